@@ -1,0 +1,268 @@
+//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. This crate alone knows their
+//! attribute names, in items and in the images of the table's stream.
+
+mod error;
+mod item;
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::SdkError,
+    operation::execute_transaction::ExecuteTransactionError,
+    types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
+};
+use event_store::{
+    AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId,
+};
+
+pub use item::{InvalidItem, Keys, MAX_ITEM_BYTES, commit_from_item, keys_from_item};
+
+/// The port on two tables. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct DynamoDbStore {
+    client: Client,
+    commits: String,
+    requests: Option<String>,
+}
+
+impl DynamoDbStore {
+    /// A store on the Commits table of this name, for functions that only read the log.
+    #[must_use]
+    pub fn new(client: Client, commits: impl Into<String>) -> Self {
+        Self { client, commits: commits.into(), requests: None }
+    }
+
+    /// The same, remembering requests in the table of this name.
+    #[must_use]
+    pub fn with_requests(self, requests: impl Into<String>) -> Self {
+        Self { requests: Some(requests.into()), ..self }
+    }
+
+    fn requests(&self) -> Result<&str, StoreError> {
+        self.requests.as_deref().ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
+    }
+
+    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn connect(&self) -> Result<(), StoreError> {
+        let missing = StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        self.get(&missing, 0).await.map(|_| ())
+    }
+
+    /// The only way in which a commit is written: PartiQL INSERT, because a role that may `PutItem` may also
+    /// overwrite, whatever condition the code sends along (rule 3).
+    fn insert(table: &str, item: item::Item) -> (String, Vec<AttributeValue>) {
+        let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
+        let fields: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
+        (format!("INSERT INTO \"{table}\" VALUE {{{}}}", fields.join(", ")), values)
+    }
+
+    async fn transact(&self, commit: item::Item, request: &Request) -> Result<(), Cancelled> {
+        let requests = self.requests().map_err(|error| Cancelled::Other(error.into()))?;
+        let statement = |(statement, parameters)| {
+            ParameterizedStatement::builder()
+                .statement(statement)
+                .set_parameters(Some(parameters))
+                .build()
+                .map_err(|error| Cancelled::Other(StoreError::Unavailable(error.to_string()).into()))
+        };
+        let result = self
+            .client
+            .execute_transaction()
+            .transact_statements(statement(Self::insert(&self.commits, commit))?)
+            .transact_statements(statement(Self::insert(requests, item::request_to_item(request)))?)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(cancelled(&error)),
+        }
+    }
+
+    /// Removes a request that expired before now, which the database has not got round to deleting.
+    async fn forget_expired(&self, request: &Request) -> Result<(), AppendError> {
+        let result = self
+            .client
+            .delete_item()
+            .table_name(self.requests()?)
+            .key(item::REQUEST, AttributeValue::S(request.key.clone()))
+            .condition_expression("#expires <= :now")
+            .expression_attribute_names("#expires", item::EXPIRES)
+            .expression_attribute_values(":now", AttributeValue::N(request.now.to_string()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) if error.as_service_error().is_some_and(|error| error.is_conditional_check_failed_exception()) => {
+                Ok(())
+            }
+            Err(error) => Err(error::store_error(&error).into()),
+        }
+    }
+}
+
+/// Why a transaction of a commit and a request was not written.
+enum Cancelled {
+    /// The request is there already, and perhaps the commit too.
+    RequestTaken,
+    Other(AppendError),
+}
+
+fn cancelled(error: &SdkError<ExecuteTransactionError>) -> Cancelled {
+    let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
+    let reasons: Vec<&str> = match error.as_service_error() {
+        Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
+            cancelled.cancellation_reasons().iter().map(|reason| reason.code().unwrap_or_default()).collect()
+        }
+        Some(ExecuteTransactionError::TransactionInProgressException(_)) => vec!["TransactionConflict"],
+        Some(_) | None => Vec::new(),
+    };
+    match reasons.as_slice() {
+        [_, request] if taken(request) => Cancelled::RequestTaken,
+        [commit, ..] if taken(commit) => Cancelled::Other(AppendError::VersionTaken),
+        reasons if reasons.contains(&"TransactionConflict") => Cancelled::Other(AppendError::Busy),
+        reasons if reasons.iter().any(|code| error::is_throttling(code)) => {
+            Cancelled::Other(StoreError::Throttled.into())
+        }
+        _ => Cancelled::Other(error::store_error(error).into()),
+    }
+}
+
+impl EventStore for DynamoDbStore {
+    async fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page, StoreError> {
+        let lowest = range.after.saturating_add(1);
+        if lowest > range.up_to {
+            return Ok(Page { commits: Vec::new(), complete: true });
+        }
+        let output = self
+            .client
+            .query()
+            .table_name(&self.commits)
+            .key_condition_expression("#stream = :stream AND #version BETWEEN :lowest AND :highest")
+            .expression_attribute_names("#stream", item::STREAM)
+            .expression_attribute_names("#version", item::VERSION)
+            .expression_attribute_values(":stream", AttributeValue::S(stream.to_string()))
+            .expression_attribute_values(":lowest", AttributeValue::N(lowest.to_string()))
+            .expression_attribute_values(":highest", AttributeValue::N(range.up_to.to_string()))
+            .scan_index_forward(false)
+            .set_limit(range.limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX)))
+            .consistent_read(consistency == Consistency::Strong)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| error::store_error(&error))?;
+        let commits: Vec<_> =
+            output.items.unwrap_or_default().into_iter().map(item::commit).collect::<Result<_, _>>()?;
+        // A page that ends at its limit has a key to go on from even where nothing follows. Version 1 is the end.
+        let complete = output.last_evaluated_key.is_none()
+            || commits.last().is_some_and(|oldest| oldest.version == lowest);
+        Ok(Page { commits, complete })
+    }
+
+    async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+        let output = self
+            .client
+            .get_item()
+            .table_name(&self.commits)
+            .key(item::STREAM, AttributeValue::S(stream.to_string()))
+            .key(item::VERSION, AttributeValue::N(version.to_string()))
+            .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| error::store_error(&error))?;
+        output.item.map(item::commit).transpose()
+    }
+
+    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        let item = item::commit_to_item(commit)?;
+        let bytes = item::bytes(&item);
+        if bytes > MAX_ITEM_BYTES {
+            return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
+        }
+        if let Some(request) = request {
+            return match self.transact(item.clone(), request).await {
+                Ok(()) => Ok(()),
+                Err(Cancelled::Other(error)) => Err(error),
+                Err(Cancelled::RequestTaken) => {
+                    if self.recall(&request.key, request.now).await?.is_some() {
+                        return Err(AppendError::RequestTaken);
+                    }
+                    self.forget_expired(request).await?;
+                    match self.transact(item, request).await {
+                        Ok(()) => Ok(()),
+                        Err(Cancelled::RequestTaken) => Err(AppendError::RequestTaken),
+                        Err(Cancelled::Other(error)) => Err(error),
+                    }
+                }
+            };
+        }
+        let (statement, parameters) = Self::insert(&self.commits, item);
+        let result = self
+            .client
+            .execute_statement()
+            .statement(statement)
+            .set_parameters(Some(parameters))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.as_service_error() {
+                Some(service) if service.is_duplicate_item_exception() => AppendError::VersionTaken,
+                Some(service) if service.is_transaction_conflict_exception() => AppendError::Busy,
+                Some(_) | None => error::store_error(&error).into(),
+            }),
+        }
+    }
+
+    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+        let result = self
+            .client
+            .put_item()
+            .table_name(self.requests()?)
+            .set_item(Some(item::request_to_item(request)))
+            .condition_expression("attribute_not_exists(#request) OR #expires <= :now")
+            .expression_attribute_names("#request", item::REQUEST)
+            .expression_attribute_names("#expires", item::EXPIRES)
+            .expression_attribute_values(":now", AttributeValue::N(request.now.to_string()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.as_service_error() {
+                Some(service) if service.is_conditional_check_failed_exception() => AppendError::RequestTaken,
+                Some(service) if service.is_transaction_conflict_exception() => AppendError::Busy,
+                Some(_) | None => error::store_error(&error).into(),
+            }),
+        }
+    }
+
+    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+        let output = self
+            .client
+            .get_item()
+            .table_name(self.requests()?)
+            .key(item::REQUEST, AttributeValue::S(key.to_owned()))
+            .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| error::store_error(&error))?;
+        let request = output.item.map(|item| item::request(item, now)).transpose()?;
+        Ok(request.filter(|request| request.expires > now))
+    }
+
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        item::commit_to_item(commit).map_or(usize::MAX, |item| item::bytes(&item))
+    }
+}

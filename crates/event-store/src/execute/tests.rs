@@ -1,0 +1,465 @@
+use std::{
+    collections::VecDeque,
+    num::NonZeroUsize,
+    sync::{Mutex, PoisonError},
+};
+
+use domain::account::{Account, Command, Refusal};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{MemoryStore, Page, contract::read_all};
+
+/// A store that counts its calls and fails on demand.
+#[derive(Default)]
+struct Spy {
+    inner: MemoryStore,
+    calls: Mutex<Vec<&'static str>>,
+    faults: Mutex<VecDeque<Fault>>,
+}
+
+/// What happens to the next append.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// It is applied; then the SDK, which saw no reply, sends it again.
+    AppliedAndSentAgain,
+    /// It is applied; then the connection is gone for good.
+    AppliedAndUnavailable,
+    /// It never arrives.
+    Unavailable,
+    /// Another writer takes the version first, crediting 1.
+    LostRace,
+    /// Another transaction holds the item.
+    Busy,
+    /// The item limit is small.
+    OnlyWithoutState,
+}
+
+impl Spy {
+    fn failing(faults: impl IntoIterator<Item = Fault>) -> Self {
+        Self { faults: Mutex::new(faults.into_iter().collect()), ..Self::default() }
+    }
+
+    fn fail_next(&self, fault: Fault) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
+    }
+
+    fn note(&self, call: &'static str) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl EventStore for Spy {
+    async fn read(&self, stream: &StreamId, range: Range, consistency: Consistency) -> Result<Page, StoreError> {
+        self.note(match consistency {
+            Consistency::Eventual => "read",
+            Consistency::Strong => "strong read",
+        });
+        self.inner.read(stream, range, consistency).await
+    }
+
+    async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+        self.note("get");
+        self.inner.get(stream, version).await
+    }
+
+    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        self.note("append");
+        let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        match fault {
+            None => self.inner.append(commit, request).await,
+            Some(Fault::AppliedAndSentAgain) => {
+                self.inner.append(commit, request).await?;
+                self.inner.append(commit, request).await
+            }
+            Some(Fault::AppliedAndUnavailable) => {
+                self.inner.append(commit, request).await?;
+                Err(StoreError::Unavailable("connection reset".into()).into())
+            }
+            Some(Fault::Unavailable) => Err(StoreError::Unavailable("connection refused".into()).into()),
+            Some(Fault::LostRace) => {
+                credit_behind_the_back(&self.inner, &commit.stream, 1).await;
+                self.inner.append(commit, request).await
+            }
+            Some(Fault::Busy) => Err(AppendError::Busy),
+            Some(Fault::OnlyWithoutState) if commit.state.is_some() => {
+                Err(AppendError::TooLarge { bytes: 500_000, limit: 400_000 })
+            }
+            Some(Fault::OnlyWithoutState) => self.inner.append(commit, request).await,
+        }
+    }
+
+    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+        self.note("remember");
+        self.inner.remember(request).await
+    }
+
+    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+        self.note("recall");
+        self.inner.recall(key, now).await
+    }
+
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        self.inner.stored_bytes(commit)
+    }
+}
+
+fn stream() -> StreamId {
+    StreamId::new("account", "1").unwrap()
+}
+
+fn cache() -> Cache<Account> {
+    Cache::new(NonZeroUsize::new(10).unwrap())
+}
+
+/// Another instance, with a cache of its own, credits the account.
+async fn credit_behind_the_back(store: &impl EventStore, stream: &StreamId, amount: i64) {
+    let command = Command::Credit { amount, reference: None };
+    let mut loaded = load::<Account>(store, stream, None, Consistency::Strong).await.unwrap();
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None };
+    let events = Account::decide(&loaded.state, &command, &context).unwrap();
+    loaded.state = decider::fold::<Account>(loaded.state, &events);
+    let commit = Commit {
+        version: loaded.version + 1,
+        events: events.iter().map(|event| encode::<Account>(event).unwrap()).collect(),
+        command: format!("other-{}", loaded.version + 1),
+        ..crate::contract::commit(stream, 1)
+    };
+    store.append(&commit, None).await.unwrap();
+}
+
+/// A client and the instance that serves it.
+struct Client<'a> {
+    store: &'a Spy,
+    cache: Cache<Account>,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Options<'a> {
+    id: Option<&'a str>,
+    precondition: Option<&'a Precondition>,
+    key: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Client<'a> {
+    fn new(store: &'a Spy) -> Self {
+        Self { store, cache: cache() }
+    }
+
+    async fn send(&self, command: Command) -> Result<Outcome<Account>, ExecuteError<Refusal>> {
+        self.send_with(command, Options::default()).await
+    }
+
+    async fn send_with(
+        &self,
+        command: Command,
+        options: Options<'_>,
+    ) -> Result<Outcome<Account>, ExecuteError<Refusal>> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let fresh = format!("command-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let answer = |answer: Result<(&domain::account::State, u64), &Refusal>| match answer {
+            Ok((state, version)) => format!("{version}: {}", state.total_balance),
+            Err(refusal) => refusal.to_string(),
+        };
+        let ledger = options.key.map(|(key, fingerprint)| Ledger {
+            key,
+            fingerprint,
+            now: 0,
+            expires: 100,
+            answer: &answer,
+        });
+        let execution = Execution {
+            stream: &stream(),
+            command: &command,
+            context: &Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None },
+            command_id: options.id.unwrap_or(&fresh),
+            meta: &Meta::default(),
+            precondition: options.precondition,
+            creates: matches!(command, Command::Open { .. }),
+            ledger,
+        };
+        execute(self.store, &self.cache, &execution).await
+    }
+}
+
+fn open() -> Command {
+    Command::Open { owner: "Ada".into(), currency: "EUR".into() }
+}
+
+fn credit(amount: i64) -> Command {
+    Command::Credit { amount, reference: None }
+}
+
+fn debit(amount: i64) -> Command {
+    Command::Debit { amount, reference: None }
+}
+
+fn committed(result: Result<Outcome<Account>, ExecuteError<Refusal>>) -> (u64, i64) {
+    match result.unwrap() {
+        Outcome::Committed(loaded) => (loaded.version, loaded.state.total_balance),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn repeated(result: Result<Outcome<Account>, ExecuteError<Refusal>>) -> String {
+    match result.unwrap() {
+        Outcome::Repeated(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn log(store: &Spy) -> Vec<Commit> {
+    read_all(&store.inner, &stream(), Range { after: 0, up_to: u64::MAX, limit: None }).await
+}
+
+/// Given an account with a balance, and a client whose instance is warm.
+async fn warm(store: &Spy, balance: i64) -> Client<'_> {
+    let client = Client::new(store);
+    client.send(open()).await.unwrap();
+    client.send(credit(balance)).await.unwrap();
+    store.calls();
+    client
+}
+
+#[tokio::test]
+async fn a_warm_command_is_one_append_and_no_read() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    assert_eq!(committed(client.send(debit(40)).await), (3, 60));
+    assert_eq!(store.calls(), ["append"]);
+}
+
+#[tokio::test]
+async fn a_cold_command_is_one_read_and_one_append_at_any_length() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    for _ in 0..300 {
+        client.send(credit(1)).await.unwrap();
+    }
+    store.calls();
+    assert_eq!(committed(Client::new(&store).send(debit(40)).await), (303, 360));
+    assert_eq!(store.calls(), ["read", "append"]);
+}
+
+#[tokio::test]
+async fn a_creation_reads_nothing() {
+    let store = Spy::default();
+    assert_eq!(committed(Client::new(&store).send(open()).await), (1, 0));
+    assert_eq!(store.calls(), ["append"]);
+}
+
+#[tokio::test]
+async fn an_existing_id_is_refused_after_a_strong_read() {
+    let store = Spy::default();
+    warm(&store, 1).await;
+    let refused = Client::new(&store).send(open()).await;
+    assert!(matches!(refused, Err(ExecuteError::Refused(Refusal::AlreadyOpened))));
+    assert_eq!(store.calls(), ["append", "strong read"]);
+    assert_eq!(log(&store).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_lost_race_is_decided_again_on_what_won() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::LostRace);
+    assert_eq!(committed(client.send(debit(100)).await), (4, 1));
+    assert_eq!(store.calls(), ["append", "strong read", "append"]);
+}
+
+/// The stale instance believes in 100. It must neither overdraw nor refuse on that belief.
+#[tokio::test]
+async fn rule_6_nothing_is_refused_on_stale_state() {
+    let store = Spy::default();
+    let stale = warm(&store, 100).await;
+    credit_behind_the_back(&store.inner, &stream(), 50).await;
+    assert_eq!(committed(stale.send(debit(150)).await), (4, 0));
+    assert_eq!(store.calls(), ["strong read", "append"]);
+
+    let refused = stale.send(debit(1)).await;
+    assert!(matches!(
+        refused,
+        Err(ExecuteError::Refused(Refusal::InsufficientFunds { balance: 0, amount: 1 }))
+    ));
+    assert_eq!(store.calls(), ["strong read"]);
+}
+
+#[tokio::test]
+async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
+    let store = Spy::default();
+    let stale = warm(&store, 100).await;
+    let other = Client::new(&store);
+    for _ in 0..50 {
+        other.send(credit(1)).await.unwrap();
+    }
+    store.calls();
+    assert_eq!(committed(stale.send(debit(150)).await), (53, 0));
+    assert_eq!(committed(stale.send(credit(1)).await), (54, 1));
+    let strong_reads = store.calls().iter().filter(|call| **call == "strong read").count();
+    assert!(strong_reads <= 2, "{strong_reads} strong reads");
+}
+
+#[tokio::test]
+async fn rule_4_a_lost_reply_is_a_success_and_one_commit() {
+    for fault in [Fault::AppliedAndSentAgain, Fault::AppliedAndUnavailable] {
+        let store = Spy::default();
+        let client = warm(&store, 100).await;
+        store.fail_next(fault);
+        assert_eq!(committed(client.send(debit(40)).await), (3, 60));
+        assert_eq!(log(&store).await.len(), 3);
+        assert_eq!(committed(client.send(debit(60)).await), (4, 0));
+    }
+}
+
+#[tokio::test]
+async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let same = Options { id: Some("same"), ..Options::default() };
+    let elsewhere = Client::new(&store);
+    elsewhere.send_with(debit(40), same).await.unwrap();
+    let conflict = client.send_with(debit(41), same).await;
+    assert!(matches!(conflict, Err(ExecuteError::CommandIdReused)));
+    assert_eq!(log(&store).await.len(), 3);
+}
+
+#[tokio::test]
+async fn an_append_that_never_arrived_is_reported() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::Unavailable);
+    assert!(matches!(client.send(debit(40)).await, Err(ExecuteError::Store(StoreError::Unavailable(_)))));
+    assert_eq!(log(&store).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_busy_stream_is_tried_again() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::Busy);
+    assert_eq!(committed(client.send(debit(40)).await), (3, 60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rule_11_races_are_lost_a_bounded_number_of_times() {
+    let store = Spy::failing([]);
+    let client = warm(&store, 100).await;
+    for _ in 0..100 {
+        store.fail_next(Fault::LostRace);
+    }
+    assert!(matches!(client.send(debit(40)).await, Err(ExecuteError::Contended)));
+    let appends = store.calls().iter().filter(|call| **call == "append").count();
+    assert_eq!(appends, MAX_REPAIRS + 1);
+}
+
+#[tokio::test]
+async fn a_precondition_is_checked_against_the_newest_version() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let at = |versions: &[u64]| Precondition::OneOf(versions.to_vec());
+
+    fn options(precondition: &Precondition) -> Options<'_> {
+        Options { precondition: Some(precondition), ..Options::default() }
+    }
+    assert_eq!(committed(client.send_with(debit(1), options(&at(&[2]))).await), (3, 99));
+    let stale = client.send_with(debit(1), options(&at(&[1, 2]))).await;
+    assert!(matches!(stale, Err(ExecuteError::PreconditionFailed { version: 3 })));
+
+    // This instance has not seen version 4 yet; the client, who names it, has.
+    credit_behind_the_back(&store.inner, &stream(), 1).await;
+    assert_eq!(committed(client.send_with(debit(100), options(&at(&[4]))).await), (5, 0));
+
+    // The race is lost between the check and the append: 412, not a second decision.
+    store.fail_next(Fault::LostRace);
+    let raced = client.send_with(credit(1), options(&at(&[5]))).await;
+    assert!(matches!(raced, Err(ExecuteError::PreconditionFailed { version: 6 })));
+    assert_eq!(committed(client.send_with(credit(1), options(&Precondition::Exists)).await), (7, 2));
+}
+
+#[tokio::test]
+async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let key = Options { key: Some(("ada/1", "debit 100")), id: Some("ada/1"), ..Options::default() };
+    assert_eq!(committed(client.send_with(debit(100), key).await), (3, 0));
+    assert_eq!(store.calls(), ["append"]);
+
+    // At once, when the balance would not allow it any more; then after other commands; then on a cold instance.
+    assert_eq!(repeated(client.send_with(debit(100), key).await), "3: 0");
+    client.send(credit(500)).await.unwrap();
+    assert_eq!(repeated(client.send_with(debit(100), key).await), "3: 0");
+    assert_eq!(repeated(Client::new(&store).send_with(debit(100), key).await), "3: 0");
+    assert_eq!(log(&store).await.len(), 4);
+
+    let other = Options { key: Some(("ada/1", "debit 7")), id: Some("ada/1"), ..Options::default() };
+    assert!(matches!(client.send_with(debit(7), other).await, Err(ExecuteError::CommandIdReused)));
+}
+
+#[tokio::test]
+async fn a_repeated_request_with_a_precondition_gets_its_first_answer() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let at_2 = Precondition::OneOf(vec![2]);
+    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), precondition: Some(&at_2) };
+    assert_eq!(committed(client.send_with(debit(1), key).await), (3, 99));
+    assert_eq!(repeated(client.send_with(debit(1), key).await), "3: 99");
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_too() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
+    assert!(matches!(client.send_with(debit(101), key).await, Err(ExecuteError::Refused(_))));
+    client.send(credit(500)).await.unwrap();
+    assert_eq!(repeated(client.send_with(debit(101), key).await), "the balance of 100 does not cover 101");
+}
+
+#[tokio::test]
+async fn a_commit_is_not_refused_for_the_size_of_its_state() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::OnlyWithoutState);
+    assert_eq!(committed(client.send(debit(40)).await), (3, 60));
+    assert_eq!(log(&store).await[2].state, None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Rule 5: with the states or without them, whatever their size, every load gives the same; and among any
+    /// `SNAPSHOT_EVERY` commits in a row one has a state, so that the first page of a load is enough.
+    #[test]
+    fn rule_5_removing_every_state_changes_no_answer(
+        owner_length in 0_usize..3_000,
+        amounts in prop::collection::vec((1..1_000_i64, 0_usize..600), 1..40),
+    ) {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+            let store = Spy::default();
+            let client = Client::new(&store);
+            client.send(Command::Open { owner: "x".repeat(owner_length), currency: "EUR".into() }).await.unwrap();
+            for (amount, reference) in amounts {
+                let reference = Some("r".repeat(reference));
+                client.send(Command::Credit { amount, reference }).await.unwrap();
+            }
+            let with = load::<Account>(&store, &stream(), None, Consistency::Strong).await.unwrap();
+
+            let log = log(&store).await;
+            let stripped = Spy::default();
+            for commit in &log {
+                stripped.append(&Commit { state: None, ..commit.clone() }, None).await.unwrap();
+            }
+            let without = load::<Account>(&stripped, &stream(), None, Consistency::Strong).await.unwrap();
+            prop_assert_eq!((with.version, with.state), (without.version, without.state));
+            let every = usize::try_from(Account::SNAPSHOT_EVERY).unwrap();
+            for window in log.windows(every) {
+                prop_assert!(window.iter().any(|commit| commit.state.is_some()));
+            }
+            Ok(())
+        })?;
+    }
+}

@@ -1,0 +1,23 @@
+//! The event store: streams of commits with versions, the port that a database implements, an in-memory store, and
+//! [`execute`], which loads, decides, appends and repairs.
+
+mod cache;
+mod commit;
+mod execute;
+mod load;
+mod memory;
+mod states;
+mod store;
+mod stream;
+
+#[cfg(any(test, feature = "contract"))]
+pub mod contract;
+
+pub use cache::Cache;
+pub use commit::{Commit, Meta};
+pub use execute::{Execution, ExecuteError, Ledger, Outcome, Precondition, execute};
+pub use load::{History, LoadError, Loaded, history, load};
+pub use memory::MemoryStore;
+pub use states::states;
+pub use store::{AppendError, Consistency, EventStore, Page, Range, Request, StoreError};
+pub use stream::{InvalidStreamId, StreamId};

@@ -1,0 +1,95 @@
+//! A store in memory: the reference implementation of the port, for tests.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
+
+/// Streams in memory. Pages end after 100 commits, so that paging is exercised.
+#[derive(Debug, Default)]
+pub struct MemoryStore(Mutex<Tables>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    commits: BTreeMap<(StreamId, u64), Commit>,
+    requests: BTreeMap<String, Request>,
+}
+
+impl Tables {
+    fn check(&self, request: &Request) -> Result<(), AppendError> {
+        match self.requests.get(&request.key) {
+            Some(taken) if taken.expires > request.now => Err(AppendError::RequestTaken),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+const PAGE: usize = 100;
+
+impl MemoryStore {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventStore for MemoryStore {
+    async fn read(&self, stream: &StreamId, range: Range, _: Consistency) -> Result<Page, StoreError> {
+        if range.after >= range.up_to {
+            return Ok(Page { commits: Vec::new(), complete: true });
+        }
+        let limit = range.limit.map_or(PAGE, |limit| PAGE.min(limit as usize));
+        let tables = self.tables();
+        let mut newest_first = tables
+            .commits
+            .range((stream.clone(), range.after + 1)..=(stream.clone(), range.up_to))
+            .rev()
+            .map(|(_, commit)| commit.clone());
+        let commits: Vec<_> = newest_first.by_ref().take(limit).collect();
+        let complete = newest_first.next().is_none();
+        Ok(Page { commits, complete })
+    }
+
+    async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+        Ok(self.tables().commits.get(&(stream.clone(), version)).cloned())
+    }
+
+    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        let mut tables = self.tables();
+        if let Some(request) = request {
+            tables.check(request)?;
+        }
+        let key = (commit.stream.clone(), commit.version);
+        if tables.commits.contains_key(&key) {
+            return Err(AppendError::VersionTaken);
+        }
+        if let Some(request) = request {
+            tables.requests.insert(request.key.clone(), request.clone());
+        }
+        tables.commits.insert(key, commit.clone());
+        Ok(())
+    }
+
+    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+        let mut tables = self.tables();
+        tables.check(request)?;
+        tables.requests.insert(request.key.clone(), request.clone());
+        Ok(())
+    }
+
+    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+        Ok(self.tables().requests.get(key).filter(|request| request.expires > now).cloned())
+    }
+
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        serde_json::to_vec(commit).map_or(usize::MAX, |json| json.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MemoryStore;
+
+    crate::contract_tests!(async { MemoryStore::default() });
+}

@@ -1,0 +1,139 @@
+//! The port: what a database must do to hold streams.
+
+use std::future::Future;
+
+use crate::{Commit, StreamId};
+
+/// Which commits of a stream to read. Always newest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// Only versions above this one; 0 for all.
+    pub after: u64,
+    /// Only versions up to this one.
+    pub up_to: u64,
+    /// At most this many commits in the page; `None` for what the database gives at once.
+    pub limit: Option<u32>,
+}
+
+/// How fresh a read must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consistency {
+    /// May miss the newest commits, at half the price.
+    Eventual,
+    /// Sees every commit that was acknowledged before it began.
+    Strong,
+}
+
+/// The memory of a client's request: written in the same transaction as the commit that it caused, or alone when it
+/// was refused. Its existence means that the request was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    /// Who asked, and the Idempotency-Key.
+    pub key: String,
+    /// Hash of what was asked: the same key with another fingerprint is another request.
+    pub fingerprint: String,
+    /// The answer that was given, as the edge wrote it.
+    pub answer: String,
+    /// Unix time in seconds after which the key is free again.
+    pub expires: i64,
+    /// Unix time in seconds of the writing: entries that expired before it are replaced.
+    pub now: i64,
+}
+
+/// Holds streams of commits, and the requests that were answered.
+///
+/// Every implementation passes the tests of [`contract`](crate::contract).
+pub trait EventStore: Send + Sync {
+    /// One page of a stream, newest first. The page ends the range when [`Page::complete`](Page) says so.
+    fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// One commit, read strongly.
+    fn get(
+        &self,
+        stream: &StreamId,
+        version: u64,
+    ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
+
+    /// Stores the commit, and with it the request if there is one: both or none.
+    ///
+    /// Refuses a version that is taken. That streams have no holes (rule 2) rests on this and on every caller asking
+    /// for one more than the version of a commit that it has seen.
+    fn append(
+        &self,
+        commit: &Commit,
+        request: Option<&Request>,
+    ) -> impl Future<Output = Result<(), AppendError>> + Send;
+
+    /// Remembers the answer to a request that appended nothing.
+    fn remember(&self, request: &Request) -> impl Future<Output = Result<(), AppendError>> + Send;
+
+    /// The remembered request with this key, read strongly, unless it expired before `now` (Unix seconds).
+    fn recall(
+        &self,
+        key: &str,
+        now: i64,
+    ) -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
+
+    /// The size of the commit as this store keeps it, in bytes: what the snapshot policy measures.
+    fn stored_bytes(&self, commit: &Commit) -> usize;
+}
+
+/// A page of commits, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The commits.
+    pub commits: Vec<Commit>,
+    /// Nothing of the range is left behind this page.
+    pub complete: bool,
+}
+
+/// Why a read failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database asks to slow down.
+    #[error("the store is throttled")]
+    Throttled,
+    /// The database could not be reached or failed.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// Something in the log cannot be what this program wrote.
+    #[error("commit {version} of {stream} is corrupt: {reason}")]
+    Corrupt {
+        /// The stream.
+        stream: String,
+        /// The version.
+        version: u64,
+        /// What is wrong with it, without its content (rule 14).
+        reason: String,
+    },
+}
+
+/// Why nothing was appended.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    /// Another commit has this version.
+    #[error("the version is taken")]
+    VersionTaken,
+    /// A request with this key was answered already.
+    #[error("the request was answered already")]
+    RequestTaken,
+    /// Another writer is busy with the same items. Nothing was written.
+    #[error("another writer is busy with this stream")]
+    Busy,
+    /// The commit does not fit in one item. Nothing was written.
+    #[error("the commit has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The largest size in bytes.
+        limit: usize,
+    },
+    /// The database failed. For [`StoreError::Unavailable`] the commit may have been stored all the same.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

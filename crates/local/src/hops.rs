@@ -1,0 +1,39 @@
+//! One line for each hop of an event, so that a newcomer sees it travel.
+
+use jiff::{Timestamp, tz::TimeZone};
+use serde_json::Value;
+
+/// Prints hops; payloads stay out of them (rule 14).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Hops {
+    pub(crate) quiet: bool,
+}
+
+impl Hops {
+    #[expect(clippy::print_stdout, reason = "this is what the program prints")]
+    pub(crate) fn line(self, hop: &str, text: &str) {
+        if !self.quiet {
+            let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%H:%M:%S%.3f");
+            println!("{now}  {hop:<10} {text}");
+        }
+    }
+}
+
+/// The stream and version in a commit, an entry of the bus or a message, for people.
+pub(crate) fn name(commit: &Value) -> String {
+    let text = |name: &str| commit[name].as_str().unwrap_or("?").to_owned();
+    let version = match &commit["version"] {
+        Value::Number(version) => version.to_string(),
+        Value::String(version) => version.clone(),
+        _ => "?".into(),
+    };
+    format!("{} v{version}", text("stream"))
+}
+
+/// Milliseconds since a commit was decided.
+pub(crate) fn age(commit: &Value) -> String {
+    match commit["at"].as_str().and_then(|at| at.parse::<Timestamp>().ok()) {
+        Some(at) => format!(", {} ms after the commit", Timestamp::now().duration_since(at).as_millis()),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,399 @@
+//! The Lambda host: runs the functions' binaries behind the Lambda Runtime API, as many instances as there are
+//! invocations at once, up to a bound.
+//!
+//! Source: the developer guide, "Using the Lambda runtime API for custom runtimes".
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    process::Stdio,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    net::TcpListener,
+    process::Command,
+    sync::{Notify, oneshot},
+};
+use uuid::Uuid;
+
+use crate::hops::Hops;
+
+/// Instances of one function at once, at the most. Enough for races between instances to happen.
+const MAX_INSTANCES: usize = 4;
+
+/// How a function is started.
+#[derive(Debug)]
+pub struct Launch {
+    /// Name of the binary, which people know the function by.
+    pub name: String,
+    /// ARN.
+    pub arn: String,
+    /// The binary.
+    pub program: PathBuf,
+    /// All of its environment.
+    pub environment: BTreeMap<String, String>,
+    /// How long an invocation may take.
+    pub timeout: Duration,
+}
+
+/// An invocation that gave no answer: the function returned an error, panicked, ended or took too long.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{kind}: {message}")]
+pub struct InvokeError {
+    /// Lambda's `errorType`.
+    pub kind: String,
+    /// Lambda's `errorMessage`.
+    pub message: String,
+}
+
+impl InvokeError {
+    fn new(kind: &str, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), message: message.into() }
+    }
+}
+
+/// All functions, and the Runtime API that their instances talk to.
+#[derive(Debug)]
+pub struct Host {
+    functions: Mutex<BTreeMap<String, Arc<Function>>>,
+    url: String,
+    hops: Hops,
+    show_logs: bool,
+}
+
+/// One function.
+#[derive(Debug)]
+pub struct Function {
+    launch: Launch,
+    host: Weak<Host>,
+    instances: Mutex<Instances>,
+    work: Notify,
+    next_instance: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Instances {
+    waiting: VecDeque<Invocation>,
+    running: BTreeMap<u64, Instance>,
+}
+
+#[derive(Debug)]
+struct Invocation {
+    id: String,
+    payload: Bytes,
+    reply: Reply,
+}
+
+type Reply = oneshot::Sender<std::result::Result<Bytes, InvokeError>>;
+
+#[derive(Debug)]
+struct Instance {
+    /// It has asked for work at least once: its initialisation is over.
+    initialised: bool,
+    idle: bool,
+    current: Option<(String, Reply)>,
+    kill: Arc<Notify>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    /// Starts the Runtime API, without functions.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub(crate) async fn start(hops: Hops, show_logs: bool) -> Result<Arc<Self>> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
+        let url = listener.local_addr()?.to_string();
+        let host = Arc::new(Self { functions: Mutex::default(), url, hops, show_logs });
+        let api = Router::new()
+            .route("/{function}/{instance}/2018-06-01/runtime/invocation/next", get(next))
+            .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response", post(response))
+            .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/error", post(error))
+            .route("/{function}/{instance}/2018-06-01/runtime/init/error", post(init_error))
+            // Lambda takes 6 MB of synchronous response.
+            .layer(DefaultBodyLimit::max(6 * 1024 * 1024))
+            .with_state(Arc::clone(&host));
+        tokio::spawn(async move { axum::serve(listener, api).await });
+        Ok(host)
+    }
+
+    /// Adds a function.
+    pub(crate) fn add(self: &Arc<Self>, launch: Launch) -> Arc<Function> {
+        let function = Arc::new(Function {
+            host: Arc::downgrade(self),
+            instances: Mutex::default(),
+            work: Notify::new(),
+            next_instance: AtomicU64::new(1),
+            launch,
+        });
+        lock(&self.functions).insert(function.launch.name.clone(), Arc::clone(&function));
+        function
+    }
+
+    fn function(&self, name: &str) -> Option<Arc<Function>> {
+        lock(&self.functions).get(name).cloned()
+    }
+}
+
+impl Function {
+    /// Name of the binary.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// ARN.
+    #[must_use]
+    pub fn arn(&self) -> &str {
+        &self.launch.arn
+    }
+
+    /// Starts an instance and waits until its initialisation is over, so that a misconfigured function is seen at
+    /// once.
+    ///
+    /// # Errors
+    /// When the instance ends before it asks for work.
+    pub async fn warm_up(self: &Arc<Self>) -> Result<()> {
+        let instance = self.start_instance();
+        loop {
+            match lock(&self.instances).running.get(&instance) {
+                Some(instance) if instance.initialised => return Ok(()),
+                Some(_) => {}
+                None => anyhow::bail!("{} ended during its initialisation; its own words are above", self.name()),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Invokes the function and waits for its answer.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn invoke(self: &Arc<Self>, payload: Vec<u8>) -> std::result::Result<Bytes, InvokeError> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut instances = lock(&self.instances);
+            let id = Uuid::new_v4().to_string();
+            instances.waiting.push_back(Invocation { id, payload: payload.into(), reply });
+            let free =
+                instances.running.values().filter(|instance| instance.idle || !instance.initialised).count();
+            let wanted = instances.waiting.len() > free && instances.running.len() < MAX_INSTANCES;
+            drop(instances);
+            if wanted {
+                self.start_instance();
+            }
+        }
+        self.work.notify_one();
+        answer.await.unwrap_or_else(|_| Err(InvokeError::new("Local.HostEnded", "the local stack is ending")))
+    }
+
+    fn start_instance(self: &Arc<Self>) -> u64 {
+        let id = self.next_instance.fetch_add(1, Ordering::Relaxed);
+        let kill = Arc::new(Notify::new());
+        let instance = Instance { initialised: false, idle: false, current: None, kill: Arc::clone(&kill) };
+        lock(&self.instances).running.insert(id, instance);
+        let function = Arc::clone(self);
+        tokio::spawn(async move {
+            let ended = function.run_instance(id, &kill).await;
+            function.instance_ended(id, &ended);
+        });
+        id
+    }
+
+    /// Runs a process until it ends, and says how.
+    async fn run_instance(&self, id: u64, kill: &Notify) -> String {
+        let Some(host) = self.host.upgrade() else { return "the local stack is ending".into() };
+        let mut command = Command::new(&self.launch.program);
+        command
+            .env_clear()
+            .envs(&self.launch.environment)
+            .env("AWS_LAMBDA_RUNTIME_API", format!("{}/{}/{id}", host.url, self.launch.name))
+            .env("AWS_LAMBDA_FUNCTION_NAME", &self.launch.name)
+            .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
+            .env("AWS_LAMBDA_LOG_GROUP_NAME", "local")
+            .env("AWS_LAMBDA_LOG_STREAM_NAME", "local")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return format!("{} cannot be started: {error}", self.launch.program.display()),
+        };
+        host.hops.line("function", &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)));
+        if let Some(output) = child.stdout.take() {
+            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, output));
+        }
+        if let Some(output) = child.stderr.take() {
+            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, output));
+        }
+        drop(host);
+        tokio::select! {
+            status = child.wait() => match status {
+                Ok(status) => format!("the process ended: {status}"),
+                Err(error) => format!("the process is lost: {error}"),
+            },
+            () = kill.notified() => {
+                let _ = child.kill().await;
+                format!("it took longer than {} s", self.launch.timeout.as_secs())
+            }
+        }
+    }
+
+    fn instance_ended(self: &Arc<Self>, id: u64, how: &str) {
+        let mut instances = lock(&self.instances);
+        let ended = instances.running.remove(&id);
+        let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
+        if let Some((_, reply)) = ended.and_then(|instance| instance.current) {
+            let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
+        }
+        if !initialised {
+            // What cannot start will not start for the next one either: say so instead of trying for ever.
+            for invocation in instances.waiting.drain(..) {
+                let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
+            }
+        }
+        let wanted = !instances.waiting.is_empty() && instances.running.is_empty();
+        drop(instances);
+        if let Some(host) = self.host.upgrade() {
+            host.hops.line("function", &format!("{}: {how}", self.launch.name));
+        }
+        if wanted {
+            self.start_instance();
+        }
+    }
+
+    /// The next invocation for an instance; `None` when the instance is gone.
+    async fn next_for(self: &Arc<Self>, instance: u64) -> Option<(String, Bytes)> {
+        loop {
+            // Before looking, so that work that arrives in between is not missed.
+            let work = self.work.notified();
+            {
+                let mut instances = lock(&self.instances);
+                let Instances { waiting, running } = &mut *instances;
+                let Some(this) = running.get_mut(&instance) else {
+                    self.work.notify_one();
+                    return None;
+                };
+                this.initialised = true;
+                if let Some(invocation) = waiting.pop_front() {
+                    this.idle = false;
+                    this.current = Some((invocation.id.clone(), invocation.reply));
+                    self.limit(instance, invocation.id.clone(), Arc::clone(&this.kill));
+                    return Some((invocation.id, invocation.payload));
+                }
+                this.idle = true;
+            }
+            work.await;
+        }
+    }
+
+    /// Kills the instance if it is still at this invocation when the time is up.
+    fn limit(self: &Arc<Self>, instance: u64, invocation: String, kill: Arc<Notify>) {
+        let function = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(function.launch.timeout).await;
+            let late = lock(&function.instances)
+                .running
+                .get(&instance)
+                .and_then(|instance| instance.current.as_ref())
+                .is_some_and(|(current, _)| *current == invocation);
+            if late {
+                kill.notify_one();
+            }
+        });
+    }
+
+    fn finish(&self, instance: u64, id: &str, result: std::result::Result<Bytes, InvokeError>) -> StatusCode {
+        let mut instances = lock(&self.instances);
+        let current = instances.running.get_mut(&instance).map(|instance| &mut instance.current);
+        match current.and_then(|current| current.take_if(|(current, _)| current == id)) {
+            Some((_, reply)) => {
+                let _ = reply.send(result);
+                StatusCode::ACCEPTED
+            }
+            None => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+async fn next(State(host): State<Arc<Host>>, Path((function, instance)): Path<(String, u64)>) -> Response {
+    let Some(function) = host.function(&function) else { return StatusCode::NOT_FOUND.into_response() };
+    let Some((id, payload)) = function.next_for(instance).await else {
+        return StatusCode::GONE.into_response();
+    };
+    let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + function.launch.timeout;
+    let trace = format!("Root=1-{:08x}-{}", deadline.as_secs(), &id.replace('-', "")[..24]);
+    let headers = [
+        ("Lambda-Runtime-Aws-Request-Id", id),
+        ("Lambda-Runtime-Deadline-Ms", deadline.as_millis().to_string()),
+        ("Lambda-Runtime-Invoked-Function-Arn", function.launch.arn.clone()),
+        ("Lambda-Runtime-Trace-Id", trace),
+        ("Content-Type", "application/json".to_owned()),
+    ];
+    (headers, payload).into_response()
+}
+
+async fn response(
+    State(host): State<Arc<Host>>,
+    Path((function, instance, id)): Path<(String, u64, String)>,
+    body: Bytes,
+) -> StatusCode {
+    host.function(&function).map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Ok(body)))
+}
+
+async fn error(
+    State(host): State<Arc<Host>>,
+    Path((function, instance, id)): Path<(String, u64, String)>,
+    body: Bytes,
+) -> StatusCode {
+    let error = function_error(&body);
+    host.function(&function).map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Err(error)))
+}
+
+async fn init_error(Path((function, _)): Path<(String, u64)>, _headers: HeaderMap, body: Bytes) -> StatusCode {
+    report(&function, &function_error(&body).to_string());
+    StatusCode::ACCEPTED
+}
+
+fn function_error(body: &[u8]) -> InvokeError {
+    let body: Value = serde_json::from_slice(body).unwrap_or_else(|_| json!({}));
+    let text = |name: &str| body[name].as_str().unwrap_or("unknown").to_owned();
+    InvokeError { kind: text("errorType"), message: text("errorMessage") }
+}
+
+/// Shows what a function writes: warnings, errors and what is not a log line always, the rest on demand.
+async fn copy_logs(function: String, all: bool, output: impl AsyncRead + Unpin) {
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let level = serde_json::from_str::<Value>(&line).ok().and_then(|line| line["level"].as_str().map(str::to_owned));
+        if all || !matches!(level.as_deref(), Some("TRACE" | "DEBUG" | "INFO")) {
+            report(&function, &line);
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "this is where the functions' own words go")]
+fn report(function: &str, line: &str) {
+    eprintln!("[{function}] {line}");
+}

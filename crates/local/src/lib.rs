@@ -1,0 +1,15 @@
+//! The local stack. It reads `template.yaml`, starts the emulated services in its own process, and runs the Lambda
+//! binaries that SAM ships behind the Lambda Runtime API. What is ours here is the Lambda side; the services are
+//! borrowed.
+
+pub mod build;
+pub mod host;
+mod hops;
+mod http_api;
+mod pattern;
+pub mod services;
+mod sources;
+pub mod stack;
+pub mod template;
+mod yaml;
+pub mod testing;

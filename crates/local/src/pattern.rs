@@ -1,0 +1,24 @@
+//! Event filters: the pattern language of EventBridge, as stream mappings use it.
+
+use anyhow::{Result, anyhow};
+use rustack_events_core::pattern::{EventPattern, matches, parse_event_pattern};
+use serde_json::Value;
+
+use crate::template::FilterCriteria;
+
+/// The patterns of a mapping: none lets everything pass, of several one must match.
+#[derive(Debug)]
+pub(crate) struct Filters(Vec<EventPattern>);
+
+impl Filters {
+    pub(crate) fn parse(criteria: &FilterCriteria) -> Result<Self> {
+        let patterns = criteria.filters.iter().map(|filter| {
+            parse_event_pattern(&filter.pattern).map_err(|error| anyhow!("pattern {}: {error}", filter.pattern))
+        });
+        Ok(Self(patterns.collect::<Result<_>>()?))
+    }
+
+    pub(crate) fn pass(&self, record: &Value) -> bool {
+        self.0.is_empty() || self.0.iter().any(|pattern| matches(pattern, record))
+    }
+}

@@ -1,0 +1,68 @@
+//! What invokes functions besides HTTP: streams, queues and rules, with the failure handling of Lambda's event source
+//! mappings.
+
+pub(crate) mod queue;
+pub(crate) mod rule;
+pub(crate) mod stream;
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+/// Which items of a batch a function reported as failed.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reported {
+    /// None of them.
+    None,
+    /// These.
+    Some(HashSet<String>),
+    /// The answer names no item that was sent: all of them.
+    All,
+}
+
+/// Reads a partial batch response as Lambda does: an empty answer is a success, an identifier that is empty, missing
+/// or unknown fails the whole batch. Source: the developer guide, "Reporting batch item failures", for streams and for
+/// SQS alike.
+pub(crate) fn reported(answer: &[u8], sent: &HashSet<&str>) -> Reported {
+    let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Reported::All };
+    let failures = match &answer["batchItemFailures"] {
+        Value::Null => return Reported::None,
+        Value::Array(failures) => failures,
+        _ => return Reported::All,
+    };
+    if failures.is_empty() {
+        return Reported::None;
+    }
+    let mut failed = HashSet::new();
+    for failure in failures {
+        match failure["itemIdentifier"].as_str() {
+            Some(id) if sent.contains(id) => failed.insert(id.to_owned()),
+            _ => return Reported::All,
+        };
+    }
+    Reported::Some(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_as_lambda_reads_them() {
+        let sent = HashSet::from(["1", "2"]);
+        for success in ["null", "{}", r#"{"batchItemFailures":null}"#, r#"{"batchItemFailures":[]}"#] {
+            assert_eq!(reported(success.as_bytes(), &sent), Reported::None, "{success}");
+        }
+        let one = reported(br#"{"batchItemFailures":[{"itemIdentifier":"2"}]}"#, &sent);
+        assert_eq!(one, Reported::Some(HashSet::from(["2".into()])));
+        for all in [
+            "no json",
+            r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#,
+            r#"{"batchItemFailures":[{"itemIdentifier":null}]}"#,
+            r#"{"batchItemFailures":[{"itemIdentifier":"3"}]}"#,
+            r#"{"batchItemFailures":[{"itemIdentifier":"1"},{}]}"#,
+        ] {
+            assert_eq!(reported(all.as_bytes(), &sent), Reported::All, "{all}");
+        }
+    }
+}

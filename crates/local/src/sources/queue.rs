@@ -1,0 +1,128 @@
+//! A queue as an event source: batches, partial batch responses, and the queue's own visibility timeout and redrive
+//! for what fails.
+
+use std::{collections::HashSet, sync::Arc, time::{Duration, Instant}};
+
+use anyhow::{Context, Result};
+use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
+use serde_json::{Map, Value, json};
+
+use super::{Reported, reported};
+use crate::{
+    hops::{Hops, age, name},
+    host::Function,
+    template::{QueueSource, REGION},
+};
+
+/// Batches in flight at once, where the template does not say.
+pub(crate) const CONCURRENCY: usize = 2;
+
+/// The mapping of one queue to one function. Several run at once; the queue keeps its groups in order.
+#[derive(Clone)]
+pub(crate) struct Mapping {
+    pub(crate) sqs: aws_sdk_sqs::Client,
+    pub(crate) url: String,
+    pub(crate) source: QueueSource,
+    pub(crate) function: Arc<Function>,
+    pub(crate) hops: Hops,
+}
+
+impl Mapping {
+    /// Polls for ever.
+    pub(crate) async fn run(self) {
+        loop {
+            if let Err(error) = self.poll().await {
+                self.hops.line("queue", &format!("{}: {error:#}", self.url));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    async fn poll(&self) -> Result<()> {
+        let received = self
+            .sqs
+            .receive_message()
+            .queue_url(&self.url)
+            .max_number_of_messages(self.source.batch_size.min(10))
+            .wait_time_seconds(20)
+            .message_system_attribute_names(MessageSystemAttributeName::All)
+            .message_attribute_names("All")
+            .send()
+            .await
+            .context("cannot receive")?;
+        let messages = received.messages.unwrap_or_default();
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let records: Vec<_> = messages.iter().map(|message| record(message, &self.source.queue)).collect();
+        let started = Instant::now();
+        let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
+        let took = started.elapsed().as_millis();
+        let failed = match result {
+            Err(error) => {
+                self.hops.line("queue", &format!("{} failed: {error}", self.function.name()));
+                Reported::All
+            }
+            Ok(_) if self.source.function_response_types.is_empty() => Reported::None,
+            Ok(answer) => {
+                let sent = messages.iter().filter_map(Message::message_id).collect();
+                reported(&answer, &sent)
+            }
+        };
+        self.delete(messages, &failed, took).await
+    }
+
+    /// Deletes what succeeded. What failed is delivered again after the visibility timeout, and goes to the
+    /// dead-letter queue when it was received too often: the queue sees to both.
+    async fn delete(&self, messages: Vec<Message>, failed: &Reported, took: u128) -> Result<()> {
+        let none = HashSet::new();
+        let failed = match failed {
+            Reported::All => return Ok(()),
+            Reported::None => &none,
+            Reported::Some(failed) => failed,
+        };
+        let mut entries = Vec::new();
+        for message in &messages {
+            let id = message.message_id().unwrap_or_default();
+            if failed.contains(id) {
+                continue;
+            }
+            let body: Value = serde_json::from_str(message.body().unwrap_or_default()).unwrap_or_default();
+            let text = format!("{} by {} in {took} ms{}", name(&body), self.function.name(), age(&body));
+            self.hops.line("projector", &text);
+            entries.push(
+                DeleteMessageBatchRequestEntry::builder()
+                    .id(entries.len().to_string())
+                    .receipt_handle(message.receipt_handle().unwrap_or_default())
+                    .build()?,
+            );
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let deleted =
+            self.sqs.delete_message_batch().queue_url(&self.url).set_entries(Some(entries)).send().await;
+        deleted.context("cannot delete").map(|_| ())
+    }
+}
+
+/// A message in the form in which Lambda passes it on.
+fn record(message: &Message, arn: &str) -> Value {
+    let attributes: Map<String, Value> = message
+        .attributes()
+        .into_iter()
+        .flatten()
+        .map(|(name, value)| (name.as_str().to_owned(), json!(value)))
+        .collect();
+    json!({
+        "messageId": message.message_id(),
+        "receiptHandle": message.receipt_handle(),
+        "body": message.body(),
+        "attributes": attributes,
+        "messageAttributes": {},
+        "md5OfBody": message.md5_of_body(),
+        "eventSource": "aws:sqs",
+        "eventSourceARN": arn,
+        "awsRegion": REGION,
+    })
+}

@@ -1,0 +1,338 @@
+//! The whole stack: services, functions and what connects them, as the template says.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow};
+use aws_sdk_sqs::types::QueueAttributeName;
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
+
+use crate::{
+    build,
+    hops::Hops,
+    host::{Function, Host, Launch},
+    http_api::{Api, Route},
+    pattern::Filters,
+    services::{DynamoDb, EventBridge, Sqs},
+    sources::{
+        queue,
+        rule::{AsyncTarget, Rules},
+        stream,
+    },
+    template::{self, Event, REGION, Template},
+};
+
+/// What the local stack is asked to do.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The template.
+    pub template: PathBuf,
+    /// Values of its parameters.
+    pub parameters: BTreeMap<String, String>,
+    /// Port of the HTTP API on 127.0.0.1; 0 for any free one.
+    pub port: u16,
+    /// Where data is kept; `None` for memory.
+    pub data: Option<PathBuf>,
+    /// Show all that the functions log, not only warnings and errors.
+    pub logs: bool,
+    /// Do not print hops.
+    pub quiet: bool,
+}
+
+/// A running stack. It ends with the process.
+#[derive(Debug)]
+pub struct Stack {
+    /// Where the HTTP API is.
+    pub url: String,
+    /// Methods and paths of its routes, and the functions behind them.
+    pub routes: Vec<(String, String)>,
+    /// Name and URL of the emulated services.
+    pub services: Vec<(&'static str, String)>,
+    /// Logical id and type of what the template has and a laptop does not.
+    pub ignored: Vec<(String, String)>,
+    functions: Vec<Arc<Function>>,
+}
+
+impl Stack {
+    /// Starts everything and returns when it is ready.
+    ///
+    /// # Errors
+    /// When the template is wrong, the functions do not build or start, or a port is taken.
+    pub async fn start(options: Options) -> Result<Self> {
+        let hops = Hops { quiet: options.quiet };
+        let sqs = Arc::new(Sqs::start().await?);
+        let template = template::load(&options.template, &options.parameters, &sqs.url)?;
+
+        let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
+        let folder = options.template.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let programs = build::build(folder.unwrap_or(Path::new(".")), &binaries)?;
+
+        if let Some(data) = &options.data {
+            std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
+        }
+        let file = options.data.as_ref().map(|data| data.join("dynamodb.sqlite"));
+        let dynamodb = DynamoDb::start(file.as_deref()).await?;
+        for table in &template.tables {
+            dynamodb.create_table(table)?;
+        }
+        sqs.create_queues(&template).await?;
+        let under_way = Arc::new(AtomicUsize::new(0));
+        let rules = Arc::new(Rules {
+            targets: OnceLock::new(),
+            sqs: sqs.client.clone(),
+            hops,
+            under_way: Arc::clone(&under_way),
+        });
+        let events = EventBridge::start(Arc::clone(&rules) as _).await?;
+
+        let host = Host::start(hops, options.logs).await?;
+        let environment = BTreeMap::from([
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_ACCESS_KEY_ID", "local".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
+            ("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.url.clone()),
+            ("AWS_ENDPOINT_URL_SQS", sqs.url.clone()),
+            ("AWS_ENDPOINT_URL_EVENTBRIDGE", events.url.clone()),
+        ]);
+        let mut functions = Vec::new();
+        for function in &template.functions {
+            let program = programs.get(&function.binary).context("was built")?.clone();
+            let mut environment: BTreeMap<_, _> =
+                environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            environment.extend(function.environment.clone());
+            functions.push(host.add(Launch {
+                name: function.binary.clone(),
+                arn: function.arn.clone(),
+                program,
+                environment,
+                timeout: Duration::from_secs(function.timeout),
+            }));
+        }
+
+        connect_rules(&template, &functions, &rules, &sqs, &events).await?;
+        let written = Arc::new(Notify::new());
+        for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
+            let checkpoint = options.data.as_ref().map(|data| data.join(format!("delivered-{}", mapping.table)));
+            if let Some(checkpoint) = checkpoint {
+                mapping.delivered.send_replace(std::fs::read_to_string(&checkpoint).unwrap_or_default());
+                let queues = template.queues.iter().map(|queue| sqs.queue_url(&queue.arn)).collect::<Result<_>>()?;
+                tokio::spawn(keep_checkpoint(Checkpoint {
+                    file: checkpoint,
+                    delivered,
+                    sqs: Arc::clone(&sqs),
+                    queues,
+                    events: Arc::clone(&events.provider),
+                    under_way: Arc::clone(&under_way),
+                }));
+            }
+            tokio::spawn(mapping.run());
+        }
+        for mapping in queues(&template, &functions, &sqs, hops)? {
+            let concurrency = mapping.source.scaling_config.maximum_concurrency.unwrap_or(queue::CONCURRENCY);
+            for _ in 0..concurrency {
+                tokio::spawn(mapping.clone().run());
+            }
+        }
+
+        let routes = routes(&template, &functions);
+        for function in &functions {
+            function.warm_up().await?;
+        }
+        let listener = TcpListener::bind(("127.0.0.1", options.port))
+            .await
+            .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
+        let address = listener.local_addr()?;
+        let listed = routes.iter().map(|route| (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned())).collect();
+        let api = Api::new(routes, written, hops).router();
+        tokio::spawn(async move {
+            axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
+        });
+        Ok(Self {
+            url: format!("http://{address}"),
+            routes: listed,
+            services: vec![("DynamoDB", dynamodb.url), ("SQS", sqs.url.clone()), ("EventBridge", events.url)],
+            ignored: template.ignored,
+            functions,
+        })
+    }
+
+    /// Names of the functions.
+    pub fn functions(&self) -> impl Iterator<Item = &str> {
+        self.functions.iter().map(|function| function.name())
+    }
+}
+
+async fn connect_rules(
+    template: &Template,
+    functions: &[Arc<Function>],
+    rules: &Rules,
+    sqs: &Sqs,
+    events: &EventBridge,
+) -> Result<()> {
+    let mut targets = BTreeMap::new();
+    for bus in &template.buses {
+        events.client.create_event_bus().name(bus).send().await.with_context(|| format!("bus {bus}"))?;
+    }
+    for (definition, function) in template.functions.iter().zip(functions) {
+        let destination = definition.invoke_config.destination_config.on_failure.as_ref();
+        let on_failure = destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
+        let target =
+            AsyncTarget { function: Arc::clone(function), config: definition.invoke_config.clone(), on_failure };
+        targets.insert(definition.arn.clone(), Arc::new(target));
+    }
+    // Before any rule: EventBridge asks for the targets as soon as an event matches.
+    let _ = rules.targets.set(targets);
+    for definition in &template.functions {
+        for event in &definition.events {
+            let Event::Rule { name, rule } = event else { continue };
+            let name = format!("{}-{name}", definition.id);
+            let bus = &rule.event_bus_name;
+            let put = events.client.put_rule().name(&name).event_bus_name(bus).event_pattern(rule.pattern.to_string());
+            put.send().await.with_context(|| format!("rule {name}"))?;
+            let target = aws_sdk_eventbridge::types::Target::builder().id("function").arn(&definition.arn).build()?;
+            let put = events.client.put_targets().rule(&name).event_bus_name(bus).targets(target);
+            put.send().await.with_context(|| format!("targets of {name}"))?;
+        }
+    }
+    Ok(())
+}
+
+type StreamMapping = (stream::Mapping, watch::Receiver<String>);
+
+fn streams(
+    template: &Template,
+    functions: &[Arc<Function>],
+    dynamodb: &DynamoDb,
+    sqs: &Sqs,
+    written: &Arc<Notify>,
+    hops: Hops,
+) -> Result<Vec<StreamMapping>> {
+    let mut mappings = Vec::new();
+    for (definition, function) in template.functions.iter().zip(functions) {
+        for event in &definition.events {
+            let Event::Stream(source) = event else { continue };
+            let table = template.tables.iter().find(|table| table.stream_arn.as_ref() == Some(&source.stream));
+            let table = table.ok_or_else(|| anyhow!("{}: no table has the stream {}", definition.id, source.stream))?;
+            let destination = source.destination_config.on_failure.as_ref();
+            let on_failure = destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
+            let (delivered, watched) = watch::channel(String::new());
+            let mapping = stream::Mapping {
+                database: dynamodb.database.clone(),
+                table: table.name.clone(),
+                filters: Filters::parse(&source.filter_criteria)?,
+                source: source.clone(),
+                function: Arc::clone(function),
+                on_failure: on_failure.map(|queue| (sqs.client.clone(), queue)),
+                written: Arc::clone(written),
+                delivered,
+                hops,
+            };
+            mappings.push((mapping, watched));
+        }
+    }
+    Ok(mappings)
+}
+
+fn queues(
+    template: &Template,
+    functions: &[Arc<Function>],
+    sqs: &Sqs,
+    hops: Hops,
+) -> Result<Vec<queue::Mapping>> {
+    let mut mappings = Vec::new();
+    for (definition, function) in template.functions.iter().zip(functions) {
+        for event in &definition.events {
+            let Event::Queue(source) = event else { continue };
+            mappings.push(queue::Mapping {
+                sqs: sqs.client.clone(),
+                url: sqs.queue_url(&source.queue)?,
+                source: source.clone(),
+                function: Arc::clone(function),
+                hops,
+            });
+        }
+    }
+    Ok(mappings)
+}
+
+fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
+    let mut routes = Vec::new();
+    for (definition, function) in template.functions.iter().zip(functions) {
+        for event in &definition.events {
+            if let Event::HttpApi { method, path } = event {
+                routes.push(Route { method: method.clone(), path: path.clone(), function: Arc::clone(function) });
+            }
+        }
+    }
+    routes
+}
+
+/// The queues and the bus live in memory, so the position in the stream that survives is not the one up to which
+/// records were handed to the fanout, but the one up to which everything that came of them is done: whatever was
+/// still on its way, or in a dead-letter queue, is fanned out again after a restart. Consumers skip what they know.
+struct Checkpoint {
+    file: PathBuf,
+    delivered: watch::Receiver<String>,
+    sqs: Arc<Sqs>,
+    queues: Vec<String>,
+    events: Arc<rustack_events_core::provider::RustackEvents>,
+    under_way: Arc<AtomicUsize>,
+}
+
+async fn keep_checkpoint(checkpoint: Checkpoint) {
+    let mut kept = String::new();
+    loop {
+        // Read before looking whether anything is on its way: what is delivered later does not matter then.
+        let position = checkpoint.delivered.borrow().clone();
+        if position != kept && checkpoint.all_done().await.unwrap_or(false) {
+            let temporary = checkpoint.file.with_extension("new");
+            let written = std::fs::write(&temporary, &position).and_then(|()| std::fs::rename(&temporary, &checkpoint.file));
+            if written.is_ok() {
+                kept = position;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+impl Checkpoint {
+    async fn all_done(&self) -> Result<bool> {
+        let stats = self.events.delivery_stats();
+        if stats.accepted != stats.delivered + stats.failed || self.under_way.load(Ordering::SeqCst) > 0 {
+            return Ok(false);
+        }
+        for url in &self.queues {
+            let attributes = self
+                .sqs
+                .client
+                .get_queue_attributes()
+                .queue_url(url)
+                .attribute_names(QueueAttributeName::All)
+                .send()
+                .await?
+                .attributes
+                .unwrap_or_default();
+            for name in [
+                QueueAttributeName::ApproximateNumberOfMessages,
+                QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
+                QueueAttributeName::ApproximateNumberOfMessagesDelayed,
+            ] {
+                if attributes.get(&name).is_some_and(|count| count != "0") {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,724 @@
+//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. What it does not
+//! understand it refuses with the line, rather than run something else than what will be deployed.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use crate::yaml::{self, Kind, Node};
+
+/// The account that the emulated services believe to be in.
+pub const ACCOUNT: &str = "000000000000";
+/// The region that the emulated services believe to be in.
+pub const REGION: &str = "us-east-1";
+/// The name of the local stack.
+pub const STACK: &str = "ledgerline";
+
+/// What is wrong with a template, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}:{line}: {message}", path = path.display())]
+pub struct TemplateError {
+    path: PathBuf,
+    line: usize,
+    message: String,
+}
+
+type Located<T> = Result<T, (usize, String)>;
+
+/// Everything that the local stack runs.
+#[derive(Debug, Default)]
+pub struct Template {
+    /// The functions, in the order of the template.
+    pub functions: Vec<Function>,
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// The queues.
+    pub queues: Vec<Queue>,
+    /// Names of the event buses.
+    pub buses: Vec<String>,
+    /// Logical ids and types of the resources that have no meaning on a laptop.
+    pub ignored: Vec<(String, String)>,
+}
+
+/// A Lambda function.
+#[derive(Debug)]
+pub struct Function {
+    /// Logical id.
+    pub id: String,
+    /// Name of the binary target that is its program.
+    pub binary: String,
+    /// ARN.
+    pub arn: String,
+    /// Environment variables.
+    pub environment: BTreeMap<String, String>,
+    /// Seconds that an invocation may take.
+    pub timeout: u64,
+    /// Retries and destination of asynchronous invocations.
+    pub invoke_config: InvokeConfig,
+    /// What invokes it.
+    pub events: Vec<Event>,
+}
+
+/// What invokes a function.
+#[derive(Debug)]
+pub enum Event {
+    /// A route of the HTTP API.
+    HttpApi {
+        /// Upper case, or `ANY`.
+        method: String,
+        /// With `{parameters}`.
+        path: String,
+    },
+    /// The stream of a table.
+    Stream(StreamSource),
+    /// A queue.
+    Queue(QueueSource),
+    /// A rule on a bus.
+    Rule {
+        /// Logical id of the event.
+        name: String,
+        /// The rule.
+        rule: RuleSource,
+    },
+}
+
+/// A stream's event source mapping.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct StreamSource {
+    /// ARN of the stream.
+    pub stream: String,
+    /// Where a new mapping begins.
+    pub starting_position: StartingPosition,
+    /// Records in one invocation, at the most.
+    #[serde(default = "hundred")]
+    pub batch_size: usize,
+    /// Split a batch that fails.
+    #[serde(default)]
+    pub bisect_batch_on_function_error: bool,
+    /// Retries before a record is given up; -1 for endless.
+    #[serde(default = "endless")]
+    pub maximum_retry_attempts: i64,
+    /// Seconds after which a record is given up; -1 for never.
+    #[serde(default = "endless")]
+    pub maximum_record_age_in_seconds: i64,
+    /// Whether the function reports which records failed.
+    #[serde(default)]
+    pub function_response_types: Vec<ResponseType>,
+    /// Only records that match one of the patterns are passed on.
+    #[serde(default)]
+    pub filter_criteria: FilterCriteria,
+    /// Where records go that are given up.
+    #[serde(default)]
+    pub destination_config: DestinationConfig,
+    /// Only one shard here: read and not used.
+    #[serde(default)]
+    #[expect(dead_code, reason = "the emulated stream has one shard, whose order this setting would keep")]
+    parallelization_factor: Option<u32>,
+}
+
+/// Where a new mapping of a stream begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum StartingPosition {
+    /// At the oldest record.
+    TrimHorizon,
+    /// After the newest record.
+    Latest,
+}
+
+/// A queue's event source mapping.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct QueueSource {
+    /// ARN of the queue.
+    pub queue: String,
+    /// Messages in one invocation, at the most.
+    #[serde(default = "ten")]
+    pub batch_size: i32,
+    /// Whether the function reports which messages failed.
+    #[serde(default)]
+    pub function_response_types: Vec<ResponseType>,
+    /// Bounds concurrent invocations.
+    #[serde(default)]
+    pub scaling_config: ScalingConfig,
+}
+
+/// Bounds concurrent invocations of a queue's mapping.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct ScalingConfig {
+    /// At most this many at once.
+    pub maximum_concurrency: Option<usize>,
+}
+
+/// A rule on a bus.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct RuleSource {
+    /// Name of the bus.
+    pub event_bus_name: String,
+    /// Which events.
+    pub pattern: Value,
+    /// How often the delivery to the function is tried; delivery never fails here, only the function does.
+    #[serde(default)]
+    pub retry_policy: Value,
+    /// Where events go that could not be delivered.
+    #[serde(default)]
+    pub dead_letter_config: Value,
+}
+
+/// Retries and destination of asynchronous invocations.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
+pub struct InvokeConfig {
+    /// Retries after the first try: 0, 1 or 2.
+    pub maximum_retry_attempts: u32,
+    /// Seconds after which an event is given up.
+    pub maximum_event_age_in_seconds: u64,
+    /// Where events go that are given up.
+    pub destination_config: DestinationConfig,
+}
+
+impl Default for InvokeConfig {
+    fn default() -> Self {
+        Self { maximum_retry_attempts: 2, maximum_event_age_in_seconds: 21_600, destination_config: DestinationConfig::default() }
+    }
+}
+
+/// What a function can report of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum ResponseType {
+    /// The records or messages that failed.
+    ReportBatchItemFailures,
+}
+
+/// Patterns of which a record must match one.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct FilterCriteria {
+    /// The patterns.
+    pub filters: Vec<Filter>,
+}
+
+/// A pattern.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Filter {
+    /// JSON text in the pattern language of EventBridge.
+    pub pattern: String,
+}
+
+/// Where things go that are given up.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct DestinationConfig {
+    /// On failure.
+    pub on_failure: Option<Destination>,
+}
+
+/// A queue that takes what is given up.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Destination {
+    /// SAM's name of the kind.
+    pub r#type: DestinationType,
+    /// ARN of the queue.
+    pub destination: String,
+}
+
+/// Kinds of destinations that are emulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum DestinationType {
+    /// A standard queue.
+    SQS,
+}
+
+/// A table.
+#[derive(Debug)]
+pub struct Table {
+    /// Name.
+    pub name: String,
+    /// ARN of its stream, if it has one.
+    pub stream_arn: Option<String>,
+    /// The `CreateTable` request.
+    pub create: Value,
+    /// The attribute that holds the time at which an item expires.
+    pub time_to_live: Option<String>,
+}
+
+/// A queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Name.
+    pub name: String,
+    /// ARN.
+    pub arn: String,
+    /// The attributes of the `CreateQueue` request.
+    pub attributes: HashMap<String, String>,
+}
+
+fn hundred() -> usize {
+    100
+}
+
+fn ten() -> i32 {
+    10
+}
+
+fn endless() -> i64 {
+    -1
+}
+
+/// Reads a template.
+///
+/// `overrides` are values of its parameters; `sqs_url` is where the queues will be.
+///
+/// # Errors
+/// With the line, when the file is missing or no YAML, or has something in it that the local stack does not run.
+pub fn load(
+    path: &Path,
+    overrides: &BTreeMap<String, String>,
+    sqs_url: &str,
+) -> Result<Template, TemplateError> {
+    let located = |(line, message)| TemplateError { path: path.to_owned(), line, message };
+    let text = fs::read_to_string(path).map_err(|error| located((0, error.to_string())))?;
+    let root = yaml::parse(&text).map_err(located)?;
+    Scope::new(&root, overrides, sqs_url).and_then(|scope| scope.template()).map_err(located)
+}
+
+struct Scope<'a> {
+    root: &'a Node,
+    parameters: HashMap<String, Value>,
+    sqs_url: &'a str,
+}
+
+impl<'a> Scope<'a> {
+    fn new(root: &'a Node, overrides: &BTreeMap<String, String>, sqs_url: &'a str) -> Located<Self> {
+        let declared = root.get("Parameters").map_or(&[][..], Node::entries);
+        for name in overrides.keys() {
+            if !declared.iter().any(|(parameter, _)| parameter == name) {
+                return Err((root.get("Parameters").map_or(root.line, |node| node.line), format!("there is no parameter {name}")));
+            }
+        }
+        let mut parameters = HashMap::new();
+        for (name, parameter) in declared {
+            let value = overrides
+                .get(name)
+                .cloned()
+                .or_else(|| parameter.get("Default").and_then(Node::text))
+                .ok_or((parameter.line, format!("parameter {name} has no default and was not given")))?;
+            let number = parameter.get("Type").and_then(Node::as_str) == Some("Number");
+            let value = match value.parse::<i64>() {
+                Ok(value) if number => value.into(),
+                Err(_) if number => return Err((parameter.line, format!("parameter {name} is no whole number"))),
+                Ok(_) | Err(_) => Value::String(value),
+            };
+            parameters.insert(name.clone(), value);
+        }
+        Ok(Self { root, parameters, sqs_url })
+    }
+
+    fn resources(&self) -> Located<&'a [(String, Node)]> {
+        Ok(self.root.get("Resources").ok_or((self.root.line, "there are no Resources".to_owned()))?.entries())
+    }
+
+    fn template(&self) -> Located<Template> {
+        let mut template = Template::default();
+        for (id, resource) in self.resources()? {
+            if let Some(condition) = resource.get("Condition")
+                && !self.condition(condition)?
+            {
+                continue;
+            }
+            let kind = resource_type(id, resource)?;
+            match kind {
+                "AWS::Serverless::Function" => template.functions.push(self.function(id, resource)?),
+                "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
+                "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
+                "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
+                "AWS::Serverless::HttpApi" => {}
+                other => template.ignored.push((id.clone(), other.to_owned())),
+            }
+        }
+        if template.functions.is_empty() {
+            return Err((self.root.line, "there are no functions".into()));
+        }
+        Ok(template)
+    }
+
+    // --- Resources ----------------------------------------------------------------------------------------------
+
+    fn function(&self, id: &str, resource: &Node) -> Located<Function> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Properties {
+            #[serde(default = "three")]
+            timeout: u64,
+            #[serde(default)]
+            environment: Environment,
+            #[serde(default)]
+            event_invoke_config: InvokeConfig,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "PascalCase")]
+        struct Environment {
+            #[serde(default)]
+            variables: BTreeMap<String, Value>,
+        }
+        fn three() -> u64 {
+            3
+        }
+        let binary = resource
+            .get("Metadata")
+            .and_then(|metadata| metadata.get("BuildProperties"))
+            .and_then(|properties| properties.get("Binary"))
+            .and_then(Node::as_str)
+            .ok_or((resource.line, format!("{id} needs Metadata.BuildProperties.Binary")))?;
+        let node = resource.get("Properties").ok_or((resource.line, format!("{id} has no Properties")))?;
+        let globals = self.root.get("Globals").and_then(|globals| globals.get("Function"));
+        let pick = |name: &str| -> Located<Option<Node>> {
+            let own = node.get(name).map(|node| self.resolve(node)).transpose()?;
+            let global = globals.and_then(|globals| globals.get(name)).map(|node| self.resolve(node)).transpose()?;
+            Ok(match (own, global) {
+                (Some(own), Some(global)) => Some(merge(own, global)),
+                (own, global) => own.or(global),
+            })
+        };
+        let mut merged = Vec::new();
+        for name in ["Timeout", "Environment", "EventInvokeConfig"] {
+            merged.extend(pick(name)?.map(|node| (name.to_owned(), node)));
+        }
+        let merged = Node { line: node.line, kind: Kind::Map(merged) };
+        let properties: Properties = typed(&merged, id)?;
+        let environment = properties
+            .environment
+            .variables
+            .into_iter()
+            .map(|(name, value)| match value {
+                Value::String(text) => (name, text),
+                other => (name, other.to_string()),
+            })
+            .collect();
+        let mut events = Vec::new();
+        for (name, event) in node.get("Events").map_or(&[][..], Node::entries) {
+            events.push(self.event(&format!("{id}.Events.{name}"), name, event)?);
+        }
+        Ok(Function {
+            id: id.to_owned(),
+            binary: binary.to_owned(),
+            arn: self.physical(id, resource.line)?.arn,
+            environment,
+            timeout: properties.timeout,
+            invoke_config: properties.event_invoke_config,
+            events,
+        })
+    }
+
+    fn event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Route {
+            method: String,
+            path: String,
+        }
+        let kind = event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
+        let properties =
+            event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
+        let properties = self.resolve(properties)?;
+        match kind {
+            "HttpApi" => {
+                let route: Route = typed(&properties, place)?;
+                Ok(Event::HttpApi { method: route.method.to_uppercase(), path: route.path })
+            }
+            "DynamoDB" => Ok(Event::Stream(typed(&properties, place)?)),
+            "SQS" => Ok(Event::Queue(typed(&properties, place)?)),
+            "EventBridgeRule" => Ok(Event::Rule { name: name.to_owned(), rule: typed(&properties, place)? }),
+            other => Err((event.line, format!("{place}: events of type {other} are not emulated"))),
+        }
+    }
+
+    fn table(&self, id: &str, resource: &Node) -> Located<Table> {
+        let properties = self.properties(id, resource)?;
+        let physical = self.physical(id, resource.line)?;
+        let mut create = Map::from_iter([("TableName".to_owned(), json!(physical.name))]);
+        for name in ["AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "LocalSecondaryIndexes"] {
+            if let Some(node) = properties.get(name) {
+                create.insert(name.into(), node.to_json());
+            }
+        }
+        create.insert("BillingMode".into(), json!("PAY_PER_REQUEST"));
+        let stream = properties.get("StreamSpecification").and_then(|stream| stream.get("StreamViewType"));
+        if let Some(view) = stream.and_then(Node::as_str) {
+            create.insert(
+                "StreamSpecification".into(),
+                json!({ "StreamEnabled": true, "StreamViewType": view }),
+            );
+        }
+        let time_to_live = properties
+            .get("TimeToLiveSpecification")
+            .and_then(|specification| specification.get("AttributeName"))
+            .and_then(Node::text);
+        Ok(Table {
+            stream_arn: stream.map(|_| stream_arn(&physical.arn)),
+            name: physical.name,
+            create: Value::Object(create),
+            time_to_live,
+        })
+    }
+
+    fn queue(&self, id: &str, resource: &Node) -> Located<Queue> {
+        let properties = self.properties(id, resource)?;
+        let mut attributes = HashMap::new();
+        for name in [
+            "FifoQueue",
+            "ContentBasedDeduplication",
+            "DeduplicationScope",
+            "FifoThroughputLimit",
+            "VisibilityTimeout",
+            "DelaySeconds",
+            "MaximumMessageSize",
+            "MessageRetentionPeriod",
+            "ReceiveMessageWaitTimeSeconds",
+        ] {
+            if let Some(value) = properties.get(name).and_then(Node::text) {
+                attributes.insert(name.to_owned(), value);
+            }
+        }
+        if let Some(policy) = properties.get("RedrivePolicy") {
+            attributes.insert("RedrivePolicy".into(), policy.to_json().to_string());
+        }
+        let physical = self.physical(id, resource.line)?;
+        Ok(Queue { name: physical.name, arn: physical.arn, attributes })
+    }
+
+    fn properties(&self, id: &str, resource: &Node) -> Located<Node> {
+        match resource.get("Properties") {
+            Some(properties) => self.resolve(properties),
+            None => Err((resource.line, format!("{id} has no Properties"))),
+        }
+    }
+
+    // --- Names --------------------------------------------------------------------------------------------------
+
+    fn physical(&self, id: &str, line: usize) -> Located<Physical> {
+        let resource = self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
+        let resource = resource.ok_or((line, format!("there is no resource or parameter {id}")))?;
+        let property = |name: &str| -> Located<Option<String>> {
+            let node = resource.get("Properties").and_then(|properties| properties.get(name));
+            Ok(node.map(|node| self.resolve(node)).transpose()?.and_then(|node| node.text()))
+        };
+        let named = |given: Option<String>, suffix: &str| given.unwrap_or_else(|| format!("{STACK}-{id}{suffix}"));
+        let kind = resource_type(id, resource)?;
+        Ok(match kind {
+            "AWS::DynamoDB::Table" => {
+                let name = named(property("TableName")?, "");
+                let arn = format!("arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{name}");
+                Physical { reference: name.clone(), name, arn }
+            }
+            "AWS::SQS::Queue" => {
+                let fifo = property("FifoQueue")?.is_some_and(|fifo| fifo == "true");
+                let name = named(property("QueueName")?, if fifo { ".fifo" } else { "" });
+                let arn = format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{name}");
+                Physical { reference: format!("{}/{ACCOUNT}/{name}", self.sqs_url), name, arn }
+            }
+            "AWS::Events::EventBus" => {
+                let name = named(property("Name")?, "");
+                let arn = format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/{name}");
+                Physical { reference: name.clone(), name, arn }
+            }
+            "AWS::Serverless::Function" => {
+                let name = named(property("FunctionName")?, "");
+                let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}");
+                Physical { reference: name.clone(), name, arn }
+            }
+            _ => Physical { reference: id.to_owned(), name: id.to_owned(), arn: format!("arn:aws:local:::{id}") },
+        })
+    }
+
+    fn reference(&self, name: &str, line: usize) -> Located<Node> {
+        if let Some(value) = self.parameters.get(name) {
+            return Ok(Node { line, kind: Kind::Scalar(value.clone()) });
+        }
+        let value = match name {
+            "AWS::Region" => REGION.into(),
+            "AWS::AccountId" => ACCOUNT.into(),
+            "AWS::StackName" => STACK.into(),
+            "AWS::Partition" => "aws".into(),
+            "AWS::URLSuffix" => "amazonaws.com".into(),
+            _ => self.physical(name, line)?.reference,
+        };
+        Ok(Node::string(line, value))
+    }
+
+    fn attribute(&self, path: &str, line: usize) -> Located<String> {
+        let (id, attribute) =
+            path.split_once('.').ok_or((line, format!("GetAtt needs a resource and an attribute, not {path}")))?;
+        let physical = self.physical(id, line)?;
+        match attribute {
+            "Arn" => Ok(physical.arn),
+            "StreamArn" => Ok(stream_arn(&physical.arn)),
+            "QueueName" | "Name" => Ok(physical.name),
+            "QueueUrl" => Ok(physical.reference),
+            other => Err((line, format!("the attribute {other} of {id} is not emulated"))),
+        }
+    }
+
+    // --- Functions of the template language ---------------------------------------------------------------------
+
+    fn resolve(&self, node: &Node) -> Located<Node> {
+        let line = node.line;
+        match &node.kind {
+            Kind::Scalar(_) => Ok(node.clone()),
+            Kind::List(items) => {
+                let items = items.iter().filter(|item| !is_no_value(item));
+                Ok(Node { line, kind: Kind::List(items.map(|item| self.resolve(item)).collect::<Result<_, _>>()?) })
+            }
+            Kind::Map(entries) => {
+                if let [(function, argument)] = entries.as_slice()
+                    && (function == "Ref" || function.starts_with("Fn::"))
+                {
+                    return self.call(function, argument);
+                }
+                let mut resolved = Vec::new();
+                for (name, value) in entries.iter().filter(|(_, value)| !is_no_value(value)) {
+                    resolved.push((name.clone(), self.resolve(value)?));
+                }
+                Ok(Node { line, kind: Kind::Map(resolved) })
+            }
+        }
+    }
+
+    fn call(&self, function: &str, argument: &Node) -> Located<Node> {
+        let line = argument.line;
+        let text = |node: &Node| node.text().ok_or((line, format!("{function} needs text")));
+        match function {
+            "Ref" => self.reference(&text(argument)?, line),
+            "Fn::GetAtt" => {
+                let path = match argument.items() {
+                    [id, attribute] => format!("{}.{}", text(id)?, text(attribute)?),
+                    _ => text(argument)?,
+                };
+                Ok(Node::string(line, self.attribute(&path, line)?))
+            }
+            "Fn::Sub" => {
+                let (template, variables) = match argument.items() {
+                    [template, variables] => (text(template)?, self.resolve(variables)?),
+                    _ => (text(argument)?, Node { line, kind: Kind::Map(Vec::new()) }),
+                };
+                Ok(Node::string(line, self.substitute(&template, &variables, line)?))
+            }
+            "Fn::Join" => match argument.items() {
+                [separator, list] => {
+                    let list = self.resolve(list)?;
+                    let parts: Vec<_> = list.items().iter().map(text).collect::<Result<_, _>>()?;
+                    Ok(Node::string(line, parts.join(&text(separator)?)))
+                }
+                _ => Err((line, "Join needs a separator and a list".into())),
+            },
+            "Fn::If" => match argument.items() {
+                [condition, yes, no] => {
+                    self.resolve(if self.condition(condition)? { yes } else { no })
+                }
+                _ => Err((line, "If needs a condition and two values".into())),
+            },
+            other => Err((line, format!("{other} is not emulated"))),
+        }
+    }
+
+    fn substitute(&self, template: &str, variables: &Node, line: usize) -> Located<String> {
+        let mut result = String::new();
+        let mut rest = template;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, after) = after.split_once('}').ok_or((line, "Sub has a ${ without }".to_owned()))?;
+            result.push_str(before);
+            if let Some(literal) = name.strip_prefix('!') {
+                result.push_str(&format!("${{{literal}}}"));
+            } else if let Some(value) = variables.get(name).and_then(Node::text) {
+                result.push_str(&value);
+            } else if name.contains('.') {
+                result.push_str(&self.attribute(name, line)?);
+            } else {
+                result.push_str(&self.reference(name, line)?.text().unwrap_or_default());
+            }
+            rest = after;
+        }
+        result.push_str(rest);
+        Ok(result)
+    }
+
+    fn condition(&self, node: &Node) -> Located<bool> {
+        let line = node.line;
+        if let Some(name) = node.as_str() {
+            let conditions = self.root.get("Conditions");
+            let condition = conditions.and_then(|conditions| conditions.get(name));
+            return self.condition(condition.ok_or((line, format!("there is no condition {name}")))?);
+        }
+        let [(function, argument)] = node.entries() else {
+            return Err((line, "a condition is a name or one function".into()));
+        };
+        let mut all = argument.items().iter().map(|item| self.condition(item));
+        match function.as_str() {
+            "Condition" => self.condition(argument),
+            "Fn::Equals" => match argument.items() {
+                [left, right] => Ok(self.resolve(left)?.text() == self.resolve(right)?.text()),
+                _ => Err((line, "Equals needs two values".into())),
+            },
+            "Fn::Not" => all.next().unwrap_or(Ok(false)).map(|value| !value),
+            "Fn::And" => all.try_fold(true, |result, value| Ok(result & value?)),
+            "Fn::Or" => all.try_fold(false, |result, value| Ok(result | value?)),
+            other => Err((line, format!("the condition {other} is not emulated"))),
+        }
+    }
+}
+
+/// What a deployment would give a resource.
+struct Physical {
+    name: String,
+    reference: String,
+    arn: String,
+}
+
+fn stream_arn(table_arn: &str) -> String {
+    format!("{table_arn}/stream/local")
+}
+
+fn resource_type<'n>(id: &str, resource: &'n Node) -> Located<&'n str> {
+    resource.get("Type").and_then(Node::as_str).ok_or((resource.line, format!("{id} has no Type")))
+}
+
+fn is_no_value(node: &Node) -> bool {
+    matches!(node.entries(), [(function, argument)] if function == "Ref" && argument.as_str() == Some("AWS::NoValue"))
+}
+
+/// Own values over global ones, maps entry by entry, as SAM merges its Globals.
+fn merge(own: Node, global: Node) -> Node {
+    match (own.kind, global.kind) {
+        (Kind::Map(own_entries), Kind::Map(global_entries)) => {
+            let mut entries = own_entries;
+            for (name, global) in global_entries {
+                match entries.iter().position(|(own_name, _)| *own_name == name) {
+                    Some(index) => {
+                        let (name, own) = entries.swap_remove(index);
+                        entries.push((name, merge(own, global)));
+                    }
+                    None => entries.push((name, global)),
+                }
+            }
+            Node { line: own.line, kind: Kind::Map(entries) }
+        }
+        (kind, _) => Node { line: own.line, kind },
+    }
+}
+
+/// Reads a resolved node, and finds the line of what cannot be read.
+fn typed<T: DeserializeOwned>(node: &Node, place: &str) -> Located<T> {
+    serde_path_to_error::deserialize(node.to_json()).map_err(|error| {
+        (node.closest(error.path()).line, format!("{place}.{}: {}", error.path(), error.inner()))
+    })
+}

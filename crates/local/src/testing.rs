@@ -1,0 +1,113 @@
+//! For tests of other crates: the template's own tables on an emulated DynamoDB, and the calls that go over the wire.
+
+#![expect(clippy::missing_panics_doc, clippy::expect_used, reason = "only tests call this")]
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use aws_config::SdkConfig;
+use aws_sdk_sqs::{
+    config::{ConfigBag, Intercept, RuntimeComponents},
+    config::interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
+    error::BoxError,
+};
+use serde_json::Value;
+
+use crate::{services::DynamoDb, template};
+
+/// DynamoDB in memory with the tables of the repository's template, under these logical ids.
+///
+/// The tables have no streams: nobody reads them here, and the emulator's bookkeeping for them grows with every write.
+pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
+    let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
+    let template = template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read");
+    for id in tables {
+        let name = table(id);
+        let mut table = template.tables.iter().find(|table| table.name == name).expect("the template has it").create.clone();
+        table.as_object_mut().expect("it is an object").remove("StreamSpecification");
+        let table = template::Table { name, stream_arn: None, create: table, time_to_live: None };
+        dynamodb.create_table(&table).expect("the table is created");
+    }
+    dynamodb
+}
+
+/// The name of the table with this logical id.
+#[must_use]
+pub fn table(id: &str) -> String {
+    format!("{}-{id}", template::STACK)
+}
+
+/// A configuration for clients of `dynamodb`.
+#[must_use]
+pub fn sdk_config(dynamodb: &DynamoDb) -> SdkConfig {
+    dynamodb.sdk_config()
+}
+
+/// Counts every request that goes over the wire, retries included, and the capacity that the answers report.
+#[derive(Debug, Clone, Default)]
+pub struct Wire(Arc<Mutex<Vec<Call>>>);
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The operation, such as `Query`.
+    pub operation: String,
+    /// Capacity units that it consumed.
+    pub units: f64,
+}
+
+impl Wire {
+    /// The requests since the last time.
+    #[must_use]
+    pub fn take(&self) -> Vec<Call> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The operations of the requests since the last time.
+    #[must_use]
+    pub fn operations(&self) -> Vec<String> {
+        self.take().into_iter().map(|call| call.operation).collect()
+    }
+}
+
+impl Intercept for Wire {
+    fn name(&self) -> &'static str {
+        "Wire"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let target = context.request().headers().get("x-amz-target").unwrap_or_default();
+        let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { operation, units: 0.0 });
+        Ok(())
+    }
+
+    fn read_after_deserialization(
+        &self,
+        context: &AfterDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let body = context.response().body().bytes().unwrap_or_default();
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let consumed = &body["ConsumedCapacity"];
+        let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
+        let units = match consumed {
+            Value::Array(tables) => tables.iter().map(units).sum(),
+            consumed => units(consumed),
+        };
+        if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
+            call.units = units;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,334 @@
+//! The read tables: rows that are written only under their guard, read back one by one or in pages.
+
+mod cursor;
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::{ProvideErrorMetadata, SdkError},
+    operation::{
+        put_item::PutItemError, transact_write_items::TransactWriteItemsError,
+    },
+    types::{
+        AttributeValue, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+    },
+};
+use read_models::{
+    LogTable,
+    guard::{Verdict, judge},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+pub use cursor::InvalidCursor;
+
+type Item = HashMap<String, AttributeValue>;
+
+/// Attribute of a row written from a state: the version that it shows.
+const VERSION: &str = "version";
+/// Attribute of a handler's place in a stream: the last version that it applied.
+const POSITION: &str = "position";
+/// Sort key of a handler's place in a stream.
+const POSITION_ENTRY: &str = "#position";
+
+/// The most items that one transaction takes.
+const MAX_TRANSACTION_ITEMS: usize = 100;
+
+/// A table of a read model. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ReadTable {
+    client: Client,
+    name: String,
+}
+
+/// Why a table could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The database asks to slow down, or another writer is busy with the same items.
+    #[error("the table is throttled")]
+    Throttled,
+    /// The database could not be reached or failed.
+    #[error("the table is unavailable: {0}")]
+    Unavailable(String),
+    /// A row that this program cannot write or read.
+    #[error("a row cannot be converted: {0}")]
+    Row(String),
+    /// One commit would change more rows than one transaction takes (rule 9).
+    #[error("a commit changes {0} rows, one transaction takes {max}", max = MAX_TRANSACTION_ITEMS - 1)]
+    TooManyRows(usize),
+    /// The client's cursor is none of ours.
+    #[error(transparent)]
+    Cursor(#[from] InvalidCursor),
+}
+
+/// A page of rows.
+#[derive(Debug)]
+pub struct Page<T> {
+    /// The rows.
+    pub rows: Vec<T>,
+    /// Where the next page begins, if there is one.
+    pub cursor: Option<String>,
+}
+
+impl ReadTable {
+    /// The table of this name.
+    #[must_use]
+    pub fn new(client: Client, name: impl Into<String>) -> Self {
+        Self { client, name: name.into() }
+    }
+
+    // --- Writing ------------------------------------------------------------------------------------------------
+
+    /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8).
+    /// Whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_newer(&self, row: &impl Serialize, version: u64) -> Result<bool, TableError> {
+        let mut item = to_item(row)?;
+        item.insert(VERSION.into(), number(version));
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .condition_expression("attribute_not_exists(#version) OR #version < :version")
+            .expression_attribute_names("#version", VERSION)
+            .expression_attribute_values(":version", number(version))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(true),
+            Err(error) if error.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
+                Ok(false)
+            }
+            Err(error) => Err(table_error(&error)),
+        }
+    }
+
+    /// Writes the rows that a commit adds, and the handler's position, if the commit is the next one in its stream:
+    /// all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is good for
+    /// (rule 7); with it comes the position.
+    ///
+    /// # Errors
+    /// When the table fails, or the commit changes more rows than one transaction takes.
+    pub async fn apply(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        version: u64,
+        rows: &[impl Serialize],
+    ) -> Result<(Verdict, u64), TableError> {
+        let position = HashMap::from([
+            (keys.partition.to_owned(), AttributeValue::S(stream.to_owned())),
+            (keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())),
+            (POSITION.to_owned(), number(version)),
+        ]);
+        let found = if rows.is_empty() {
+            self.put_position(position, version).await?
+        } else {
+            self.put_rows_and_position(rows, position, version).await?
+        };
+        match found {
+            None => Ok((Verdict::Apply, version)),
+            Some(found) => match judge(found, version) {
+                // The position moved between the failed condition and its answer: another instance is at this stream.
+                Verdict::Apply => Err(TableError::Throttled),
+                verdict => Ok((verdict, found)),
+            },
+        }
+    }
+
+    /// The position that is there, if it is not the one before `version`.
+    async fn put_position(&self, position: Item, version: u64) -> Result<Option<u64>, TableError> {
+        let (condition, values) = after(version);
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(position))
+            .condition_expression(condition)
+            .expression_attribute_names("#position", POSITION)
+            .set_expression_attribute_values(values)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(None),
+            Err(error) => match error.as_service_error() {
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => Ok(Some(position_of(failed.item()))),
+                Some(_) | None => Err(table_error(&error)),
+            },
+        }
+    }
+
+    async fn put_rows_and_position(
+        &self,
+        rows: &[impl Serialize],
+        position: Item,
+        version: u64,
+    ) -> Result<Option<u64>, TableError> {
+        if rows.len() >= MAX_TRANSACTION_ITEMS {
+            return Err(TableError::TooManyRows(rows.len()));
+        }
+        let write = |put| TransactWriteItem::builder().put(put).build();
+        let invalid = |error: aws_sdk_dynamodb::error::BuildError| TableError::Row(error.to_string());
+        let (condition, values) = after(version);
+        let guarded = Put::builder()
+            .table_name(&self.name)
+            .set_item(Some(position))
+            .condition_expression(condition)
+            .expression_attribute_names("#position", POSITION)
+            .set_expression_attribute_values(values)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .build()
+            .map_err(invalid)?;
+        let mut writes = vec![write(guarded)];
+        for row in rows {
+            let put = Put::builder().table_name(&self.name).set_item(Some(to_item(row)?)).build();
+            writes.push(write(put.map_err(invalid)?));
+        }
+        let result = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(writes))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        let error = match result {
+            Ok(_) => return Ok(None),
+            Err(error) => error,
+        };
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error() else {
+            return Err(table_error(&error));
+        };
+        let reasons = cancelled.cancellation_reasons();
+        if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed")) {
+            return Ok(Some(position_of(guard.item())));
+        }
+        let busy = |code: &str| matches!(code, "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded");
+        if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
+            return Err(TableError::Throttled);
+        }
+        Err(table_error(&error))
+    }
+
+    // --- Reading ------------------------------------------------------------------------------------------------
+
+    /// The row with this key.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn get<T: DeserializeOwned>(&self, key: &[(&str, &str)]) -> Result<Option<T>, TableError> {
+        let key = key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
+        let output = self
+            .client
+            .get_item()
+            .table_name(&self.name)
+            .set_key(Some(key.collect()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| table_error(&error))?;
+        output.item.map(from_item).transpose()
+    }
+
+    /// The last version of the stream that the read model shows; 0 for none.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn position(&self, keys: &LogTable, stream: &str) -> Result<u64, TableError> {
+        #[derive(serde::Deserialize)]
+        struct Position {
+            position: u64,
+        }
+        let key = [(keys.partition, stream), (keys.sort, POSITION_ENTRY)];
+        Ok(self.get::<Position>(&key).await?.map_or(0, |position| position.position))
+    }
+
+    /// A page of the rows in one partition of the table, or of its index, in the order of the sort key.
+    ///
+    /// # Errors
+    /// When the table fails, or the cursor is none that this query gave.
+    pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
+        let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
+        let output = self
+            .client
+            .query()
+            .table_name(&self.name)
+            .set_index_name(query.index.map(ToOwned::to_owned))
+            .key_condition_expression("#partition = :partition")
+            .expression_attribute_names("#partition", query.partition.0)
+            .expression_attribute_values(":partition", AttributeValue::S(query.partition.1.to_owned()))
+            .scan_index_forward(!query.newest_first)
+            .limit(query.limit)
+            .set_exclusive_start_key(start)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| table_error(&error))?;
+        let cursor = output.last_evaluated_key.as_ref().map(|key| cursor::write(key, query)).transpose()?;
+        let rows = output.items.unwrap_or_default().into_iter().map(from_item).collect::<Result<_, _>>()?;
+        Ok(Page { rows, cursor })
+    }
+}
+
+/// Which rows to read.
+#[derive(Debug, Clone, Copy)]
+pub struct PageQuery<'a> {
+    /// An index, or the table itself.
+    pub index: Option<&'a str>,
+    /// Name and value of the partition key.
+    pub partition: (&'a str, &'a str),
+    /// Name of the sort key.
+    pub sort: &'a str,
+    /// Descending order of the sort key.
+    pub newest_first: bool,
+    /// Rows in the page, at the most.
+    pub limit: i32,
+    /// Where the page before ended.
+    pub cursor: Option<&'a str>,
+}
+
+/// The condition that the position is just before this version.
+fn after(version: u64) -> (&'static str, Option<Item>) {
+    match version {
+        0 | 1 => ("attribute_not_exists(#position)", None),
+        _ => ("#position = :before", Some(HashMap::from([(":before".to_owned(), number(version - 1))]))),
+    }
+}
+
+fn position_of(item: Option<&Item>) -> u64 {
+    let position = item.and_then(|item| item.get(POSITION)).and_then(|position| position.as_n().ok());
+    position.and_then(|position| position.parse().ok()).unwrap_or(0)
+}
+
+fn number(value: u64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
+fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
+    serde_dynamo::to_item(row).map_err(|error| TableError::Row(error.to_string()))
+}
+
+fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
+    serde_dynamo::from_item(item).map_err(|error| TableError::Row(error.to_string()))
+}
+
+fn table_error<E: ProvideErrorMetadata + std::fmt::Debug>(error: &SdkError<E>) -> TableError {
+    let Some(code) = error.code() else {
+        let kind = match error {
+            SdkError::TimeoutError(_) => "timed out",
+            SdkError::DispatchFailure(_) => "no connection",
+            _ => "the response could not be read",
+        };
+        return TableError::Unavailable(kind.into());
+    };
+    match code {
+        "ProvisionedThroughputExceededException" | "ThrottlingException" | "RequestLimitExceeded"
+        | "TransactionConflictException" | "TransactionInProgressException" => TableError::Throttled,
+        _ => TableError::Unavailable(format!("{code}: {}", error.message().unwrap_or_default())),
+    }
+}

@@ -1,0 +1,50 @@
+//! What a log consumer does with a version (rule 7).
+
+/// What to do with a commit, given the handler's position in its stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is the next one.
+    Apply,
+    /// It was applied before.
+    Skip,
+    /// Commits between the position and it have not arrived: read them from the log first.
+    Gap,
+}
+
+/// Judges a commit's version by the position, the last version that was applied (0 for none).
+#[must_use]
+pub fn judge(position: u64, version: u64) -> Verdict {
+    if version <= position {
+        Verdict::Skip
+    } else if version == position + 1 {
+        Verdict::Apply
+    } else {
+        Verdict::Gap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Rule 7: whatever the order, the repetitions and the losses, each version is applied once and in order.
+        #[test]
+        fn every_version_is_applied_exactly_once_and_in_order(
+            arrivals in prop::collection::vec(1..20_u64, 0..60),
+        ) {
+            let mut applied = Vec::new();
+            for version in arrivals {
+                let position = applied.len() as u64;
+                match judge(position, version) {
+                    Verdict::Apply => applied.push(version),
+                    Verdict::Skip => prop_assert!(applied.contains(&version)),
+                    Verdict::Gap => applied.extend(position + 1..=version),
+                }
+            }
+            prop_assert_eq!(&applied, &(1..=applied.len() as u64).collect::<Vec<_>>());
+        }
+    }
+}

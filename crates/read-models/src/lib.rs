@@ -1,0 +1,16 @@
+//! The read models, one module each: its row, its key, and how it changes (rule 12: pure). Beside them the guards that
+//! keep rows right when events come twice, late or not at all.
+
+pub mod balances;
+pub mod guard;
+pub mod transactions;
+
+/// Where the rows of a read model written from the log live, and beside them the handler's position in each stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogTable {
+    /// Name of the partition key. The position in a stream is in the partition that is named like the stream, where no
+    /// row is, so that queries of rows never meet it.
+    pub partition: &'static str,
+    /// Name of the sort key.
+    pub sort: &'static str,
+}
