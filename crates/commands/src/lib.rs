@@ -1,0 +1,4 @@
+//! The command functions. One module per aggregate reads the requests of its routes; its binary runs it.
+
+pub mod account;
+mod fields;

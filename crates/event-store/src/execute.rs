@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use decider::{Aggregate, Context, DecodeError, RecordedEvent, encode, encode_state};
+use futures_timer::Delay;
 
 use crate::{
     AppendError, Cache, Commit, Consistency, EventStore, LoadError, Loaded, Meta, Range, Request, StoreError,
@@ -200,7 +201,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
             }
         }
         match delays.next() {
-            Some(delay) => tokio::time::sleep(delay).await,
+            Some(delay) => Delay::new(delay).await,
             None => return Err(ExecuteError::Contended),
         }
     }

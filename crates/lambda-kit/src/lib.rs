@@ -1,0 +1,14 @@
+//! What every function shares, so that a binary is a few lines: typed configuration, clients whose connections are
+//! opened during init, JSON logs, HTTP and its problems, and the batch runners for streams, FIFO queues and the bus.
+
+pub mod bus;
+pub mod commands;
+pub mod config;
+pub mod fifo;
+pub mod http;
+pub mod queries;
+mod start;
+pub mod stream;
+pub mod wire;
+
+pub use start::{Error, dynamodb, sdk_config, start, store};

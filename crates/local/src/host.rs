@@ -122,7 +122,8 @@ impl Host {
     /// When no port is free.
     pub(crate) async fn start(hops: Hops, show_logs: bool) -> Result<Arc<Self>> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
-        let url = listener.local_addr()?.to_string();
+        // With a scheme: the runtime takes a bare authority too, but then no path, which tells the instances apart.
+        let url = format!("http://{}", listener.local_addr()?);
         let host = Arc::new(Self { functions: Mutex::default(), url, hops, show_logs });
         let api = Router::new()
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/next", get(next))

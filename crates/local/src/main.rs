@@ -1,8 +1,8 @@
 //! `cargo run -p local`: the whole of `template.yaml` on a laptop.
 
-#![expect(clippy::print_stdout, reason = "this is a program for people")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Result, anyhow};
 use clap::Parser;
@@ -39,8 +39,17 @@ fn parameter(text: &str) -> Result<(String, String)> {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
     let place = match &arguments.data {
         Some(folder) => folder.display().to_string(),
         None => "memory (keep it with --data DIR)".to_owned(),

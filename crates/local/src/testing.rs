@@ -62,7 +62,7 @@ pub struct Call {
 
 impl Wire {
     /// The requests since the last time.
-    #[must_use]
+    #[expect(clippy::must_use_candidate, reason = "taking is also how the count is set back")]
     pub fn take(&self) -> Vec<Call> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -344,7 +344,7 @@ async fn a_busy_stream_is_tried_again() {
     assert_eq!(committed(client.send(debit(40)).await), (3, 60));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn rule_11_races_are_lost_a_bounded_number_of_times() {
     let store = Spy::failing([]);
     let client = warm(&store, 100).await;

@@ -1,0 +1,93 @@
+//! The routes of accounts.
+
+use domain::account::{Account, CATEGORY, Command, State};
+use event_store::StreamId;
+use lambda_kit::{
+    commands::Routed,
+    http::{HttpRequest, Problem},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::fields::{Amount, Currency, Id, Text};
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Open {
+    #[serde(default)]
+    account_id: Option<Id>,
+    owner: Text<200>,
+    currency: Currency,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Booking {
+    amount: Amount,
+    #[serde(default)]
+    reference: Option<Text<140>>,
+}
+
+impl Booking {
+    fn parts(self) -> (i64, Option<String>) {
+        (self.amount.0, self.reference.map(|reference| reference.0))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+/// Reads a request.
+///
+/// # Errors
+/// A problem that names the field.
+pub fn route(request: &HttpRequest) -> Result<Routed<Account>, Problem> {
+    match request.route() {
+        "POST /accounts" => {
+            let Open { account_id, owner, currency } = request.json()?;
+            let id = account_id.unwrap_or_else(|| Id(Uuid::now_v7()));
+            Ok(Routed {
+                stream: stream(id)?,
+                command: Command::Open { owner: owner.0, currency: currency.0 },
+                location: Some(format!("/accounts/{id}")),
+                if_match_required: false,
+                body: opened,
+            })
+        }
+        "POST /accounts/{id}/credits" => {
+            let (amount, reference) = request.json::<Booking>()?.parts();
+            change(request, Command::Credit { amount, reference })
+        }
+        "POST /accounts/{id}/debits" => {
+            let (amount, reference) = request.json::<Booking>()?.parts();
+            change(request, Command::Debit { amount, reference })
+        }
+        "POST /accounts/{id}/close" => {
+            // Nothing has to be said: an empty body is as good as an empty object.
+            if !request.body()?.is_empty() {
+                let Nothing {} = request.json()?;
+            }
+            change(request, Command::Close)
+        }
+        _ => Err(Problem::no_route()),
+    }
+}
+
+fn change(request: &HttpRequest, command: Command) -> Result<Routed<Account>, Problem> {
+    let id = Id::parse(request.path_parameter("id")?).map_err(|detail| Problem::field("id", detail))?;
+    Ok(Routed { stream: stream(id)?, command, location: None, if_match_required: false, body: changed })
+}
+
+fn stream(id: Id) -> Result<StreamId, Problem> {
+    StreamId::new(CATEGORY, &id.to_string()).map_err(|error| Problem::field("id", error.to_string()))
+}
+
+fn opened(stream: &StreamId, _: &State, version: u64) -> Value {
+    json!({ "accountId": stream.id(), "version": version })
+}
+
+fn changed(_: &StreamId, state: &State, version: u64) -> Value {
+    json!({ "version": version, "totalBalance": state.total_balance })
+}

@@ -1,0 +1,130 @@
+//! Fields of request bodies, each with its own rules and its own words for when they are broken.
+
+use std::fmt;
+
+use domain::account::MAX_MINOR_UNITS;
+use serde::Deserialize;
+use serde_json::Value;
+use uuid::Uuid;
+
+/// An amount of money in minor units, from 1 to 2^53 - 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(crate) struct Amount(pub(crate) i64);
+
+impl TryFrom<Value> for Amount {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        // A fraction, an exponent or a number past 64 bits is no integer to the parser: it is refused, never rounded.
+        value
+            .as_i64()
+            .filter(|amount| (1..=MAX_MINOR_UNITS).contains(amount))
+            .map(Self)
+            .ok_or_else(|| format!("an amount is a whole number of minor units from 1 to {MAX_MINOR_UNITS}"))
+    }
+}
+
+/// Text of 1 to `MAX` characters without control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(crate) struct Text<const MAX: usize>(pub(crate) String);
+
+impl<const MAX: usize> TryFrom<Value> for Text<MAX> {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        match value {
+            Value::String(text)
+                if (1..=MAX).contains(&text.chars().count())
+                    && !text.chars().any(char::is_control)
+                    && text.trim() == text =>
+            {
+                Ok(Self(text))
+            }
+            _ => Err(format!("expected text of 1 to {MAX} characters, without control characters or outer spaces")),
+        }
+    }
+}
+
+/// An ISO 4217 code.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(crate) struct Currency(pub(crate) String);
+
+impl TryFrom<Value> for Currency {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match value {
+            Value::String(code) if code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase()) => Ok(Self(code)),
+            _ => Err("a currency is three capital letters, such as EUR"),
+        }
+    }
+}
+
+/// A UUID as 32 hexadecimal digits in five groups. Upper case is read and written in lower case, so that one account
+/// has one id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+pub(crate) struct Id(pub(crate) Uuid);
+
+impl Id {
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        let id = if text.len() == 36 { Uuid::parse_str(text).ok() } else { None };
+        id.map(Self).ok_or("an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d")
+    }
+}
+
+impl TryFrom<Value> for Id {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        Self::parse(value.as_str().unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.hyphenated())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn amounts_are_whole_and_in_range() {
+        for good in [json!(1), json!(5000), json!(9_007_199_254_740_991_i64)] {
+            assert!(Amount::try_from(good.clone()).is_ok(), "{good}");
+        }
+        for text in ["0", "-1", "1.5", "1.0", "1e3", "9007199254740992", "18446744073709551616", "\"1\"", "null", "true"] {
+            assert!(serde_json::from_str::<Amount>(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ids_have_one_spelling() {
+        let id = Id::parse("163082D2-B005-45D7-9EB6-AA1F83EFD55D").unwrap();
+        assert_eq!(id.to_string(), "163082d2-b005-45d7-9eb6-aa1f83efd55d");
+        for bad in ["", "1", "163082d2b00545d79eb6aa1f83efd55d", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "../x"] {
+            assert!(Id::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_json_makes_a_field_panic(text in ".*", number in any::<f64>()) {
+            for value in [json!(text), json!(number)] {
+                let _ = Amount::try_from(value.clone());
+                let _ = Text::<140>::try_from(value.clone());
+                let _ = Currency::try_from(value.clone());
+                let _ = Id::try_from(value);
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The queues: whole commits, one FIFO queue for each log projector, the stream as message group.
+
+use std::collections::{BTreeMap, HashMap};
+
+use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
+use event_store::{Commit, StreamId};
+use lambda_kit::wire::{Message, Reference};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    Failed,
+    send::{calls, describe, send_all},
+};
+
+/// What SQS allows for the ids of groups and for deduplication, in characters.
+const MAX_ID_LENGTH: usize = 128;
+
+/// The queues of the log projectors.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) client: Client,
+    /// By URL: the categories whose commits the queue gets.
+    pub(crate) queues: BTreeMap<String, Vec<String>>,
+    pub(crate) max_bytes: usize,
+}
+
+/// A message, and the index of its record.
+#[derive(Debug, Clone)]
+struct Outgoing {
+    index: usize,
+    group: String,
+    deduplication: String,
+    body: String,
+}
+
+impl Queues {
+    /// Opens the connection: SQS refuses an empty call, which is all that is needed.
+    pub(crate) async fn connect(&self) {
+        if let Some(url) = self.queues.keys().next() {
+            let _ = self.client.send_message_batch().queue_url(url).set_entries(Some(Vec::new())).send().await;
+        }
+    }
+
+    /// Sends the commits to every queue that wants their category.
+    pub(crate) async fn send(&self, commits: &[(usize, &Commit)]) -> Failed {
+        let sent = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
+            let wanted = |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
+            let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
+            self.send_to(url, commits)
+        }));
+        let mut failed = Failed::default();
+        sent.await.into_iter().for_each(|queue| failed.merge(queue));
+        failed
+    }
+
+    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>) -> Failed {
+        let mut failed = Failed::default();
+        for turn in turns(commits) {
+            let messages: Vec<_> = turn.iter().map(|(index, commit)| self.message(*index, commit)).collect();
+            for call in calls(&messages, self.max_bytes, |message| message.body.len()) {
+                let left = send_all(call, async |messages| self.send_batch(url, messages).await).await;
+                left.iter().for_each(|message| failed.note(message.index));
+            }
+            if failed.first.is_some() {
+                // Nothing may overtake in a group (rule 10): the turns that follow come again with what failed.
+                break;
+            }
+        }
+        failed
+    }
+
+    fn message(&self, index: usize, commit: &Commit) -> Outgoing {
+        let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
+        let mut body = serde_json::to_string(&whole).unwrap_or_default();
+        if body.is_empty() || body.len() > self.max_bytes {
+            let reference = Reference { stream: commit.stream.clone(), version: commit.version };
+            body = serde_json::to_string(&reference).unwrap_or_default();
+        }
+        Outgoing {
+            index,
+            group: within_limit(commit.stream.to_string()),
+            deduplication: within_limit(format!("{}:{}", commit.stream, commit.version)),
+            body,
+        }
+    }
+
+    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<usize> {
+        let mut batch = self.client.send_message_batch().queue_url(url);
+        for (place, message) in messages.iter().enumerate() {
+            let entry = SendMessageBatchRequestEntry::builder()
+                .id(place.to_string())
+                .message_group_id(&message.group)
+                .message_deduplication_id(&message.deduplication)
+                .message_body(&message.body)
+                .build();
+            match entry {
+                Ok(entry) => batch = batch.entries(entry),
+                Err(error) => {
+                    tracing::error!(%error, "a message could not be built");
+                    return (0..messages.len()).collect();
+                }
+            }
+        }
+        match batch.send().await {
+            Ok(answer) => {
+                let taken: Vec<_> = answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
+                let failed: Vec<_> =
+                    (0..messages.len()).filter(|place| !taken.contains(&place.to_string())).collect();
+                if !failed.is_empty() {
+                    let code = answer.failed().first().map_or("", |entry| entry.code());
+                    tracing::warn!(failed = failed.len(), code, "messages were not taken");
+                }
+                failed
+            }
+            Err(error) => {
+                tracing::warn!(error = describe(&error), "the queue did not take a call");
+                (0..messages.len()).collect()
+            }
+        }
+    }
+}
+
+/// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take turns in the order of
+/// their versions. One call holds commits of one turn only, so that when an entry of it fails, no later commit of the
+/// same group can have been taken by the same call (rule 10).
+fn turns<'a>(commits: Vec<(usize, &'a Commit)>) -> Vec<Vec<(usize, &'a Commit)>> {
+    let mut sorted = commits;
+    sorted.sort_by_key(|(_, commit)| commit.version);
+    let mut taken: HashMap<&StreamId, usize> = HashMap::new();
+    let mut turns: Vec<Vec<_>> = Vec::new();
+    for (index, commit) in sorted {
+        let turn = taken.entry(&commit.stream).or_default();
+        if turns.len() == *turn {
+            turns.push(Vec::new());
+        }
+        turns[*turn].push((index, commit));
+        *turn += 1;
+    }
+    turns
+}
+
+fn within_limit(id: String) -> String {
+    if id.len() <= MAX_ID_LENGTH {
+        return id;
+    }
+    Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

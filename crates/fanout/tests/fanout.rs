@@ -1,0 +1,307 @@
+//! The fanout with the real SDK clients, against a DynamoDB and an AWS that refuses what a test wants refused.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex},
+};
+
+use aws_sdk_dynamodb::config::Builder;
+use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
+use decider::{Aggregate, Context, encode, encode_state};
+use domain::account::{Account, Command};
+use event_store::{Commit, EventStore, Loaded, Meta, StreamId};
+use event_store_dynamodb::DynamoDbStore;
+use fanout::{Fanout, Wiring};
+use lambda_kit::stream::{Handler, Record, records, response};
+use local::testing::{self, Wire};
+use serde_json::{Value, json};
+
+/// EventBridge and SQS behind one port: takes everything but what it was told to refuse.
+#[derive(Clone, Default)]
+struct Aws(Arc<Mutex<Taken>>);
+
+#[derive(Default)]
+struct Taken {
+    calls: Vec<String>,
+    entries: Vec<Value>,
+    messages: Vec<Value>,
+    dead_letters: Vec<Value>,
+    /// Entries and messages with one of these texts in them are refused, as often as is said.
+    refuse: BTreeMap<String, usize>,
+    refuse_dead_letters: bool,
+}
+
+impl Taken {
+    fn refuses(&mut self, text: &str) -> bool {
+        let found = self.refuse.iter_mut().find(|(marker, left)| **left > 0 && text.contains(marker.as_str()));
+        found.is_some_and(|(_, left)| {
+            *left -= 1;
+            true
+        })
+    }
+}
+
+async fn aws(State(aws): State<Aws>, headers: HeaderMap, body: Bytes) -> Result<String, (axum::http::StatusCode, String)> {
+    let operation = headers["x-amz-target"].to_str().unwrap().rsplit('.').next().unwrap().to_owned();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let mut taken = aws.0.lock().unwrap();
+    taken.calls.push(operation.clone());
+    let answer = match operation.as_str() {
+        "PutEvents" => {
+            let mut results = Vec::new();
+            for entry in body["Entries"].as_array().unwrap() {
+                if taken.refuses(entry["Detail"].as_str().unwrap()) {
+                    results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
+                } else {
+                    results.push(json!({ "EventId": "e" }));
+                    taken.entries.push(entry.clone());
+                }
+            }
+            json!({ "FailedEntryCount": 0, "Entries": results })
+        }
+        "SendMessageBatch" => {
+            let (mut successful, mut failed) = (Vec::new(), Vec::new());
+            for entry in body["Entries"].as_array().unwrap() {
+                if taken.refuses(entry["MessageBody"].as_str().unwrap()) {
+                    failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
+                } else {
+                    successful.push(json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }));
+                    taken.messages.push(entry.clone());
+                }
+            }
+            json!({ "Successful": successful, "Failed": failed })
+        }
+        "SendMessage" if taken.refuse_dead_letters => {
+            return Err((axum::http::StatusCode::BAD_REQUEST, json!({ "__type": "AccessDenied" }).to_string()));
+        }
+        "SendMessage" => {
+            taken.dead_letters.push(serde_json::from_str(body["MessageBody"].as_str().unwrap()).unwrap());
+            json!({ "MessageId": "m" })
+        }
+        other => panic!("unexpected {other}"),
+    };
+    Ok(answer.to_string())
+}
+
+struct World {
+    fanout: Fanout,
+    store: DynamoDbStore,
+    wire: Wire,
+    aws: Aws,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::with_limit(256 * 1024).await
+    }
+
+    async fn with_limit(max_message_bytes: usize) -> Self {
+        let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+        let aws = Aws::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().route("/", post(self::aws)).with_state(aws.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let sdk = testing::sdk_config(&dynamodb).into_builder().endpoint_url(&url).build();
+        let wire = Wire::default();
+        let client = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
+        let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"));
+        let wiring = Wiring {
+            event_bus: "bus".into(),
+            event_source: "ledgerline".into(),
+            log_queues: BTreeMap::from([(format!("{url}/000000000000/transactions.fifo"), vec!["account".into()])]),
+            dead_letter_queue: format!("{url}/000000000000/dead-letters"),
+            max_message_bytes,
+        };
+        let sqs = aws_sdk_sqs::Client::new(&sdk);
+        let fanout = Fanout::new(store.clone(), aws_sdk_eventbridge::Client::new(&sdk), sqs, wiring);
+        Self { fanout, store, wire, aws }
+    }
+
+    fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.aws.0.lock().unwrap()
+    }
+
+    fn refuse(&self, marker: &str, times: usize) {
+        self.taken().refuse.insert(marker.into(), times);
+    }
+
+    /// Streams and versions of the messages on the queue, in the order in which they were taken.
+    fn queued(&self) -> Vec<(String, u64)> {
+        let taken = self.taken();
+        let bodies = taken.messages.iter().map(|message| message["MessageBody"].as_str().unwrap());
+        bodies
+            .map(|body| serde_json::from_str::<Value>(body).unwrap())
+            .map(|commit| (commit["stream"].as_str().unwrap().to_owned(), commit["version"].as_u64().unwrap()))
+            .collect()
+    }
+}
+
+fn stream(id: usize) -> StreamId {
+    StreamId::new("account", &format!("{id:04}")).unwrap()
+}
+
+/// The first commits of an account, with or without embedded states.
+fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
+    let context = Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: None };
+    let mut loaded = Loaded::<Account>::nothing();
+    (1..=length)
+        .map(|version| {
+            let command = match version {
+                1 => Command::Open { owner: "Ada".into(), currency: "EUR".into() },
+                _ => Command::Credit { amount: 10, reference: None },
+            };
+            let events = Account::decide(&loaded.state, &command, &context).unwrap();
+            loaded.state = decider::fold::<Account>(loaded.state.clone(), &events);
+            Commit {
+                stream: stream.clone(),
+                version,
+                events: events.iter().map(|event| encode::<Account>(event).unwrap()).collect(),
+                state: embed.then(|| encode_state::<Account>(&loaded.state).unwrap()),
+                command: format!("c-{version}"),
+                at: context.at,
+                meta: Meta::default(),
+            }
+        })
+        .collect()
+}
+
+fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
+    let record = |(index, commit)| Record { sequence_number: format!("{index:021}"), commit: Ok(commit) };
+    commits.into_iter().enumerate().map(record).collect()
+}
+
+fn sample(name: &str) -> Vec<Record> {
+    let path = format!("{}/../../events/fanout/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    records(serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+}
+
+#[tokio::test]
+async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queue() {
+    let world = World::new().await;
+    assert_eq!(world.fanout.handle(&sample("commits")).await, None);
+
+    let taken = world.taken();
+    let expected = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../events/balances-projector/debited.json"));
+    let expected: Value = serde_json::from_str(&expected.unwrap()).unwrap();
+    let entry = &taken.entries[2];
+    assert_eq!(entry["Source"], expected["source"]);
+    assert_eq!(entry["DetailType"], expected["detail-type"]);
+    assert_eq!(serde_json::from_str::<Value>(entry["Detail"].as_str().unwrap()).unwrap(), expected["detail"]);
+
+    let expected = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../events/transactions-projector/commits.json"));
+    let expected: Value = serde_json::from_str(&expected.unwrap()).unwrap();
+    for (message, expected) in taken.messages.iter().zip(expected["Records"].as_array().unwrap()) {
+        let body = |value: &Value| serde_json::from_str::<Value>(value.as_str().unwrap()).unwrap();
+        assert_eq!(body(&message["MessageBody"]), body(&expected["body"]));
+        assert_eq!(message["MessageGroupId"], expected["attributes"]["MessageGroupId"]);
+        assert_eq!(message["MessageDeduplicationId"], expected["attributes"]["MessageDeduplicationId"]);
+    }
+    assert_eq!(taken.messages.len(), 3);
+}
+
+/// DESIGN, section 5: n commits with embedded states are n/10 calls to the bus and to each queue, and no read.
+#[tokio::test]
+async fn a_batch_keeps_its_budget() {
+    let world = World::new().await;
+    let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let count = |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+    assert_eq!((count("PutEvents"), count("SendMessageBatch")), (3, 3));
+    assert_eq!(world.wire.operations(), [""; 0]);
+}
+
+#[tokio::test]
+async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
+    let world = World::new().await;
+    let (long, short) = (history(&stream(1), 12, false), history(&stream(2), 2, false));
+    for commit in long.iter().chain(&short) {
+        world.store.append(commit, None).await.unwrap();
+    }
+    world.wire.take();
+    // Swapped, with a hole, and twice.
+    let commits = [&long[11], &long[8], &short[1], &long[8]].map(Clone::clone);
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    assert_eq!(world.wire.operations(), ["Query"; 2 + 1], "two pages of one stream, one of the other");
+    let taken = world.taken();
+    for entry in &taken.entries {
+        let detail: Value = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
+        let version = detail["lastEvent"]["version"].as_u64().unwrap();
+        assert_eq!(detail["aggregate"]["lastKnownVersion"], version);
+        assert_eq!(detail["aggregate"]["totalBalance"], (version - 1) * 10);
+    }
+    assert_eq!(taken.entries.len(), 4);
+}
+
+#[tokio::test]
+async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
+    let world = World::new().await;
+    let records = sample("unreadable");
+    assert_eq!(records.len(), 3, "the MODIFY is no new commit");
+    assert_eq!(world.fanout.handle(&records).await, None);
+    assert_eq!(world.queued().iter().map(|(_, version)| *version).collect::<Vec<_>>(), [1, 3]);
+    let taken = world.taken();
+    assert_eq!(taken.entries.len(), 2);
+    let [letter] = taken.dead_letters.as_slice() else { panic!("{:?}", taken.dead_letters) };
+    assert_eq!(letter["stream"], "account-163082d2-b005-45d7-9eb6-aa1f83efd55d");
+    assert_eq!(letter["version"], 2);
+    assert!(!letter.to_string().contains("damaged"), "no payload in it: {letter}");
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_is_not_taken_fails_its_record() {
+    let world = World::new().await;
+    world.taken().refuse_dead_letters = true;
+    let records = sample("unreadable");
+    assert_eq!(world.fanout.handle(&records).await, Some(1));
+    let answer = serde_json::to_value(response(&records, Some(1))).unwrap();
+    assert_eq!(answer, json!({ "batchItemFailures": [{ "itemIdentifier": records[1].sequence_number }] }));
+}
+
+#[tokio::test]
+async fn rule_10_only_what_was_refused_is_sent_again() {
+    for mask in [0b1, 0b10_0000_0000, 0b01_0101_0101, 0b11_1111_1111] {
+        let world = World::new().await;
+        for id in (0..10).filter(|id| mask & (1 << id) != 0) {
+            // Once by the bus, once by the queue: both see the name of the stream.
+            world.refuse(&format!("account-{id:04}"), 2);
+        }
+        let commits = (0..10).map(|id| history(&stream(id), 1, true).remove(0));
+        assert_eq!(world.fanout.handle(&batch(commits)).await, None, "{mask:b}");
+        let queued: HashSet<_> = world.queued().into_iter().collect();
+        let taken = world.taken();
+        assert_eq!((queued.len(), taken.messages.len(), taken.entries.len()), (10, 10, 10));
+    }
+}
+
+#[tokio::test]
+async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported() {
+    let world = World::new().await;
+    let commits: Vec<_> = history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
+    // The queue never takes version 2 of the first stream; the bus knows it by another spelling.
+    world.refuse("\"stream\":\"account-0001\",\"version\":2,\"events\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
+    let first: Vec<_> = world.queued().into_iter().filter(|(stream, _)| stream == "account-0001").collect();
+    assert_eq!(first, [("account-0001".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
+    let world = World::with_limit(200).await;
+    let records = batch(history(&stream(1), 1, true));
+    assert_eq!(world.fanout.handle(&records).await, None);
+    let taken = world.taken();
+    let body: Value = serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
+    assert_eq!(body, json!({ "stream": "account-0001", "version": 1 }));
+    // The entry with its state does not fit at all: it is set aside, and the log says what was in it.
+    assert_eq!((taken.entries.len(), taken.dead_letters.len()), (0, 1));
+    assert_eq!(taken.dead_letters[0]["version"], 1);
+}
+
+#[tokio::test]
+async fn a_category_that_nobody_knows_is_set_aside() {
+    let world = World::new().await;
+    let strange = Commit { stream: StreamId::new("stranger", "1").unwrap(), ..history(&stream(1), 1, false).remove(0) };
+    assert_eq!(world.fanout.handle(&batch([strange])).await, None);
+    assert_eq!(world.taken().dead_letters.len(), 1);
+}

@@ -1,0 +1,101 @@
+//! The runner of state projectors: functions behind a rule of the bus, whose read model is one row per aggregate.
+
+use std::{marker::PhantomData, sync::Arc};
+
+use aws_lambda_events::eventbridge::EventBridgeEvent;
+use decider::Aggregate;
+use event_store::StreamId;
+use futures::{FutureExt, future::LocalBoxFuture};
+use read_models_dynamodb::{ReadTable, TableError};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    config,
+    start::{Error, dynamodb, start},
+    wire::BusEntry,
+};
+
+/// The row that shows a state at a version.
+pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Row;
+
+/// Runs a state projector: writes the row of every event's state, unless the row is as new already (rule 8).
+///
+/// `table` is the environment variable that names the table.
+///
+/// # Errors
+/// When its configuration is wrong.
+pub async fn run<A: Aggregate, Row: Serialize + 'static>(table: &'static str, row: RowOf<A, Row>) -> Result<(), Error> {
+    start(
+        async || {
+            let table = ReadTable::new(dynamodb().await, config::text(table)?);
+            Ok(StateProjector::<A, Row> { table, row, aggregate: PhantomData })
+        },
+        |projector: Arc<StateProjector<A, Row>>, event: EventBridgeEvent<Value>| -> LocalBoxFuture<'static, Result<(), Error>> {
+            async move { projector.project(event.detail).await }.boxed_local()
+        },
+    )
+    .await
+}
+
+/// The parts of a state projector.
+#[derive(Debug)]
+pub struct StateProjector<A: Aggregate, Row> {
+    /// Where the rows are.
+    pub table: ReadTable,
+    /// Makes them.
+    pub row: RowOf<A, Row>,
+    /// The aggregate whose states they show.
+    pub aggregate: PhantomData<A>,
+}
+
+/// Why an entry was not projected. Lambda retries it, then it goes to the dead-letter queue.
+#[derive(Debug, thiserror::Error)]
+enum ProjectError {
+    #[error("not an entry of this program: the field {0}")]
+    Malformed(String),
+    #[error("the state of {stream} has schema {schema}, this program reads {known}")]
+    Schema { stream: StreamId, schema: u32, known: u32 },
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// What became of an entry.
+struct Projected {
+    stream: StreamId,
+    version: u64,
+    correlation_id: Option<String>,
+    written: bool,
+}
+
+impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
+    /// Projects the detail of one entry.
+    ///
+    /// # Errors
+    /// When it is malformed, its state has another schema than this program's, or the table fails.
+    pub async fn project(&self, detail: Value) -> Result<(), Error> {
+        let result = self.write(detail).await;
+        match &result {
+            Ok(Projected { stream, version, correlation_id, written }) => {
+                let outcome = if *written { "written" } else { "older" };
+                tracing::info!(%stream, version, correlation_id, outcome, "projection");
+            }
+            Err(error) => tracing::error!(%error, "projection"),
+        }
+        Ok(result.map(|_| ())?)
+    }
+
+    async fn write(&self, detail: Value) -> Result<Projected, ProjectError> {
+        let entry: BusEntry = serde_path_to_error::deserialize(detail)
+            .map_err(|error| ProjectError::Malformed(error.path().to_string()))?;
+        let (stream, version) = (entry.stream, entry.aggregate.last_known_version);
+        if entry.aggregate_schema != A::STATE_SCHEMA {
+            return Err(ProjectError::Schema { stream, schema: entry.aggregate_schema, known: A::STATE_SCHEMA });
+        }
+        let state = serde_path_to_error::deserialize(Value::Object(entry.aggregate.state))
+            .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
+        let row = (self.row)(stream.id(), version, state);
+        let written = self.table.put_newer(&row, version).await?;
+        Ok(Projected { stream, version, correlation_id: entry.meta.correlation_id, written })
+    }
+}

@@ -1,0 +1,277 @@
+//! The runner of command functions: from a request to a commit, and to the answer.
+
+use std::num::NonZeroUsize;
+
+use decider::{Aggregate, Context, Rejection, RejectionKind};
+use event_store::{
+    Cache, EventStore, ExecuteError, Execution, Ledger, LoadError, Outcome, Precondition, StoreError, StreamId, execute,
+};
+use event_store_dynamodb::DynamoDbStore;
+use http::{HeaderName, StatusCode, header};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use crate::{
+    config,
+    http::{HttpRequest, Problem, Response, Routes, versions_of},
+    start::{Error, dynamodb, store},
+};
+
+/// Streams that a warm instance remembers.
+const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
+
+/// What a request asks of an aggregate, and how the success is answered.
+#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
+pub struct Routed<A: Aggregate> {
+    /// The stream.
+    pub stream: StreamId,
+    /// The command.
+    pub command: A::Command,
+    /// Where the new resource is: the command starts a stream, and the answer is `201`.
+    pub location: Option<String>,
+    /// The route is refused with `428` without If-Match.
+    pub if_match_required: bool,
+    /// The body of the answer.
+    pub body: fn(&StreamId, &A::State, u64) -> Value,
+}
+
+/// Reads requests of one aggregate's routes.
+pub type Route<A> = fn(&HttpRequest) -> Result<Routed<A>, Problem>;
+
+/// Runs the function that takes the commands of an aggregate.
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`.
+pub async fn run<A: Aggregate>(route: Route<A>) -> Result<(), Error> {
+    crate::http::run(async || {
+        let requests = config::text("REQUESTS_TABLE")?;
+        let retention = config::parsed("REQUEST_RETENTION_SECONDS")?;
+        let store = store(dynamodb().await).await?.with_requests(requests);
+        Ok(Commands::<A, DynamoDbStore> { store, cache: Cache::new(CACHED_STREAMS), retention, route })
+    })
+    .await
+}
+
+/// The parts of a command function.
+#[derive(Debug)]
+pub struct Commands<A: Aggregate, S> {
+    /// Where commits go.
+    pub store: S,
+    /// What this instance remembers.
+    pub cache: Cache<A>,
+    /// Seconds for which an Idempotency-Key is remembered.
+    pub retention: i64,
+    /// Reads the requests.
+    pub route: Route<A>,
+}
+
+impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
+    async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        let routed = (self.route)(request)?;
+        let precondition = precondition(request, routed.if_match_required)?;
+        let meta = request.meta();
+        let now = Timestamp::now();
+        let key = idempotency_key(request)?.map(|key| scoped(key, meta.actor.as_deref()));
+        let fingerprint = if key.is_some() { fingerprint(request)? } else { String::new() };
+        let answer = |answer: Result<(&A::State, u64), &A::Rejection>| {
+            let answer = match answer {
+                Ok((state, version)) => Answer::success(&routed, state, version),
+                Err(rejection) => Answer::from(&refusal(rejection)),
+            };
+            serde_json::to_string(&answer).unwrap_or_default()
+        };
+        let generated = Uuid::now_v7().to_string();
+        let execution = Execution {
+            stream: &routed.stream,
+            command: &routed.command,
+            context: &Context { at: now, actor: meta.actor.clone() },
+            command_id: key.as_deref().unwrap_or(&generated),
+            meta: &meta,
+            precondition: precondition.as_ref(),
+            creates: routed.location.is_some(),
+            ledger: key.as_deref().map(|key| Ledger {
+                key,
+                fingerprint: &fingerprint,
+                now: now.as_second(),
+                expires: now.as_second().saturating_add(self.retention),
+                answer: &answer,
+            }),
+        };
+        let outcome = execute(&self.store, &self.cache, &execution).await;
+        log(&routed.stream, &outcome);
+        match outcome {
+            Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => {
+                Ok(Answer::success(&routed, &loaded.state, loaded.version).response())
+            }
+            Ok(Outcome::Repeated(answer)) => repeated(&answer),
+            Err(error) => Err(problem(&error)),
+        }
+    }
+}
+
+/// An answer as it is remembered under an Idempotency-Key.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    status: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    location: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    body: Value,
+}
+
+impl Answer {
+    fn success<A: Aggregate>(routed: &Routed<A>, state: &A::State, version: u64) -> Self {
+        let status = if routed.location.is_some() { StatusCode::CREATED } else { StatusCode::OK };
+        Self {
+            status: status.as_u16(),
+            location: routed.location.clone(),
+            version: Some(version),
+            body: (routed.body)(&routed.stream, state, version),
+        }
+    }
+
+    fn response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = Response::json(status, self.body);
+        response.headers.extend(self.location.map(|location| (header::LOCATION, location)));
+        if status.is_client_error() {
+            response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
+        }
+        match self.version {
+            Some(version) => response.with_version(version),
+            None => response,
+        }
+    }
+}
+
+impl From<&Problem> for Answer {
+    fn from(problem: &Problem) -> Self {
+        Self { status: problem.status.as_u16(), location: None, version: problem.version, body: problem.body() }
+    }
+}
+
+fn repeated(answer: &str) -> Result<Response, Problem> {
+    let Ok(answer) = serde_json::from_str::<Answer>(answer) else {
+        tracing::error!("a remembered answer cannot be read");
+        return Err(Problem::internal());
+    };
+    let mut response = answer.response();
+    response.headers.push((HeaderName::from_static("idempotent-replayed"), "true".into()));
+    Ok(response)
+}
+
+fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondition>, Problem> {
+    match request.header(header::IF_MATCH) {
+        Some(tags) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
+        None if required => {
+            let detail = "send If-Match with the ETag that you know";
+            let problem = Problem::new(StatusCode::PRECONDITION_REQUIRED, "precondition-required", detail);
+            Err(Problem { field: Some("If-Match".into()), ..problem })
+        }
+        None => Ok(None),
+    }
+}
+
+fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
+    let Some(key) = request.header("idempotency-key") else { return Ok(None) };
+    if (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
+        Ok(Some(key))
+    } else {
+        Err(Problem::field("Idempotency-Key", "an Idempotency-Key has 1 to 128 visible ASCII characters"))
+    }
+}
+
+/// Two callers may choose the same key: it is theirs only together with who they are.
+fn scoped(key: &str, actor: Option<&str>) -> String {
+    format!("{}/{key}", actor.unwrap_or_default())
+}
+
+/// Tells two requests with the same key apart: by route, path and body. The body counts as JSON, so that white space
+/// makes no difference.
+fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
+    let body = request.body()?;
+    let body = serde_json::from_slice::<Value>(&body).map_or(body, |value| value.to_string().into_bytes());
+    let mut hash = Sha256::new();
+    for part in [request.route().as_bytes(), request.path().as_bytes(), &body] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn refusal<R: Rejection>(rejection: &R) -> Problem {
+    let status = match rejection.kind() {
+        RejectionKind::NotFound => StatusCode::NOT_FOUND,
+        RejectionKind::AlreadyExists => StatusCode::CONFLICT,
+        RejectionKind::Forbidden => StatusCode::FORBIDDEN,
+        RejectionKind::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    Problem::new(status, rejection.code(), rejection.to_string())
+}
+
+/// The one place where failures of commands become HTTP.
+fn problem<R: Rejection>(error: &ExecuteError<R>) -> Problem {
+    match error {
+        ExecuteError::Refused(rejection) => refusal(rejection),
+        ExecuteError::PreconditionFailed { version } => Problem {
+            version: Some(*version),
+            field: Some("If-Match".into()),
+            ..Problem::new(
+                StatusCode::PRECONDITION_FAILED,
+                "precondition-failed",
+                format!("the version is {version}, load it and decide again"),
+            )
+        },
+        ExecuteError::Contended => {
+            Problem::new(StatusCode::CONFLICT, "conflict", "others change this at the same time, try again")
+        }
+        ExecuteError::CommandIdReused => Problem {
+            field: Some("Idempotency-Key".into()),
+            ..Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "idempotency-key-reused",
+                "this Idempotency-Key was used for another request",
+            )
+        },
+        ExecuteError::TooLarge { bytes, limit } => Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "commit-too-large",
+            format!("what this would store has {bytes} bytes, the limit is {limit}"),
+        ),
+        ExecuteError::Store(error) | ExecuteError::Load(LoadError::Store(error)) => match error {
+            StoreError::Throttled | StoreError::Unavailable(_) => Problem::unavailable(),
+            StoreError::Corrupt { .. } => Problem::internal(),
+        },
+        ExecuteError::Load(LoadError::Decode { .. }) | ExecuteError::Encode(_) => Problem::internal(),
+    }
+}
+
+/// Logs what became of the command: once, here, with stream and version and without its payload (rule 14).
+fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteError<A::Rejection>>) {
+    match outcome {
+        Ok(Outcome::Committed(loaded)) => {
+            tracing::info!(%stream, version = loaded.version, outcome = "committed", "command");
+        }
+        Ok(Outcome::Unchanged(loaded)) => {
+            tracing::info!(%stream, version = loaded.version, outcome = "unchanged", "command");
+        }
+        Ok(Outcome::Repeated(_)) => tracing::info!(%stream, outcome = "repeated", "command"),
+        Err(ExecuteError::Refused(rejection)) => {
+            tracing::info!(%stream, outcome = "refused", code = rejection.code(), "command");
+        }
+        Err(ExecuteError::PreconditionFailed { version }) => {
+            tracing::info!(%stream, version, outcome = "precondition failed", "command");
+        }
+        Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => {
+            tracing::info!(%stream, outcome = "invalid", "command");
+        }
+        Err(ExecuteError::Contended) => tracing::warn!(%stream, outcome = "contended", "command"),
+        Err(error @ (ExecuteError::Load(_) | ExecuteError::Encode(_) | ExecuteError::Store(_))) => {
+            tracing::error!(%stream, outcome = "failed", %error, "command");
+        }
+    }
+}

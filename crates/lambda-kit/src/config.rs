@@ -1,0 +1,55 @@
+//! The environment, read once at start: the only place that reads it.
+
+use std::{env, fmt::Display, str::FromStr};
+
+/// A variable that is missing or wrong. A function with such a configuration does not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// It is not set, or empty.
+    #[error("the environment variable {0} is not set")]
+    Missing(&'static str),
+    /// Its value cannot be read.
+    #[error("the environment variable {name} is wrong: {reason}")]
+    Invalid {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The value of a variable that must be set.
+///
+/// # Errors
+/// When it is missing or empty.
+pub fn text(name: &'static str) -> Result<String, ConfigError> {
+    env::var(name).ok().filter(|value| !value.is_empty()).ok_or(ConfigError::Missing(name))
+}
+
+/// The value of a variable that must be set, as what it means.
+///
+/// # Errors
+/// When it is missing, empty or cannot be read.
+pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigError> {
+    text(name)?.parse().map_err(|error: T::Err| ConfigError::Invalid { name, reason: error.to_string() })
+}
+
+/// The same, with a value for where it is not set.
+///
+/// # Errors
+/// When it is set and cannot be read.
+pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Result<T, ConfigError> {
+    match parsed(name) {
+        Err(ConfigError::Missing(_)) => Ok(default),
+        other => other,
+    }
+}
+
+/// The value of a variable that must be set, JSON text.
+///
+/// # Errors
+/// When it is missing or no JSON of the shape.
+pub fn json<T: serde::de::DeserializeOwned>(name: &'static str) -> Result<T, ConfigError> {
+    serde_json::from_str(&text(name)?)
+        .map_err(|error| ConfigError::Invalid { name, reason: error.to_string() })
+}

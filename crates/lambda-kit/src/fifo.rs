@@ -1,0 +1,191 @@
+//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
+
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
+
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use decider::DecodeError;
+use event_store::{Commit, Consistency, EventStore, Range, StoreError, StreamId};
+use event_store_dynamodb::DynamoDbStore;
+use futures::{FutureExt, future::LocalBoxFuture};
+use read_models::{LogTable, guard::Verdict};
+use read_models_dynamodb::{ReadTable, TableError};
+use serde::Serialize;
+
+use crate::{
+    config,
+    start::{Error, dynamodb, start, store},
+    wire::{Message, Reference},
+};
+
+/// The rows that a commit adds.
+pub type RowsOf<Row> = fn(&Commit) -> Result<Vec<Row>, DecodeError>;
+
+/// Runs a log projector: applies every commit exactly once and in order (rule 7).
+///
+/// `table` is the environment variable that names the table, `keys` where the rows are in it.
+///
+/// # Errors
+/// When its configuration is wrong.
+pub async fn run<Row: Serialize + 'static>(
+    table: &'static str,
+    keys: LogTable,
+    rows: RowsOf<Row>,
+) -> Result<(), Error> {
+    start(
+        async || {
+            let table = config::text(table)?;
+            let client = dynamodb().await;
+            let store = store(client.clone()).await?;
+            Ok(LogProjector { store, table: ReadTable::new(client, table), keys, rows })
+        },
+        |projector: Arc<LogProjector<DynamoDbStore, Row>>, event: SqsEvent| -> LocalBoxFuture<'static, Result<SqsBatchResponse, Error>> {
+            async move { Ok(projector.batch(&event.records).await) }.boxed_local()
+        },
+    )
+    .await
+}
+
+/// The parts of a log projector.
+#[derive(Debug)]
+pub struct LogProjector<S, Row> {
+    /// The log, for gaps and for commits that are too large for a message.
+    pub store: S,
+    /// Where the rows are.
+    pub table: ReadTable,
+    /// Where in it.
+    pub keys: LogTable,
+    /// Makes them.
+    pub rows: RowsOf<Row>,
+}
+
+/// Why a commit was not applied. The message comes again, then it goes to the dead-letter queue.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The message is none that the fanout wrote.
+    #[error("not a message of this program: {0}")]
+    Malformed(String),
+    /// The log does not have what the message names.
+    #[error("version {version} of {stream} is not in the log")]
+    Missing {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+    },
+    /// An event was written by a newer program, or damaged.
+    #[error("version {version} of {stream}: {source}")]
+    Decode {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+        /// What is wrong.
+        source: DecodeError,
+    },
+    /// The log could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The rows could not be written.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
+    /// Applies a batch in order. Once a message of a group failed, the later ones of its group are reported as failed
+    /// too, untried: they must not overtake it. Other groups go on.
+    pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
+        let mut response = SqsBatchResponse::default();
+        let mut stopped = HashSet::new();
+        for message in messages {
+            let id = message.message_id.as_deref().unwrap_or_default();
+            // A message without a group stands alone.
+            let group = message.attributes.get("MessageGroupId").map_or(id, String::as_str);
+            if stopped.contains(group) {
+                response.add_failure(id);
+                continue;
+            }
+            let body = message.body.as_deref().unwrap_or_default();
+            // A panic over one message must not take the batch with it.
+            let applied = AssertUnwindSafe(self.message(body)).catch_unwind().await;
+            match applied {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::error!(group, message = id, %error, "projection");
+                    stopped.insert(group);
+                    response.add_failure(id);
+                }
+                Err(_) => {
+                    tracing::error!(group, message = id, error = "panic", "projection");
+                    stopped.insert(group);
+                    response.add_failure(id);
+                }
+            }
+        }
+        response
+    }
+
+    /// Applies the commit in one message.
+    ///
+    /// # Errors
+    /// When it could not be applied.
+    pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
+        match Message::read(body).map_err(ApplyError::Malformed)? {
+            Message::Commit(commit) => self.commit(&commit).await,
+            Message::Reference(Reference { stream, version }) => {
+                match self.store.get(&stream, version).await? {
+                    Some(commit) => self.commit(&commit).await,
+                    None => Err(ApplyError::Missing { stream, version }),
+                }
+            }
+        }
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<(), ApplyError> {
+        let (stream, version) = (&commit.stream, commit.version);
+        let correlation_id = commit.meta.correlation_id.as_deref();
+        let (verdict, position) = self.apply(commit).await?;
+        match verdict {
+            Verdict::Apply => tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection"),
+            Verdict::Skip => tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection"),
+            Verdict::Gap => {
+                self.repair(stream, position, version).await?;
+                tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies everything after the position up to the version, from the log (rule 7).
+    async fn repair(&self, stream: &StreamId, position: u64, version: u64) -> Result<(), ApplyError> {
+        let mut missing = Vec::new();
+        let mut range = Range { after: position, up_to: version, limit: None };
+        loop {
+            let page = self.store.read(stream, range, Consistency::Strong).await?;
+            missing.extend(page.commits);
+            match missing.last() {
+                Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
+                Some(_) | None => break,
+            }
+        }
+        for commit in missing.iter().rev() {
+            // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none that
+            // could be repaired.
+            if let (Verdict::Gap, position) = self.apply(commit).await? {
+                return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+            }
+        }
+        match missing.first() {
+            Some(newest) if newest.version == version => Ok(()),
+            Some(_) | None => Err(ApplyError::Missing { stream: stream.clone(), version }),
+        }
+    }
+
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        let rows = (self.rows)(commit).map_err(|source| ApplyError::Decode {
+            stream: commit.stream.clone(),
+            version: commit.version,
+            source,
+        })?;
+        Ok(self.table.apply(&self.keys, commit.stream.as_str(), commit.version, &rows).await?)
+    }
+}

@@ -1,0 +1,132 @@
+//! `cargo xtask check`: what the compiler cannot see.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
+use clap::Parser;
+
+/// Checks of this repository.
+#[derive(Debug, Parser)]
+#[command(name = "xtask")]
+enum Task {
+    /// The pure crates reach no AWS and no runtime; every function has its binary, its resource and its sample events.
+    Check,
+}
+
+/// Crates without AWS, Lambda and async runtimes, in themselves and in all that they depend on (rule 12).
+const PURE: [&str; 3] = ["decider", "domain", "read-models"];
+
+fn main() -> ExitCode {
+    let Task::Check = Task::parse();
+    match check() {
+        Ok(problems) if problems.is_empty() => {
+            println!("xtask check: the pure crates are pure, and binaries, resources and sample events match");
+            ExitCode::SUCCESS
+        }
+        Ok(problems) => {
+            problems.iter().for_each(|problem| eprintln!("{problem}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check() -> Result<Vec<String>> {
+    let metadata = MetadataCommand::new().exec()?;
+    let mut problems = impurities(&metadata);
+    problems.extend(mismatches(&metadata)?);
+    Ok(problems)
+}
+
+/// Paths from a pure crate to something that it must not reach.
+fn impurities(metadata: &Metadata) -> Vec<String> {
+    let names: BTreeMap<&PackageId, &str> =
+        metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
+    let dependencies: BTreeMap<&PackageId, Vec<&PackageId>> = metadata
+        .resolve
+        .iter()
+        .flat_map(|resolve| &resolve.nodes)
+        .map(|node| {
+            let normal = node.deps.iter().filter(|dependency| {
+                dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal)
+            });
+            (&node.id, normal.map(|dependency| &dependency.pkg).collect())
+        })
+        .collect();
+    let mut problems = Vec::new();
+    for root in metadata.workspace_packages().into_iter().filter(|package| PURE.contains(&package.name.as_str())) {
+        let mut seen = BTreeSet::new();
+        let mut paths = vec![vec![&root.id]];
+        while let Some(path) = paths.pop() {
+            let Some(last) = path.last().copied().filter(|last| seen.insert(*last)) else { continue };
+            let name = names.get(last).copied().unwrap_or_default();
+            if name.starts_with("aws-") || name.starts_with("lambda_") || name == "tokio" {
+                let path: Vec<_> = path.iter().filter_map(|id| names.get(id).copied()).collect();
+                problems.push(format!("rule 12: {} reaches {name}: {}", root.name, path.join(" -> ")));
+                continue;
+            }
+            for dependency in dependencies.get(last).into_iter().flatten().copied() {
+                paths.push([path.as_slice(), &[dependency]].concat());
+            }
+        }
+    }
+    problems
+}
+
+/// Crates whose binaries are Lambda functions.
+const FUNCTION_CRATES: [&str; 5] = ["commands", "queries", "projectors", "process-managers", "fanout"];
+
+/// Functions that lack their binary, their resource in the template, or their sample events (rule 13).
+fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
+    let root = metadata.workspace_root.as_std_path();
+    let binaries: BTreeSet<String> = metadata
+        .workspace_packages()
+        .into_iter()
+        .filter(|package| FUNCTION_CRATES.contains(&package.name.as_str()))
+        .flat_map(|package| &package.targets)
+        .filter(|target| target.is_bin())
+        .map(|target| target.name.clone())
+        .collect();
+    let template = local::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    let resources: BTreeSet<String> =
+        template.functions.iter().map(|function| function.binary.clone()).collect();
+    let samples = sample_folders(&root.join("events"))?;
+
+    let mut problems = Vec::new();
+    for name in binaries.union(&resources).chain(&samples).collect::<BTreeSet<_>>() {
+        let places = [
+            (binaries.contains(name), "a binary"),
+            (resources.contains(name), "a function in template.yaml"),
+            (samples.contains(name), "a sample event in events/"),
+        ];
+        for (_, place) in places.iter().filter(|(present, _)| !present) {
+            problems.push(format!("rule 13: {name} has no {}", place.trim_start_matches("a ")));
+        }
+    }
+    Ok(problems)
+}
+
+/// Folders with at least one sample event.
+fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
+    let mut folders = BTreeSet::new();
+    for entry in fs::read_dir(events).with_context(|| events.display().to_string())? {
+        let entry = entry?;
+        let mut files = fs::read_dir(entry.path()).with_context(|| entry.path().display().to_string())?;
+        let is_sample = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+        if files.any(|file| file.is_ok_and(|file| is_sample(&file))) {
+            folders.insert(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(folders)
+}
