@@ -34,16 +34,14 @@ impl<const MAX: usize> TryFrom<Value> for Text<MAX> {
     type Error = String;
 
     fn try_from(value: Value) -> Result<Self, String> {
-        match value {
-            Value::String(text)
-                if (1..=MAX).contains(&text.chars().count())
-                    && !text.chars().any(char::is_control)
-                    && text.trim() == text =>
-            {
-                Ok(Self(text))
-            }
-            _ => Err(format!("expected text of 1 to {MAX} characters, without control characters or outer spaces")),
-        }
+        let clean = |text: &&str| {
+            (1..=MAX).contains(&text.chars().count())
+                && !text.chars().any(char::is_control)
+                && text.trim() == *text
+        };
+        value.as_str().filter(clean).map(|text| Self(text.to_owned())).ok_or_else(|| {
+            format!("expected text of 1 to {MAX} characters, without control characters or outer spaces")
+        })
     }
 }
 
@@ -56,10 +54,9 @@ impl TryFrom<Value> for Currency {
     type Error = &'static str;
 
     fn try_from(value: Value) -> Result<Self, Self::Error> {
-        match value {
-            Value::String(code) if code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase()) => Ok(Self(code)),
-            _ => Err("a currency is three capital letters, such as EUR"),
-        }
+        let capitals = |code: &&str| code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase());
+        let code = value.as_str().filter(capitals).map(|code| Self(code.to_owned()));
+        code.ok_or("a currency is three capital letters, such as EUR")
     }
 }
 
@@ -102,7 +99,18 @@ mod tests {
         for good in [json!(1), json!(5000), json!(9_007_199_254_740_991_i64)] {
             assert!(Amount::try_from(good.clone()).is_ok(), "{good}");
         }
-        for text in ["0", "-1", "1.5", "1.0", "1e3", "9007199254740992", "18446744073709551616", "\"1\"", "null", "true"] {
+        for text in [
+            "0",
+            "-1",
+            "1.5",
+            "1.0",
+            "1e3",
+            "9007199254740992",
+            "18446744073709551616",
+            "\"1\"",
+            "null",
+            "true",
+        ] {
             assert!(serde_json::from_str::<Amount>(text).is_err(), "{text}");
         }
     }
@@ -111,7 +119,9 @@ mod tests {
     fn ids_have_one_spelling() {
         let id = Id::parse("163082D2-B005-45D7-9EB6-AA1F83EFD55D").unwrap();
         assert_eq!(id.to_string(), "163082d2-b005-45d7-9eb6-aa1f83efd55d");
-        for bad in ["", "1", "163082d2b00545d79eb6aa1f83efd55d", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "../x"] {
+        for bad in
+            ["", "1", "163082d2b00545d79eb6aa1f83efd55d", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "../x"]
+        {
             assert!(Id::parse(bad).is_err(), "{bad}");
         }
     }

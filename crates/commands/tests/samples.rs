@@ -1,5 +1,12 @@
 //! The sample events are requests that the routes understand.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use commands::account::route;
 use domain::account::Command;
@@ -9,7 +16,8 @@ const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
 fn sample(name: &str) -> HttpRequest {
     let path = format!("{}/../../events/account-commands/{name}.json", env!("CARGO_MANIFEST_DIR"));
-    let request: ApiGatewayV2httpRequest = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let request: ApiGatewayV2httpRequest =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     request.into()
 }
 

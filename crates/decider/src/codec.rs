@@ -91,10 +91,10 @@ pub enum DecodeError {
 }
 
 fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeError> {
-    A::EVENTS.iter().find(|known| known.name == name).ok_or_else(|| DecodeError::UnknownType {
-        category: A::CATEGORY,
-        event_type: name.to_owned(),
-    })
+    A::EVENTS
+        .iter()
+        .find(|known| known.name == name)
+        .ok_or_else(|| DecodeError::UnknownType { category: A::CATEGORY, event_type: name.to_owned() })
 }
 
 /// The stored form of an event, at the current schema.

@@ -4,7 +4,9 @@
 mod codec;
 pub mod spec;
 
-pub use codec::{DecodeError, EventType, RecordedEvent, RecordedState, decode, decode_state, encode, encode_state};
+pub use codec::{
+    DecodeError, EventType, RecordedEvent, RecordedState, decode, decode_state, encode, encode_state,
+};
 
 use std::fmt::Display;
 

@@ -471,8 +471,7 @@ mod tests {
             decode::<Account>(&newer).unwrap_err().to_string(),
             "event AccountOpened has schema 3, this program reads 1 to 2"
         );
-        let unknown =
-            RecordedEvent { event_type: "AccountFrozen".into(), schema: 1, data: "{}".into() };
+        let unknown = RecordedEvent { event_type: "AccountFrozen".into(), schema: 1, data: "{}".into() };
         assert!(decode::<Account>(&unknown).unwrap_err().to_string().contains("AccountFrozen"));
     }
 

@@ -31,9 +31,7 @@ pub(crate) fn store_error<E: ProvideErrorMetadata>(error: &SdkError<E>) -> Store
             failure.as_connector_error().map_or_else(|| "no connection".into(), ToString::to_string),
         ),
         SdkError::ResponseError(_) => StoreError::Unavailable("the response could not be read".into()),
-        SdkError::ConstructionFailure(_) => {
-            StoreError::Unavailable("the request could not be built".into())
-        }
+        SdkError::ConstructionFailure(_) => StoreError::Unavailable("the request could not be built".into()),
         _ => StoreError::Unavailable("unknown failure".into()),
     }
 }

@@ -10,9 +10,7 @@ use aws_sdk_dynamodb::{
     operation::execute_transaction::ExecuteTransactionError,
     types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
 };
-use event_store::{
-    AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId,
-};
+use event_store::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
 
 pub use item::{InvalidItem, Keys, MAX_ITEM_BYTES, commit_from_item, keys_from_item};
 
@@ -38,7 +36,9 @@ impl DynamoDbStore {
     }
 
     fn requests(&self) -> Result<&str, StoreError> {
-        self.requests.as_deref().ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
+        self.requests
+            .as_deref()
+            .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
     }
 
     /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist.
@@ -46,7 +46,8 @@ impl DynamoDbStore {
     /// # Errors
     /// When the table cannot be read.
     pub async fn connect(&self) -> Result<(), StoreError> {
-        let missing = StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let missing =
+            StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.to_string()))?;
         self.get(&missing, 0).await.map(|_| ())
     }
 
@@ -96,7 +97,11 @@ impl DynamoDbStore {
             .await;
         match result {
             Ok(_) => Ok(()),
-            Err(error) if error.as_service_error().is_some_and(|error| error.is_conditional_check_failed_exception()) => {
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(|error| error.is_conditional_check_failed_exception()) =>
+            {
                 Ok(())
             }
             Err(error) => Err(error::store_error(&error).into()),

@@ -1,12 +1,19 @@
 //! The DynamoDB store against a real wire: the contract of the port, and the budgets of a command.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
 use std::num::NonZeroUsize;
 
 use decider::Context;
 use domain::account::{Account, Command, Refusal};
 use event_store::{
-    AppendError, Cache, Commit, Consistency, EventStore, ExecuteError, Execution, Ledger, Meta, Outcome, StreamId,
-    contract::commit, execute, load,
+    AppendError, Cache, Commit, Consistency, EventStore, ExecuteError, Execution, Ledger, Meta, Outcome,
+    StreamId, contract::commit, execute, load,
 };
 use event_store_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
 use local::testing::{self, Wire};
@@ -18,7 +25,8 @@ async fn store() -> DynamoDbStore {
 async fn counted() -> (DynamoDbStore, Wire) {
     let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let wire = Wire::default();
-    let config = aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
+    let config =
+        aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
     let client = aws_sdk_dynamodb::Client::from_conf(config.build());
     let store = DynamoDbStore::new(client, testing::table("CommitsTable"))
         .with_requests(testing::table("RequestsTable"));
@@ -141,7 +149,10 @@ async fn a_commit_over_the_limit_is_refused_before_the_write() {
     let room = MAX_ITEM_BYTES - store.stored_bytes(&large);
     large.events[0].data.push_str(&" ".repeat(room));
     let over = Commit {
-        events: vec![decider::RecordedEvent { data: format!("{} ", large.events[0].data), ..large.events[0].clone() }],
+        events: vec![decider::RecordedEvent {
+            data: format!("{} ", large.events[0].data),
+            ..large.events[0].clone()
+        }],
         ..large.clone()
     };
     let refused = store.append(&over, None).await;

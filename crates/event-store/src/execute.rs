@@ -233,7 +233,7 @@ fn decide<A: Aggregate>(
 /// What an append came to.
 enum Appended<A: Aggregate> {
     Stored(Loaded<A>),
-    VersionTaken(Attempt<A>),
+    VersionTaken(Box<Attempt<A>>),
     RequestTaken,
     Busy,
 }
@@ -251,8 +251,10 @@ async fn append<A: Aggregate>(
     events: &[A::Event],
 ) -> Result<Appended<A>, Failure<A>> {
     let mut attempt = prepare(store, execution, loaded, events)?;
-    let request =
-        execution.ledger.as_ref().map(|ledger| ledger.request(Ok((&attempt.after.state, attempt.after.version))));
+    let request = execution
+        .ledger
+        .as_ref()
+        .map(|ledger| ledger.request(Ok((&attempt.after.state, attempt.after.version))));
     let mut result = store.append(&attempt.commit, request.as_ref()).await;
     if matches!(result, Err(AppendError::TooLarge { .. })) && attempt.commit.state.is_some() {
         // The state is a cache (rule 5): a commit is never refused for its sake.
@@ -262,14 +264,16 @@ async fn append<A: Aggregate>(
     }
     match result {
         Ok(()) => Ok(Appended::Stored(attempt.after)),
-        Err(AppendError::VersionTaken) => Ok(Appended::VersionTaken(attempt)),
+        Err(AppendError::VersionTaken) => Ok(Appended::VersionTaken(Box::new(attempt))),
         Err(AppendError::RequestTaken) => Ok(Appended::RequestTaken),
         Err(AppendError::Busy) => Ok(Appended::Busy),
         Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
         Err(AppendError::Store(error @ StoreError::Unavailable(_))) => {
             // It may have been stored all the same: look, before the client is told to try again.
             match store.get(execution.stream, attempt.commit.version).await {
-                Ok(Some(stored)) if stored.command == attempt.commit.command => Ok(Appended::Stored(attempt.after)),
+                Ok(Some(stored)) if stored.command == attempt.commit.command => {
+                    Ok(Appended::Stored(attempt.after))
+                }
                 Ok(_) | Err(_) => Err(error.into()),
             }
         }
@@ -351,7 +355,9 @@ async fn conclude<A: Aggregate>(
             }
             Err(AppendError::Store(error)) => return Err(error.into()),
             Err(AppendError::Busy | AppendError::VersionTaken) => return Err(ExecuteError::Contended),
-            Err(AppendError::TooLarge { bytes, limit }) => return Err(ExecuteError::TooLarge { bytes, limit }),
+            Err(AppendError::TooLarge { bytes, limit }) => {
+                return Err(ExecuteError::TooLarge { bytes, limit });
+            }
         }
     }
     match idle {
@@ -368,7 +374,9 @@ async fn repeat<A: Aggregate>(
 ) -> Result<Option<Outcome<A>>, Failure<A>> {
     let Some(ledger) = &execution.ledger else { return Ok(None) };
     match store.recall(ledger.key, ledger.now).await? {
-        Some(request) if request.fingerprint == ledger.fingerprint => Ok(Some(Outcome::Repeated(request.answer))),
+        Some(request) if request.fingerprint == ledger.fingerprint => {
+            Ok(Some(Outcome::Repeated(request.answer)))
+        }
         Some(_) => Err(ExecuteError::CommandIdReused),
         None => Ok(None),
     }

@@ -19,8 +19,8 @@ pub async fn states<A: Aggregate>(
         return Ok(commits.iter().filter_map(|commit| embedded(commit)).collect());
     };
     let last = missing.next_back().unwrap_or(first);
-    let read =
-        history::<A>(store, &first.stream, None, first.version - 1, last.version, Consistency::Strong).await?;
+    let read = history::<A>(store, &first.stream, None, first.version - 1, last.version, Consistency::Strong)
+        .await?;
     let mut folded = read.base;
     let mut log = read.commits.iter().peekable();
     let mut states = Vec::with_capacity(commits.len());

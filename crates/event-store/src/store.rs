@@ -73,11 +73,8 @@ pub trait EventStore: Send + Sync {
     fn remember(&self, request: &Request) -> impl Future<Output = Result<(), AppendError>> + Send;
 
     /// The remembered request with this key, read strongly, unless it expired before `now` (Unix seconds).
-    fn recall(
-        &self,
-        key: &str,
-        now: i64,
-    ) -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
+    fn recall(&self, key: &str, now: i64)
+    -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
 
     /// The size of the commit as this store keeps it, in bytes: what the snapshot policy measures.
     fn stored_bytes(&self, commit: &Commit) -> usize;

@@ -30,7 +30,8 @@ impl<S: EventStore> Attach<S> {
         struct Collect<S>(BTreeMap<&'static str, StatesOf<S>>, PhantomData<S>);
         impl<S: EventStore> Visitor for Collect<S> {
             fn visit<A: Aggregate>(&mut self) {
-                self.0.insert(A::CATEGORY, |store, commits| recorded_states::<A>(store, commits).boxed_local());
+                self.0
+                    .insert(A::CATEGORY, |store, commits| recorded_states::<A>(store, commits).boxed_local());
             }
         }
         let mut collect = Collect(BTreeMap::new(), PhantomData);

@@ -31,7 +31,11 @@ impl Bus {
     ///
     /// # Errors
     /// When an event has no JSON in it, or does not fit into an entry together with the state.
-    pub(crate) fn entries(&self, commit: &Commit, state: &RecordedState) -> Result<Vec<PutEventsRequestEntry>, String> {
+    pub(crate) fn entries(
+        &self,
+        commit: &Commit,
+        state: &RecordedState,
+    ) -> Result<Vec<PutEventsRequestEntry>, String> {
         let mut entries = Vec::new();
         for (index, event) in commit.events.iter().enumerate() {
             let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;

@@ -71,7 +71,8 @@ impl Fanout {
     /// A fanout of the commits in this store.
     #[must_use]
     pub fn new(store: DynamoDbStore, events: EventBridge, sqs: Sqs, wiring: Wiring) -> Self {
-        let Wiring { event_bus, event_source, log_queues, dead_letter_queue, max_message_bytes: max_bytes } = wiring;
+        let Wiring { event_bus, event_source, log_queues, dead_letter_queue, max_message_bytes: max_bytes } =
+            wiring;
         Self {
             store,
             attach: Attach::all(),
@@ -127,7 +128,12 @@ impl Handler for Fanout {
                 Ok(commit) => commits.push((index, commit)),
                 Err(unreadable) => {
                     let (stream, version) = (unreadable.stream.as_deref(), unreadable.version);
-                    tracing::error!(stream, version, reason = unreadable.reason, "an unreadable record was set aside");
+                    tracing::error!(
+                        stream,
+                        version,
+                        reason = unreadable.reason,
+                        "an unreadable record was set aside"
+                    );
                     if !self.dead_letter(unreadable).await {
                         failed.note(index);
                     }
@@ -185,7 +191,14 @@ impl Fanout {
         failed
     }
 
-    async fn set_aside(&self, failed: &mut Failed, records: &[Record], index: usize, commit: &Commit, reason: String) {
+    async fn set_aside(
+        &self,
+        failed: &mut Failed,
+        records: &[Record],
+        index: usize,
+        commit: &Commit,
+        reason: String,
+    ) {
         tracing::error!(stream = %commit.stream, version = commit.version, reason, "a commit was not put on the bus");
         let letter = DeadLetter {
             reason,

@@ -37,14 +37,16 @@ impl Queues {
     /// Opens the connection: SQS refuses an empty call, which is all that is needed.
     pub(crate) async fn connect(&self) {
         if let Some(url) = self.queues.keys().next() {
-            let _ = self.client.send_message_batch().queue_url(url).set_entries(Some(Vec::new())).send().await;
+            let _ =
+                self.client.send_message_batch().queue_url(url).set_entries(Some(Vec::new())).send().await;
         }
     }
 
     /// Sends the commits to every queue that wants their category.
     pub(crate) async fn send(&self, commits: &[(usize, &Commit)]) -> Failed {
         let sent = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
-            let wanted = |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
+            let wanted =
+                |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
             let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
             self.send_to(url, commits)
         }));
@@ -123,7 +125,7 @@ impl Queues {
 /// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take turns in the order of
 /// their versions. One call holds commits of one turn only, so that when an entry of it fails, no later commit of the
 /// same group can have been taken by the same call (rule 10).
-fn turns<'a>(commits: Vec<(usize, &'a Commit)>) -> Vec<Vec<(usize, &'a Commit)>> {
+fn turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     let mut sorted = commits;
     sorted.sort_by_key(|(_, commit)| commit.version);
     let mut taken: HashMap<&StreamId, usize> = HashMap::new();

@@ -13,7 +13,10 @@ const MAX_RESENDS: usize = 4;
 ///
 /// `call` makes one call and returns the places in its argument of the entries that failed; a call that fails as a
 /// whole is one in which all of them did.
-pub(crate) async fn send_all<T: Clone>(mut entries: Vec<T>, call: impl AsyncFn(&[T]) -> Vec<usize>) -> Vec<T> {
+pub(crate) async fn send_all<T: Clone>(
+    mut entries: Vec<T>,
+    call: impl AsyncFn(&[T]) -> Vec<usize>,
+) -> Vec<T> {
     let mut delays = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(20))
         .with_max_delay(Duration::from_millis(500))
@@ -71,7 +74,12 @@ mod tests {
     use super::*;
 
     fn block_on<F: Future>(future: F) -> F::Output {
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(future)
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+            .block_on(future)
     }
 
     /// Rule 10, for every mask of ten: what failed once is sent once more, what did not is not.
@@ -88,7 +96,8 @@ mod tests {
             }));
             assert_eq!(left, [0; 0]);
             let failed: Vec<_> = (0..10).filter(|place| mask & (1 << place) != 0).collect();
-            let expected = if failed.is_empty() { vec![(0..10).collect()] } else { vec![(0..10).collect(), failed] };
+            let expected =
+                if failed.is_empty() { vec![(0..10).collect()] } else { vec![(0..10).collect(), failed] };
             assert_eq!(sent.into_inner(), expected);
         }
     }

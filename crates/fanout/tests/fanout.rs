@@ -1,5 +1,12 @@
 //! The fanout with the real SDK clients, against a DynamoDB and an AWS that refuses what a test wants refused.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
 use std::{
     collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex},
@@ -33,7 +40,8 @@ struct Taken {
 
 impl Taken {
     fn refuses(&mut self, text: &str) -> bool {
-        let found = self.refuse.iter_mut().find(|(marker, left)| **left > 0 && text.contains(marker.as_str()));
+        let found =
+            self.refuse.iter_mut().find(|(marker, left)| **left > 0 && text.contains(marker.as_str()));
         found.is_some_and(|(_, left)| {
             *left -= 1;
             true
@@ -41,7 +49,11 @@ impl Taken {
     }
 }
 
-async fn aws(State(aws): State<Aws>, headers: HeaderMap, body: Bytes) -> Result<String, (axum::http::StatusCode, String)> {
+async fn aws(
+    State(aws): State<Aws>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<String, (axum::http::StatusCode, String)> {
     let operation = headers["x-amz-target"].to_str().unwrap().rsplit('.').next().unwrap().to_owned();
     let body: Value = serde_json::from_slice(&body).unwrap();
     let mut taken = aws.0.lock().unwrap();
@@ -72,7 +84,10 @@ async fn aws(State(aws): State<Aws>, headers: HeaderMap, body: Bytes) -> Result<
             json!({ "Successful": successful, "Failed": failed })
         }
         "SendMessage" if taken.refuse_dead_letters => {
-            return Err((axum::http::StatusCode::BAD_REQUEST, json!({ "__type": "AccessDenied" }).to_string()));
+            return Err((
+                axum::http::StatusCode::BAD_REQUEST,
+                json!({ "__type": "AccessDenied" }).to_string(),
+            ));
         }
         "SendMessage" => {
             taken.dead_letters.push(serde_json::from_str(body["MessageBody"].as_str().unwrap()).unwrap());
@@ -105,11 +120,15 @@ impl World {
         let sdk = testing::sdk_config(&dynamodb).into_builder().endpoint_url(&url).build();
         let wire = Wire::default();
         let client = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
-        let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"));
+        let store =
+            DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"));
         let wiring = Wiring {
             event_bus: "bus".into(),
             event_source: "ledgerline".into(),
-            log_queues: BTreeMap::from([(format!("{url}/000000000000/transactions.fifo"), vec!["account".into()])]),
+            log_queues: BTreeMap::from([(
+                format!("{url}/000000000000/transactions.fifo"),
+                vec!["account".into()],
+            )]),
             dead_letter_queue: format!("{url}/000000000000/dead-letters"),
             max_message_bytes,
         };
@@ -132,7 +151,9 @@ impl World {
         let bodies = taken.messages.iter().map(|message| message["MessageBody"].as_str().unwrap());
         bodies
             .map(|body| serde_json::from_str::<Value>(body).unwrap())
-            .map(|commit| (commit["stream"].as_str().unwrap().to_owned(), commit["version"].as_u64().unwrap()))
+            .map(|commit| {
+                (commit["stream"].as_str().unwrap().to_owned(), commit["version"].as_u64().unwrap())
+            })
             .collect()
     }
 }
@@ -182,14 +203,20 @@ async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queu
     assert_eq!(world.fanout.handle(&sample("commits")).await, None);
 
     let taken = world.taken();
-    let expected = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../events/balances-projector/debited.json"));
+    let expected = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../events/balances-projector/debited.json"
+    ));
     let expected: Value = serde_json::from_str(&expected.unwrap()).unwrap();
     let entry = &taken.entries[2];
     assert_eq!(entry["Source"], expected["source"]);
     assert_eq!(entry["DetailType"], expected["detail-type"]);
     assert_eq!(serde_json::from_str::<Value>(entry["Detail"].as_str().unwrap()).unwrap(), expected["detail"]);
 
-    let expected = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../events/transactions-projector/commits.json"));
+    let expected = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../events/transactions-projector/commits.json"
+    ));
     let expected: Value = serde_json::from_str(&expected.unwrap()).unwrap();
     for (message, expected) in taken.messages.iter().zip(expected["Records"].as_array().unwrap()) {
         let body = |value: &Value| serde_json::from_str::<Value>(value.as_str().unwrap()).unwrap();
@@ -277,7 +304,8 @@ async fn rule_10_only_what_was_refused_is_sent_again() {
 #[tokio::test]
 async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported() {
     let world = World::new().await;
-    let commits: Vec<_> = history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
+    let commits: Vec<_> =
+        history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
     // The queue never takes version 2 of the first stream; the bus knows it by another spelling.
     world.refuse("\"stream\":\"account-0001\",\"version\":2,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
@@ -301,7 +329,8 @@ async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
 #[tokio::test]
 async fn a_category_that_nobody_knows_is_set_aside() {
     let world = World::new().await;
-    let strange = Commit { stream: StreamId::new("stranger", "1").unwrap(), ..history(&stream(1), 1, false).remove(0) };
+    let strange =
+        Commit { stream: StreamId::new("stranger", "1").unwrap(), ..history(&stream(1), 1, false).remove(0) };
     assert_eq!(world.fanout.handle(&batch([strange])).await, None);
     assert_eq!(world.taken().dead_letters.len(), 1);
 }

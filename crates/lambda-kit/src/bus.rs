@@ -25,13 +25,18 @@ pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Row;
 ///
 /// # Errors
 /// When its configuration is wrong.
-pub async fn run<A: Aggregate, Row: Serialize + 'static>(table: &'static str, row: RowOf<A, Row>) -> Result<(), Error> {
+pub async fn run<A: Aggregate, Row: Serialize + 'static>(
+    table: &'static str,
+    row: RowOf<A, Row>,
+) -> Result<(), Error> {
     start(
         async || {
             let table = ReadTable::new(dynamodb().await, config::text(table)?);
             Ok(StateProjector::<A, Row> { table, row, aggregate: PhantomData })
         },
-        |projector: Arc<StateProjector<A, Row>>, event: EventBridgeEvent<Value>| -> LocalBoxFuture<'static, Result<(), Error>> {
+        |projector: Arc<StateProjector<A, Row>>,
+         event: EventBridgeEvent<Value>|
+         -> LocalBoxFuture<'static, Result<(), Error>> {
             async move { projector.project(event.detail).await }.boxed_local()
         },
     )
@@ -90,7 +95,11 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             .map_err(|error| ProjectError::Malformed(error.path().to_string()))?;
         let (stream, version) = (entry.stream, entry.aggregate.last_known_version);
         if entry.aggregate_schema != A::STATE_SCHEMA {
-            return Err(ProjectError::Schema { stream, schema: entry.aggregate_schema, known: A::STATE_SCHEMA });
+            return Err(ProjectError::Schema {
+                stream,
+                schema: entry.aggregate_schema,
+                known: A::STATE_SCHEMA,
+            });
         }
         let state = serde_path_to_error::deserialize(Value::Object(entry.aggregate.state))
             .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;

@@ -4,7 +4,8 @@ use std::num::NonZeroUsize;
 
 use decider::{Aggregate, Context, Rejection, RejectionKind};
 use event_store::{
-    Cache, EventStore, ExecuteError, Execution, Ledger, LoadError, Outcome, Precondition, StoreError, StreamId, execute,
+    Cache, EventStore, ExecuteError, Execution, Ledger, LoadError, Outcome, Precondition, StoreError,
+    StreamId, execute,
 };
 use event_store_dynamodb::DynamoDbStore;
 use http::{HeaderName, StatusCode, header};
@@ -150,7 +151,12 @@ impl Answer {
 
 impl From<&Problem> for Answer {
     fn from(problem: &Problem) -> Self {
-        Self { status: problem.status.as_u16(), location: None, version: problem.version, body: problem.body() }
+        Self {
+            status: problem.status.as_u16(),
+            location: None,
+            version: problem.version,
+            body: problem.body(),
+        }
     }
 }
 

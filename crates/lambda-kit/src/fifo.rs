@@ -38,7 +38,9 @@ pub async fn run<Row: Serialize + 'static>(
             let store = store(client.clone()).await?;
             Ok(LogProjector { store, table: ReadTable::new(client, table), keys, rows })
         },
-        |projector: Arc<LogProjector<DynamoDbStore, Row>>, event: SqsEvent| -> LocalBoxFuture<'static, Result<SqsBatchResponse, Error>> {
+        |projector: Arc<LogProjector<DynamoDbStore, Row>>,
+         event: SqsEvent|
+         -> LocalBoxFuture<'static, Result<SqsBatchResponse, Error>> {
             async move { Ok(projector.batch(&event.records).await) }.boxed_local()
         },
     )
@@ -145,8 +147,12 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
         let correlation_id = commit.meta.correlation_id.as_deref();
         let (verdict, position) = self.apply(commit).await?;
         match verdict {
-            Verdict::Apply => tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection"),
-            Verdict::Skip => tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection"),
+            Verdict::Apply => {
+                tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection")
+            }
+            Verdict::Skip => {
+                tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection")
+            }
             Verdict::Gap => {
                 self.repair(stream, position, version).await?;
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");

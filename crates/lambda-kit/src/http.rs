@@ -228,9 +228,9 @@ impl HttpRequest {
     pub fn body(&self) -> Result<Vec<u8>, Problem> {
         let text = self.0.body.as_deref().unwrap_or_default();
         let body = match self.0.is_base64_encoded {
-            true => BASE64_STANDARD
-                .decode(text)
-                .map_err(|_| Problem::new(StatusCode::BAD_REQUEST, "invalid-request", "the body is not base64"))?,
+            true => BASE64_STANDARD.decode(text).map_err(|_| {
+                Problem::new(StatusCode::BAD_REQUEST, "invalid-request", "the body is not base64")
+            })?,
             false => text.as_bytes().to_vec(),
         };
         if body.len() > MAX_BODY_BYTES {
@@ -249,6 +249,10 @@ impl HttpRequest {
         let malformed = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "invalid-request", detail);
         if body.is_empty() {
             return Err(malformed("the body is missing: send a JSON object".into()));
+        }
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            // Serde would read the fields of a struct from an array too, by their place.
+            return Err(malformed("the body is not a JSON object".into()));
         }
         let mut reader = serde_json::Deserializer::from_slice(&body);
         let value: T = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
@@ -306,20 +310,26 @@ fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<Str
 /// # Errors
 /// When the parts cannot be built.
 pub async fn run<Parts: Routes>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
-    start(build, |parts: Arc<Parts>, request: ApiGatewayV2httpRequest| -> LocalBoxFuture<'static, Result<ApiGatewayV2httpResponse, Error>> {
-        async move {
-            let request = HttpRequest(request);
-            let correlation_id = request.meta().correlation_id.unwrap_or_default();
-            let span = tracing::info_span!("request", correlation_id, route = request.route());
-            let handled = AssertUnwindSafe(parts.handle(&request).instrument(span.clone())).catch_unwind().await;
-            let result = handled.unwrap_or_else(|_| {
-                span.in_scope(|| tracing::error!("the handler panicked"));
-                Err(Problem::internal())
-            });
-            Ok(result.unwrap_or_else(Response::from).into_lambda())
-        }
-        .boxed_local()
-    })
+    start(
+        build,
+        |parts: Arc<Parts>,
+         request: ApiGatewayV2httpRequest|
+         -> LocalBoxFuture<'static, Result<ApiGatewayV2httpResponse, Error>> {
+            async move {
+                let request = HttpRequest(request);
+                let correlation_id = request.meta().correlation_id.unwrap_or_default();
+                let span = tracing::info_span!("request", correlation_id, route = request.route());
+                let handled =
+                    AssertUnwindSafe(parts.handle(&request).instrument(span.clone())).catch_unwind().await;
+                let result = handled.unwrap_or_else(|_| {
+                    span.in_scope(|| tracing::error!("the handler panicked"));
+                    Err(Problem::internal())
+                });
+                Ok(result.unwrap_or_else(Response::from).into_lambda())
+            }
+            .boxed_local()
+        },
+    )
     .await
 }
 
@@ -380,7 +390,7 @@ mod tests {
             ("{\"amount\":1} x", None),
             ("amount=1", None),
             ("", None),
-            ("[]", None),
+            ("[1]", None),
         ] {
             let problem = request(body).json::<Body>().unwrap_err();
             assert_eq!(problem.status, StatusCode::BAD_REQUEST, "{body}");

@@ -46,9 +46,9 @@ impl Patience {
     ) -> Result<(u64, T), Problem> {
         let wanted = match request.query("minVersion")? {
             None => 0,
-            Some(text) => text
-                .parse::<u64>()
-                .map_err(|_| Problem::field("minVersion", "minVersion is a version, a whole number from 0"))?,
+            Some(text) => text.parse::<u64>().map_err(|_| {
+                Problem::field("minVersion", "minVersion is a version, a whole number from 0")
+            })?,
         };
         let deadline = Instant::now() + self.0;
         loop {
@@ -75,7 +75,8 @@ pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Response
         Some(tags) => versions_of(&tags.replace("W/", "")).is_none_or(|versions| versions.contains(&version)),
     };
     if known {
-        return Response { status: StatusCode::NOT_MODIFIED, headers: Vec::new(), body: None }.with_version(version);
+        return Response { status: StatusCode::NOT_MODIFIED, headers: Vec::new(), body: None }
+            .with_version(version);
     }
     Response::json(StatusCode::OK, body).with_version(version)
 }

@@ -34,7 +34,10 @@ where
             return Err(error);
         }
     };
-    lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| handle(Arc::clone(&parts), event.payload))).await
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
+        handle(Arc::clone(&parts), event.payload)
+    }))
+    .await
 }
 
 /// JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber
@@ -43,19 +46,28 @@ fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
     let level = if level == "FATAL" { "ERROR".to_owned() } else { level };
     // The runtime logs whole payloads at its finer levels (rule 14).
-    let filter = ["lambda_runtime", "aws_smithy_runtime", "aws_runtime", "hyper"].iter().fold(EnvFilter::new(level), |filter, target| {
-        match format!("{target}=warn").parse() {
+    let filter = ["lambda_runtime", "aws_smithy_runtime", "aws_runtime", "hyper"].iter().fold(
+        EnvFilter::new(level),
+        |filter, target| match format!("{target}=warn").parse() {
             Ok(directive) => filter.add_directive(directive),
             Err(_) => filter,
-        }
-    });
-    tracing_subscriber::fmt().json().flatten_event(true).with_span_list(false).with_target(false).with_env_filter(filter).init();
+        },
+    );
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_span_list(false)
+        .with_target(false)
+        .with_env_filter(filter)
+        .init();
 }
 
 /// The configuration of every client: bounded in time and tries (rule 11), well within a function's own timeout.
 pub async fn sdk_config() -> SdkConfig {
     aws_config::defaults(BehaviorVersion::latest())
-        .retry_config(RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500)))
+        .retry_config(
+            RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500)),
+        )
         .timeout_config(
             TimeoutConfig::builder()
                 .connect_timeout(Duration::from_secs(1))

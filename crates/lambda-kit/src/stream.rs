@@ -54,14 +54,17 @@ pub struct Unreadable {
 /// # Errors
 /// When the parts cannot be built.
 pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
-    start(build, |parts: Arc<Parts>, batch: Batch| -> LocalBoxFuture<'static, Result<DynamoDbEventResponse, Error>> {
-        async move {
-            let records = records(batch);
-            let failed = parts.handle(&records).await;
-            Ok(response(&records, failed))
-        }
-        .boxed_local()
-    })
+    start(
+        build,
+        |parts: Arc<Parts>, batch: Batch| -> LocalBoxFuture<'static, Result<DynamoDbEventResponse, Error>> {
+            async move {
+                let records = records(batch);
+                let failed = parts.handle(&records).await;
+                Ok(response(&records, failed))
+            }
+            .boxed_local()
+        },
+    )
     .await
 }
 

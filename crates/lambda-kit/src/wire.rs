@@ -81,7 +81,9 @@ impl Message {
         let fields: Map<String, Value> = serde_json::from_str(body).map_err(|error| error.to_string())?;
         if fields.contains_key("events") {
             let commit = serde_path_to_error::deserialize(Value::Object(fields));
-            commit.map(|commit| Self::Commit(Box::new(commit))).map_err(|error| format!("the field {}", error.path()))
+            commit
+                .map(|commit| Self::Commit(Box::new(commit)))
+                .map_err(|error| format!("the field {}", error.path()))
         } else {
             let reference = serde_path_to_error::deserialize(Value::Object(fields));
             reference.map(Self::Reference).map_err(|error| format!("the field {}", error.path()))

@@ -22,11 +22,8 @@ impl Hops {
 /// The stream and version in a commit, an entry of the bus or a message, for people.
 pub(crate) fn name(commit: &Value) -> String {
     let text = |name: &str| commit[name].as_str().unwrap_or("?").to_owned();
-    let version = match &commit["version"] {
-        Value::Number(version) => version.to_string(),
-        Value::String(version) => version.clone(),
-        _ => "?".into(),
-    };
+    // A number in JSON, text in a stream's image.
+    let version = commit["version"].as_u64().map_or_else(|| text("version"), |version| version.to_string());
     format!("{} v{version}", text("stream"))
 }
 

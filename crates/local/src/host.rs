@@ -179,7 +179,9 @@ impl Function {
             match lock(&self.instances).running.get(&instance) {
                 Some(instance) if instance.initialised => return Ok(()),
                 Some(_) => {}
-                None => anyhow::bail!("{} ended during its initialisation; its own words are above", self.name()),
+                None => {
+                    anyhow::bail!("{} ended during its initialisation; its own words are above", self.name())
+                }
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -241,7 +243,8 @@ impl Function {
             Ok(child) => child,
             Err(error) => return format!("{} cannot be started: {error}", self.launch.program.display()),
         };
-        host.hops.line("function", &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)));
+        host.hops
+            .line("function", &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)));
         if let Some(output) = child.stdout.take() {
             tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, output));
         }
@@ -360,7 +363,8 @@ async fn response(
     Path((function, instance, id)): Path<(String, u64, String)>,
     body: Bytes,
 ) -> StatusCode {
-    host.function(&function).map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Ok(body)))
+    host.function(&function)
+        .map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Ok(body)))
 }
 
 async fn error(
@@ -369,10 +373,15 @@ async fn error(
     body: Bytes,
 ) -> StatusCode {
     let error = function_error(&body);
-    host.function(&function).map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Err(error)))
+    host.function(&function)
+        .map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Err(error)))
 }
 
-async fn init_error(Path((function, _)): Path<(String, u64)>, _headers: HeaderMap, body: Bytes) -> StatusCode {
+async fn init_error(
+    Path((function, _)): Path<(String, u64)>,
+    _headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
     report(&function, &function_error(&body).to_string());
     StatusCode::ACCEPTED
 }
@@ -387,7 +396,9 @@ fn function_error(body: &[u8]) -> InvokeError {
 async fn copy_logs(function: String, all: bool, output: impl AsyncRead + Unpin) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let level = serde_json::from_str::<Value>(&line).ok().and_then(|line| line["level"].as_str().map(str::to_owned));
+        let level = serde_json::from_str::<Value>(&line)
+            .ok()
+            .and_then(|line| line["level"].as_str().map(str::to_owned));
         if all || !matches!(level.as_deref(), Some("TRACE" | "DEBUG" | "INFO")) {
             report(&function, &line);
         }

@@ -54,7 +54,10 @@ impl Route {
             let segment = segments.next()?;
             match pattern.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
                 Some(name) if !segment.is_empty() => {
-                    parameters.insert(name.to_owned(), percent_decode_str(segment).decode_utf8_lossy().into_owned());
+                    parameters.insert(
+                        name.to_owned(),
+                        percent_decode_str(segment).decode_utf8_lossy().into_owned(),
+                    );
                 }
                 Some(_) => return None,
                 None if segment == pattern => {}
@@ -114,7 +117,10 @@ async fn handle(
     let hop = if parts.method == Method::GET { "query" } else { "command" };
     let took = started.elapsed().as_millis();
     let by = route.function.name();
-    api.hops.line(hop, &format!("{} {path} answered {} by {by} in {took} ms", parts.method, response.status().as_u16()));
+    api.hops.line(
+        hop,
+        &format!("{} {path} answered {} by {by} in {took} ms", parts.method, response.status().as_u16()),
+    );
     response
 }
 
@@ -130,12 +136,16 @@ fn event(
     let mut joined = BTreeMap::<&str, String>::new();
     for (name, value) in headers {
         let value = String::from_utf8_lossy(value.as_bytes());
-        joined.entry(name.as_str()).and_modify(|all| *all += &format!(",{value}")).or_insert_with(|| value.into());
+        joined
+            .entry(name.as_str())
+            .and_modify(|all| *all += &format!(",{value}"))
+            .or_insert_with(|| value.into());
     }
     let mut query = BTreeMap::<String, String>::new();
     for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+        let decode =
+            |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
         let value = decode(value);
         query.entry(decode(name)).and_modify(|all| *all += &format!(",{value}")).or_insert(value);
     }
@@ -197,7 +207,8 @@ fn response(answer: &[u8]) -> Response<Body> {
     let build = || -> Option<Response<Body>> {
         let answer: Answer = serde_json::from_slice(answer).ok()?;
         let body = answer.body.unwrap_or_default();
-        let body = if answer.is_base64_encoded { BASE64_STANDARD.decode(body).ok()? } else { body.into_bytes() };
+        let body =
+            if answer.is_base64_encoded { BASE64_STANDARD.decode(body).ok()? } else { body.into_bytes() };
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = StatusCode::from_u16(answer.status_code).ok()?;
         for (name, value) in &answer.headers {

@@ -3,13 +3,13 @@
 //! borrowed.
 
 pub mod build;
-pub mod host;
 mod hops;
+pub mod host;
 mod http_api;
 mod pattern;
 pub mod services;
 mod sources;
 pub mod stack;
 pub mod template;
-mod yaml;
 pub mod testing;
+mod yaml;

@@ -13,7 +13,8 @@ pub(crate) struct Filters(Vec<EventPattern>);
 impl Filters {
     pub(crate) fn parse(criteria: &FilterCriteria) -> Result<Self> {
         let patterns = criteria.filters.iter().map(|filter| {
-            parse_event_pattern(&filter.pattern).map_err(|error| anyhow!("pattern {}: {error}", filter.pattern))
+            parse_event_pattern(&filter.pattern)
+                .map_err(|error| anyhow!("pattern {}: {error}", filter.pattern))
         });
         Ok(Self(patterns.collect::<Result<_>>()?))
     }

@@ -49,13 +49,16 @@ impl DynamoDb {
     /// # Errors
     /// When its definition is wrong.
     pub fn create_table(&self, table: &Table) -> Result<()> {
-        let exists = self.database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
+        let exists =
+            self.database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
         if exists.table_names.contains(&table.name) {
             return Ok(());
         }
         let create = serde_json::from_value(table.create.clone())
             .with_context(|| format!("the definition of table {}", table.name))?;
-        self.database.create_table(create).map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
+        self.database
+            .create_table(create)
+            .map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
         if let Some(attribute) = &table.time_to_live {
             let update = serde_json::from_value(serde_json::json!({
                 "TableName": table.name,
@@ -172,7 +175,10 @@ async fn listen() -> Result<(TcpListener, SocketAddr)> {
 
 async fn serve<S, B>(listener: TcpListener, service: S)
 where
-    S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible> + Clone + Send + 'static,
+    S: Service<Request<Incoming>, Response = Response<B>, Error = std::convert::Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
     B: hyper::body::Body + Send + 'static,
     B::Data: Send,
@@ -188,7 +194,8 @@ where
 }
 
 /// An SDK configuration for an emulated service: its URL, and credentials that nobody checks.
-fn sdk_config(url: &str) -> SdkConfig {
+#[must_use]
+pub fn sdk_config(url: &str) -> SdkConfig {
     let credentials = aws_sdk_sqs::config::Credentials::new("local", "local", None, None, "local");
     SdkConfig::builder()
         .behavior_version(BehaviorVersion::latest())

@@ -123,10 +123,12 @@ impl Stack {
         connect_rules(&template, &functions, &rules, &sqs, &events).await?;
         let written = Arc::new(Notify::new());
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
-            let checkpoint = options.data.as_ref().map(|data| data.join(format!("delivered-{}", mapping.table)));
+            let checkpoint =
+                options.data.as_ref().map(|data| data.join(format!("delivered-{}", mapping.table)));
             if let Some(checkpoint) = checkpoint {
                 mapping.delivered.send_replace(std::fs::read_to_string(&checkpoint).unwrap_or_default());
-                let queues = template.queues.iter().map(|queue| sqs.queue_url(&queue.arn)).collect::<Result<_>>()?;
+                let queues =
+                    template.queues.iter().map(|queue| sqs.queue_url(&queue.arn)).collect::<Result<_>>()?;
                 tokio::spawn(keep_checkpoint(Checkpoint {
                     file: checkpoint,
                     delivered,
@@ -153,7 +155,10 @@ impl Stack {
             .await
             .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
         let address = listener.local_addr()?;
-        let listed = routes.iter().map(|route| (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned())).collect();
+        let listed = routes
+            .iter()
+            .map(|route| (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned()))
+            .collect();
         let api = Api::new(routes, written, hops).router();
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
@@ -186,9 +191,13 @@ async fn connect_rules(
     }
     for (definition, function) in template.functions.iter().zip(functions) {
         let destination = definition.invoke_config.destination_config.on_failure.as_ref();
-        let on_failure = destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
-        let target =
-            AsyncTarget { function: Arc::clone(function), config: definition.invoke_config.clone(), on_failure };
+        let on_failure =
+            destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
+        let target = AsyncTarget {
+            function: Arc::clone(function),
+            config: definition.invoke_config.clone(),
+            on_failure,
+        };
         targets.insert(definition.arn.clone(), Arc::new(target));
     }
     // Before any rule: EventBridge asks for the targets as soon as an event matches.
@@ -198,9 +207,15 @@ async fn connect_rules(
             let Event::Rule { name, rule } = event else { continue };
             let name = format!("{}-{name}", definition.id);
             let bus = &rule.event_bus_name;
-            let put = events.client.put_rule().name(&name).event_bus_name(bus).event_pattern(rule.pattern.to_string());
+            let put = events
+                .client
+                .put_rule()
+                .name(&name)
+                .event_bus_name(bus)
+                .event_pattern(rule.pattern.to_string());
             put.send().await.with_context(|| format!("rule {name}"))?;
-            let target = aws_sdk_eventbridge::types::Target::builder().id("function").arn(&definition.arn).build()?;
+            let target =
+                aws_sdk_eventbridge::types::Target::builder().id("function").arn(&definition.arn).build()?;
             let put = events.client.put_targets().rule(&name).event_bus_name(bus).targets(target);
             put.send().await.with_context(|| format!("targets of {name}"))?;
         }
@@ -222,10 +237,13 @@ fn streams(
     for (definition, function) in template.functions.iter().zip(functions) {
         for event in &definition.events {
             let Event::Stream(source) = event else { continue };
-            let table = template.tables.iter().find(|table| table.stream_arn.as_ref() == Some(&source.stream));
-            let table = table.ok_or_else(|| anyhow!("{}: no table has the stream {}", definition.id, source.stream))?;
+            let table =
+                template.tables.iter().find(|table| table.stream_arn.as_ref() == Some(&source.stream));
+            let table = table
+                .ok_or_else(|| anyhow!("{}: no table has the stream {}", definition.id, source.stream))?;
             let destination = source.destination_config.on_failure.as_ref();
-            let on_failure = destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
+            let on_failure =
+                destination.map(|destination| sqs.queue_url(&destination.destination)).transpose()?;
             let (delivered, watched) = watch::channel(String::new());
             let mapping = stream::Mapping {
                 database: dynamodb.database.clone(),
@@ -271,7 +289,11 @@ fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
     for (definition, function) in template.functions.iter().zip(functions) {
         for event in &definition.events {
             if let Event::HttpApi { method, path } = event {
-                routes.push(Route { method: method.clone(), path: path.clone(), function: Arc::clone(function) });
+                routes.push(Route {
+                    method: method.clone(),
+                    path: path.clone(),
+                    function: Arc::clone(function),
+                });
             }
         }
     }
@@ -297,7 +319,8 @@ async fn keep_checkpoint(checkpoint: Checkpoint) {
         let position = checkpoint.delivered.borrow().clone();
         if position != kept && checkpoint.all_done().await.unwrap_or(false) {
             let temporary = checkpoint.file.with_extension("new");
-            let written = std::fs::write(&temporary, &position).and_then(|()| std::fs::rename(&temporary, &checkpoint.file));
+            let written = std::fs::write(&temporary, &position)
+                .and_then(|()| std::fs::rename(&temporary, &checkpoint.file));
             if written.is_ok() {
                 kept = position;
             }

@@ -187,7 +187,11 @@ pub struct InvokeConfig {
 
 impl Default for InvokeConfig {
     fn default() -> Self {
-        Self { maximum_retry_attempts: 2, maximum_event_age_in_seconds: 21_600, destination_config: DestinationConfig::default() }
+        Self {
+            maximum_retry_attempts: 2,
+            maximum_event_age_in_seconds: 21_600,
+            destination_config: DestinationConfig::default(),
+        }
     }
 }
 
@@ -303,7 +307,10 @@ impl<'a> Scope<'a> {
         let declared = root.get("Parameters").map_or(&[][..], Node::entries);
         for name in overrides.keys() {
             if !declared.iter().any(|(parameter, _)| parameter == name) {
-                return Err((root.get("Parameters").map_or(root.line, |node| node.line), format!("there is no parameter {name}")));
+                return Err((
+                    root.get("Parameters").map_or(root.line, |node| node.line),
+                    format!("there is no parameter {name}"),
+                ));
             }
         }
         let mut parameters = HashMap::new();
@@ -316,7 +323,9 @@ impl<'a> Scope<'a> {
             let number = parameter.get("Type").and_then(Node::as_str) == Some("Number");
             let value = match value.parse::<i64>() {
                 Ok(value) if number => value.into(),
-                Err(_) if number => return Err((parameter.line, format!("parameter {name} is no whole number"))),
+                Err(_) if number => {
+                    return Err((parameter.line, format!("parameter {name} is no whole number")));
+                }
                 Ok(_) | Err(_) => Value::String(value),
             };
             parameters.insert(name.clone(), value);
@@ -384,7 +393,8 @@ impl<'a> Scope<'a> {
         let globals = self.root.get("Globals").and_then(|globals| globals.get("Function"));
         let pick = |name: &str| -> Located<Option<Node>> {
             let own = node.get(name).map(|node| self.resolve(node)).transpose()?;
-            let global = globals.and_then(|globals| globals.get(name)).map(|node| self.resolve(node)).transpose()?;
+            let global =
+                globals.and_then(|globals| globals.get(name)).map(|node| self.resolve(node)).transpose()?;
             Ok(match (own, global) {
                 (Some(own), Some(global)) => Some(merge(own, global)),
                 (own, global) => own.or(global),
@@ -400,10 +410,7 @@ impl<'a> Scope<'a> {
             .environment
             .variables
             .into_iter()
-            .map(|(name, value)| match value {
-                Value::String(text) => (name, text),
-                other => (name, other.to_string()),
-            })
+            .map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
             .collect();
         let mut events = Vec::new();
         for (name, event) in node.get("Events").map_or(&[][..], Node::entries) {
@@ -427,9 +434,9 @@ impl<'a> Scope<'a> {
             method: String,
             path: String,
         }
-        let kind = event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
-        let properties =
-            event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
+        let kind =
+            event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
+        let properties = event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
         let properties = self.resolve(properties)?;
         match kind {
             "HttpApi" => {
@@ -513,7 +520,8 @@ impl<'a> Scope<'a> {
             let node = resource.get("Properties").and_then(|properties| properties.get(name));
             Ok(node.map(|node| self.resolve(node)).transpose()?.and_then(|node| node.text()))
         };
-        let named = |given: Option<String>, suffix: &str| given.unwrap_or_else(|| format!("{STACK}-{id}{suffix}"));
+        let named =
+            |given: Option<String>, suffix: &str| given.unwrap_or_else(|| format!("{STACK}-{id}{suffix}"));
         let kind = resource_type(id, resource)?;
         Ok(match kind {
             "AWS::DynamoDB::Table" => {
@@ -537,7 +545,11 @@ impl<'a> Scope<'a> {
                 let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:{name}");
                 Physical { reference: name.clone(), name, arn }
             }
-            _ => Physical { reference: id.to_owned(), name: id.to_owned(), arn: format!("arn:aws:local:::{id}") },
+            _ => Physical {
+                reference: id.to_owned(),
+                name: id.to_owned(),
+                arn: format!("arn:aws:local:::{id}"),
+            },
         })
     }
 
@@ -557,8 +569,9 @@ impl<'a> Scope<'a> {
     }
 
     fn attribute(&self, path: &str, line: usize) -> Located<String> {
-        let (id, attribute) =
-            path.split_once('.').ok_or((line, format!("GetAtt needs a resource and an attribute, not {path}")))?;
+        let (id, attribute) = path
+            .split_once('.')
+            .ok_or((line, format!("GetAtt needs a resource and an attribute, not {path}")))?;
         let physical = self.physical(id, line)?;
         match attribute {
             "Arn" => Ok(physical.arn),
@@ -577,7 +590,10 @@ impl<'a> Scope<'a> {
             Kind::Scalar(_) => Ok(node.clone()),
             Kind::List(items) => {
                 let items = items.iter().filter(|item| !is_no_value(item));
-                Ok(Node { line, kind: Kind::List(items.map(|item| self.resolve(item)).collect::<Result<_, _>>()?) })
+                Ok(Node {
+                    line,
+                    kind: Kind::List(items.map(|item| self.resolve(item)).collect::<Result<_, _>>()?),
+                })
             }
             Kind::Map(entries) => {
                 if let [(function, argument)] = entries.as_slice()
@@ -622,9 +638,7 @@ impl<'a> Scope<'a> {
                 _ => Err((line, "Join needs a separator and a list".into())),
             },
             "Fn::If" => match argument.items() {
-                [condition, yes, no] => {
-                    self.resolve(if self.condition(condition)? { yes } else { no })
-                }
+                [condition, yes, no] => self.resolve(if self.condition(condition)? { yes } else { no }),
                 _ => Err((line, "If needs a condition and two values".into())),
             },
             other => Err((line, format!("{other} is not emulated"))),

@@ -10,8 +10,8 @@ use std::{
 
 use aws_config::SdkConfig;
 use aws_sdk_sqs::{
-    config::{ConfigBag, Intercept, RuntimeComponents},
     config::interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
+    config::{ConfigBag, Intercept, RuntimeComponents},
     error::BoxError,
 };
 use serde_json::Value;
@@ -24,10 +24,17 @@ use crate::{services::DynamoDb, template};
 pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
     let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
-    let template = template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read");
+    let template =
+        template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read");
     for id in tables {
         let name = table(id);
-        let mut table = template.tables.iter().find(|table| table.name == name).expect("the template has it").create.clone();
+        let mut table = template
+            .tables
+            .iter()
+            .find(|table| table.name == name)
+            .expect("the template has it")
+            .create
+            .clone();
         table.as_object_mut().expect("it is an object").remove("StreamSpecification");
         let table = template::Table { name, stream_arn: None, create: table, time_to_live: None };
         dynamodb.create_table(&table).expect("the table is created");
@@ -62,7 +69,6 @@ pub struct Call {
 
 impl Wire {
     /// The requests since the last time.
-    #[expect(clippy::must_use_candidate, reason = "taking is also how the count is set back")]
     pub fn take(&self) -> Vec<Call> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -101,10 +107,9 @@ impl Intercept for Wire {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let consumed = &body["ConsumedCapacity"];
         let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
-        let units = match consumed {
-            Value::Array(tables) => tables.iter().map(units).sum(),
-            consumed => units(consumed),
-        };
+        // A transaction reports one table after the other.
+        let units =
+            consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum());
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
             call.units = units;
         }

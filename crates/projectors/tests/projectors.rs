@@ -1,5 +1,12 @@
 //! The projectors with the sample events, against real tables; then duplicates, swaps and gaps.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
 use std::marker::PhantomData;
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
@@ -30,7 +37,9 @@ impl Transactions {
     async fn new() -> Self {
         let dynamodb = testing::dynamodb(&["CommitsTable", "TransactionsTable"]).await;
         let wire = Wire::default();
-        let client = Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
+        let client = Client::from_conf(
+            Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build(),
+        );
         let projector = LogProjector {
             store: DynamoDbStore::new(client.clone(), testing::table("CommitsTable")),
             table: ReadTable::new(client, testing::table("TransactionsTable")),
@@ -44,7 +53,9 @@ impl Transactions {
     async fn log(&self) -> Vec<Commit> {
         let mut commits = Vec::new();
         for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
-            let Message::Commit(commit) = Message::read(record["body"].as_str().unwrap()).unwrap() else { panic!() };
+            let Message::Commit(commit) = Message::read(record["body"].as_str().unwrap()).unwrap() else {
+                panic!()
+            };
             self.projector.store.append(&commit, None).await.unwrap();
             commits.push(*commit);
         }
@@ -139,7 +150,8 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
         good("b2", "b", &commits[1]),
     ]);
     let response = transactions.projector.batch(&event.records).await;
-    let failed: Vec<_> = response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    let failed: Vec<_> =
+        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
     assert_eq!(failed, ["a1", "a2"]);
     assert_eq!(transactions.rows().await, fold(&commits[..2]));
 }
@@ -148,7 +160,8 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
 async fn the_sample_entry_becomes_a_row_in_one_write() {
     let dynamodb = testing::dynamodb(&["BalancesTable"]).await;
     let wire = Wire::default();
-    let client = Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
+    let client =
+        Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
     let table = ReadTable::new(client, testing::table("BalancesTable"));
     let projector =
         StateProjector::<Account, _> { table: table.clone(), row: balances::row, aggregate: PhantomData };

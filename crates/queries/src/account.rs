@@ -120,7 +120,17 @@ fn unknown_account() -> Problem {
 
 /// What a client sees of a row: not its keys.
 fn transaction(row: &transactions::Row) -> Value {
-    let transactions::Row { account_id: _, entry: _, version, kind, amount, balance, reference, booked_on, at } = row;
+    let transactions::Row {
+        account_id: _,
+        entry: _,
+        version,
+        kind,
+        amount,
+        balance,
+        reference,
+        booked_on,
+        at,
+    } = row;
     let mut shown = json!({
         "version": version,
         "kind": kind,

@@ -7,9 +7,7 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::{
     Client,
     error::{ProvideErrorMetadata, SdkError},
-    operation::{
-        put_item::PutItemError, transact_write_items::TransactWriteItemsError,
-    },
+    operation::{put_item::PutItemError, transact_write_items::TransactWriteItemsError},
     types::{
         AttributeValue, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
     },
@@ -100,7 +98,11 @@ impl ReadTable {
             .await;
         match result {
             Ok(_) => Ok(true),
-            Err(error) if error.as_service_error().is_some_and(PutItemError::is_conditional_check_failed_exception) => {
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(PutItemError::is_conditional_check_failed_exception) =>
+            {
                 Ok(false)
             }
             Err(error) => Err(table_error(&error)),
@@ -135,7 +137,7 @@ impl ReadTable {
             Some(found) => match judge(found, version) {
                 // The position moved between the failed condition and its answer: another instance is at this stream.
                 Verdict::Apply => Err(TableError::Throttled),
-                verdict => Ok((verdict, found)),
+                verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
             },
         }
     }
@@ -158,7 +160,9 @@ impl ReadTable {
         match result {
             Ok(_) => Ok(None),
             Err(error) => match error.as_service_error() {
-                Some(PutItemError::ConditionalCheckFailedException(failed)) => Ok(Some(position_of(failed.item()))),
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Some(position_of(failed.item())))
+                }
                 Some(_) | None => Err(table_error(&error)),
             },
         }
@@ -201,14 +205,18 @@ impl ReadTable {
             Ok(_) => return Ok(None),
             Err(error) => error,
         };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error() else {
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
+        else {
             return Err(table_error(&error));
         };
         let reasons = cancelled.cancellation_reasons();
-        if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed")) {
+        if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
+        {
             return Ok(Some(position_of(guard.item())));
         }
-        let busy = |code: &str| matches!(code, "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded");
+        let busy = |code: &str| {
+            matches!(code, "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded")
+        };
         if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
             return Err(TableError::Throttled);
         }
@@ -222,7 +230,8 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn get<T: DeserializeOwned>(&self, key: &[(&str, &str)]) -> Result<Option<T>, TableError> {
-        let key = key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
+        let key =
+            key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
         let output = self
             .client
             .get_item()
@@ -319,16 +328,14 @@ fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
 
 fn table_error<E: ProvideErrorMetadata + std::fmt::Debug>(error: &SdkError<E>) -> TableError {
     let Some(code) = error.code() else {
-        let kind = match error {
-            SdkError::TimeoutError(_) => "timed out",
-            SdkError::DispatchFailure(_) => "no connection",
-            _ => "the response could not be read",
-        };
-        return TableError::Unavailable(kind.into());
+        return TableError::Unavailable(error.to_string());
     };
     match code {
-        "ProvisionedThroughputExceededException" | "ThrottlingException" | "RequestLimitExceeded"
-        | "TransactionConflictException" | "TransactionInProgressException" => TableError::Throttled,
+        "ProvisionedThroughputExceededException"
+        | "ThrottlingException"
+        | "RequestLimitExceeded"
+        | "TransactionConflictException"
+        | "TransactionInProgressException" => TableError::Throttled,
         _ => TableError::Unavailable(format!("{code}: {}", error.message().unwrap_or_default())),
     }
 }

@@ -1,5 +1,12 @@
 //! The guards against a real wire: rows and positions in one write, newer rows only, and what it costs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
 use aws_sdk_dynamodb::Client;
 use jiff::Timestamp;
 use local::testing::{self, Wire};
@@ -14,7 +21,8 @@ use serde_json::json;
 async fn table(id: &str) -> (ReadTable, Wire) {
     let dynamodb = testing::dynamodb(&[id]).await;
     let wire = Wire::default();
-    let config = aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
+    let config =
+        aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
     (ReadTable::new(Client::from_conf(config.build()), testing::table(id)), wire)
 }
 
@@ -38,8 +46,14 @@ fn rows(version: u64, count: usize) -> Vec<Row> {
 }
 
 async fn shown(table: &ReadTable) -> Vec<u64> {
-    let query =
-        PageQuery { index: None, partition: ("accountId", "1"), sort: "entry", newest_first: false, limit: 100, cursor: None };
+    let query = PageQuery {
+        index: None,
+        partition: ("accountId", "1"),
+        sort: "entry",
+        newest_first: false,
+        limit: 100,
+        cursor: None,
+    };
     table.page::<Row>(&query).await.unwrap().rows.iter().map(|row| row.version).collect()
 }
 
@@ -47,7 +61,9 @@ async fn shown(table: &ReadTable) -> Vec<u64> {
 async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     let (balances, wire) = table("BalancesTable").await;
     let row = |balance: i64| json!({ "accountId": "1", "owner": "Ada", "totalBalance": balance });
-    for (version, balance, written) in [(2, 20, true), (2, 99, false), (1, 99, false), (5, 50, true), (4, 99, false)] {
+    for (version, balance, written) in
+        [(2, 20, true), (2, 99, false), (1, 99, false), (5, 50, true), (4, 99, false)]
+    {
         assert_eq!(balances.put_newer(&row(balance), version).await.unwrap(), written, "version {version}");
         assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
     }

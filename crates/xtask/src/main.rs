@@ -28,7 +28,9 @@ fn main() -> ExitCode {
     let Task::Check = Task::parse();
     match check() {
         Ok(problems) if problems.is_empty() => {
-            println!("xtask check: the pure crates are pure, and binaries, resources and sample events match");
+            println!(
+                "xtask check: the pure crates are pure, and binaries, resources and sample events match"
+            );
             ExitCode::SUCCESS
         }
         Ok(problems) => {
@@ -65,7 +67,9 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
         })
         .collect();
     let mut problems = Vec::new();
-    for root in metadata.workspace_packages().into_iter().filter(|package| PURE.contains(&package.name.as_str())) {
+    for root in
+        metadata.workspace_packages().into_iter().filter(|package| PURE.contains(&package.name.as_str()))
+    {
         let mut seen = BTreeSet::new();
         let mut paths = vec![vec![&root.id]];
         while let Some(path) = paths.pop() {
@@ -123,7 +127,8 @@ fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
     for entry in fs::read_dir(events).with_context(|| events.display().to_string())? {
         let entry = entry?;
         let mut files = fs::read_dir(entry.path()).with_context(|| entry.path().display().to_string())?;
-        let is_sample = |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+        let is_sample =
+            |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
         if files.any(|file| file.is_ok_and(|file| is_sample(&file))) {
             folders.insert(entry.file_name().to_string_lossy().into_owned());
         }

@@ -54,7 +54,12 @@ impl Spy {
 }
 
 impl EventStore for Spy {
-    async fn read(&self, stream: &StreamId, range: Range, consistency: Consistency) -> Result<Page, StoreError> {
+    async fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page, StoreError> {
         self.note(match consistency {
             Consistency::Eventual => "read",
             Consistency::Strong => "strong read",
@@ -201,14 +206,14 @@ fn debit(amount: i64) -> Command {
 fn committed(result: Result<Outcome<Account>, ExecuteError<Refusal>>) -> (u64, i64) {
     match result.unwrap() {
         Outcome::Committed(loaded) => (loaded.version, loaded.state.total_balance),
-        other => panic!("{other:?}"),
+        other @ (Outcome::Unchanged(_) | Outcome::Repeated(_)) => panic!("{other:?}"),
     }
 }
 
 fn repeated(result: Result<Outcome<Account>, ExecuteError<Refusal>>) -> String {
     match result.unwrap() {
         Outcome::Repeated(answer) => answer,
-        other => panic!("{other:?}"),
+        other @ (Outcome::Unchanged(_) | Outcome::Committed(_)) => panic!("{other:?}"),
     }
 }
 

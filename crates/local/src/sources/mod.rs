@@ -25,11 +25,10 @@ pub(crate) enum Reported {
 /// SQS alike.
 pub(crate) fn reported(answer: &[u8], sent: &HashSet<&str>) -> Reported {
     let Ok(answer) = serde_json::from_slice::<Value>(answer) else { return Reported::All };
-    let failures = match &answer["batchItemFailures"] {
-        Value::Null => return Reported::None,
-        Value::Array(failures) => failures,
-        _ => return Reported::All,
-    };
+    if answer["batchItemFailures"].is_null() {
+        return Reported::None;
+    }
+    let Some(failures) = answer["batchItemFailures"].as_array() else { return Reported::All };
     if failures.is_empty() {
         return Reported::None;
     }

@@ -1,7 +1,11 @@
 //! A queue as an event source: batches, partial batch responses, and the queue's own visibility timeout and redrive
 //! for what fails.
 
-use std::{collections::HashSet, sync::Arc, time::{Duration, Instant}};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result};
 use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};

@@ -133,7 +133,8 @@ impl Mapping {
             let rest = records[done..].to_vec();
             // What the function reported has a new first record; what failed as a whole has been tried once more.
             let attempts = if done > 0 { 0 } else { attempts };
-            let too_many = self.source.maximum_retry_attempts >= 0 && attempts >= self.source.maximum_retry_attempts;
+            let too_many =
+                self.source.maximum_retry_attempts >= 0 && attempts >= self.source.maximum_retry_attempts;
             if rest.len() > 1 && self.source.bisect_batch_on_function_error {
                 // Splitting is no retry, so it is not counted; the halves stay in order.
                 let (first, second) = rest.split_at(rest.len() / 2);
@@ -175,7 +176,8 @@ impl Mapping {
                 "streamArn": first["eventSourceARN"],
             },
         });
-        if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await {
+        if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
+        {
             self.hops.line("stream", &format!("the dead letter was not taken: {error}"));
         }
     }

@@ -1,0 +1,244 @@
+//! A local stack as a user starts it: the program itself, on free ports.
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use domain::account::{Account, State};
+use event_store::{Commit, Consistency, EventStore, StreamId, load};
+use event_store_dynamodb::DynamoDbStore;
+use local::testing;
+use read_models::transactions;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+/// Longer than anything takes, so that a hang ends as a failure.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct Local {
+    process: Child,
+    url: String,
+    lines: Arc<Mutex<Vec<String>>>,
+    http: reqwest::Client,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: Value,
+}
+
+impl Answer {
+    pub(crate) fn etag(&self) -> Option<&str> {
+        self.headers.get("etag").map(String::as_str)
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.body["version"].as_u64().unwrap_or_else(|| panic!("no version in {self:?}"))
+    }
+
+    /// The end of the problem's type.
+    pub(crate) fn problem(&self) -> &str {
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        self.body["type"].as_str().and_then(|name| name.rsplit(':').next()).unwrap_or_default()
+    }
+}
+
+impl Local {
+    /// Starts the program in the repository and waits until it says that it is ready.
+    pub(crate) async fn start(data: Option<&Path>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_local"));
+        command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).args(["--port", "0"]);
+        // A message that failed comes again soon: waiting a minute for it proves nothing more.
+        command.args(["--parameter-overrides", "QueueVisibilityTimeout=1"]);
+        if let Some(data) = data {
+            command.arg("--data").arg(data);
+        }
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let (output, seen) = (process.stdout.take().unwrap(), Arc::clone(&lines));
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                seen.lock().unwrap().push(line);
+            }
+        });
+        let mut this = Self { process, url: String::new(), lines, http: reqwest::Client::new() };
+        // The first start builds the functions.
+        this.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
+            assert!(this.process_runs(), "the stack ended");
+            this.find(|line| {
+                line.strip_prefix("Ready at ")
+                    .and_then(|rest| rest.split_once(". "))
+                    .map(|(url, _)| url.to_owned())
+            })
+        })
+        .await;
+        this
+    }
+
+    fn process_runs(&self) -> bool {
+        Path::new(&format!("/proc/{}/exe", self.process.id())).exists() || !cfg!(target_os = "linux")
+    }
+
+    fn find<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.lines.lock().unwrap().iter().find_map(|line| pick(line))
+    }
+
+    /// Process ids of the instances of a function that were started so far.
+    pub(crate) fn instances(&self, function: &str) -> Vec<u32> {
+        let marker = format!(" {function} started (pid ");
+        let lines = self.lines.lock().unwrap();
+        let pids =
+            lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')')?.parse().ok());
+        pids.collect()
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Answer {
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.body(body).send().await.unwrap();
+        let status = response.status();
+        let headers = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        let text = response.text().await.unwrap();
+        Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        self.post_with(path, &[], body).await
+    }
+
+    pub(crate) async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Answer {
+        self.call(Method::POST, path, headers, body.to_string()).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, &[], String::new()).await
+    }
+
+    /// An open account with a balance, and its id.
+    pub(crate) async fn account(&self, balance: i64) -> String {
+        let opened = self.post("/accounts", json!({ "owner": "Ada", "currency": "EUR" })).await;
+        assert_eq!(opened.status, StatusCode::CREATED, "{opened:?}");
+        let id = opened.body["accountId"].as_str().unwrap().to_owned();
+        if balance > 0 {
+            let credited = self.post(&format!("/accounts/{id}/credits"), json!({ "amount": balance })).await;
+            assert_eq!(credited.status, StatusCode::OK, "{credited:?}");
+        }
+        id
+    }
+
+    /// The log itself, read from the emulated DynamoDB.
+    pub(crate) fn store(&self) -> DynamoDbStore {
+        let url =
+            self.find(|line| line.trim().strip_prefix("DynamoDB ").map(|url| url.trim().to_owned())).unwrap();
+        let client = aws_sdk_dynamodb::Client::new(&local::services::sdk_config(&url));
+        DynamoDbStore::new(client, testing::table("CommitsTable"))
+    }
+
+    pub(crate) async fn log(&self, id: &str) -> Vec<Commit> {
+        let (store, stream) = (self.store(), StreamId::new("account", id).unwrap());
+        let mut commits = Vec::new();
+        while let Some(commit) = store.get(&stream, commits.len() as u64 + 1).await.unwrap() {
+            commits.push(commit);
+        }
+        commits
+    }
+
+    pub(crate) async fn state(&self, id: &str) -> (u64, State) {
+        let stream = StreamId::new("account", id).unwrap();
+        let loaded = load::<Account>(&self.store(), &stream, None, Consistency::Strong).await.unwrap();
+        (loaded.version, loaded.state)
+    }
+
+    /// Waits until both read models show the fold of the log, row by row.
+    pub(crate) async fn settled(&self, id: &str) {
+        let (version, state) = self.state(id).await;
+        let commits = self.log(id).await;
+        assert_eq!(commits.len() as u64, version, "no holes");
+        let expected_rows: Vec<_> =
+            commits.iter().flat_map(|commit| transactions::rows(commit).unwrap()).collect();
+        let balance = eventually("the balance is shown", async || {
+            let answer = self.get(&format!("/accounts/{id}")).await;
+            (answer.body["version"].as_u64() == Some(version)).then_some(answer.body)
+        })
+        .await;
+        assert_eq!(balance, json!(read_models::balances::row(id, version, state)));
+        eventually("all transactions are shown", async || {
+            let answer = self.get(&format!("/accounts/{id}/transactions")).await;
+            (answer.etag() == Some(&format!("\"{version}\""))).then_some(())
+        })
+        .await;
+        let mut shown = self.transactions(id).await;
+        shown.reverse();
+        let compared =
+            |row: &Value| json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]]);
+        let expected: Vec<_> = expected_rows.iter().map(|row| compared(&json!(row))).collect();
+        assert_eq!(shown.iter().map(compared).collect::<Vec<_>>(), expected);
+    }
+
+    /// All transactions, newest first, page by page.
+    pub(crate) async fn transactions(&self, id: &str) -> Vec<Value> {
+        let mut all = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let page = self.get(&format!("/accounts/{id}/transactions?limit=7{cursor}")).await;
+            assert_eq!(page.status, StatusCode::OK, "{page:?}");
+            all.extend(page.body["transactions"].as_array().unwrap().iter().cloned());
+            match page.body["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return all,
+            }
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.lines.lock().unwrap().join("\n"));
+        }
+    }
+}
+
+/// Waits for a condition, never for a time.
+pub(crate) async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, check).await
+}
+
+async fn eventually_within<T>(patience: Duration, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(found) = check().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
