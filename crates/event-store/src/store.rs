@@ -42,7 +42,7 @@ pub struct Request {
 
 /// Holds streams of commits, and the requests that were answered.
 ///
-/// Every implementation passes the tests of [`contract`](crate::contract).
+/// Every implementation passes the tests of the module `contract`.
 pub trait EventStore: Send + Sync {
     /// One page of a stream, newest first. The page ends the range when [`Page::complete`](Page) says so.
     fn read(
