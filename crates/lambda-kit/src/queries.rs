@@ -25,6 +25,12 @@ const MAX_LIMIT: i32 = 200;
 pub struct Patience(Duration);
 
 impl Patience {
+    /// This long.
+    #[must_use]
+    pub fn new(duration: Duration) -> Self {
+        Self(duration)
+    }
+
     /// From `READ_YOUR_WRITE_TIMEOUT_MS`.
     ///
     /// # Errors

@@ -21,11 +21,25 @@ pub const STACK: &str = "ledgerline";
 
 /// What is wrong with a template, and where.
 #[derive(Debug, thiserror::Error)]
-#[error("{path}:{line}: {message}", path = path.display())]
-pub struct TemplateError {
-    path: PathBuf,
-    line: usize,
-    message: String,
+pub enum TemplateError {
+    /// There is no such file, or it cannot be read.
+    #[error("cannot read the template {path}: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{path}:{line}: {message}", path = path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
 }
 
 type Located<T> = Result<T, (usize, String)>;
@@ -290,8 +304,9 @@ pub fn load(
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
 ) -> Result<Template, TemplateError> {
-    let located = |(line, message)| TemplateError { path: path.to_owned(), line, message };
-    let text = fs::read_to_string(path).map_err(|error| located((0, error.to_string())))?;
+    let located = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
+    let text = fs::read_to_string(path)
+        .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
     let root = yaml::parse(&text).map_err(located)?;
     Scope::new(&root, overrides, sqs_url).and_then(|scope| scope.template()).map_err(located)
 }

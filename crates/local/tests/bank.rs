@@ -255,6 +255,22 @@ async fn sixty_four_clients_debit_one_account_at_once() {
     bank.settled(&id).await;
 }
 
+/// Rule 11: what cannot be read is set aside with its place in the log, and everybody else goes on.
+#[tokio::test]
+async fn a_poisoned_record_goes_to_the_dead_letters_and_blocks_nobody() {
+    let bank = Local::start(None).await;
+    let id = bank.account(1).await;
+    // Nothing in the product can write this; an operator with a console can.
+    bank.damage("account-00000000-0000-4000-8000-000000000000").await;
+    let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+    assert_eq!(credited.status, StatusCode::OK);
+    bank.settled(&id).await;
+    let letter = eventually("the dead letter arrives", async || bank.dead_letter().await).await;
+    assert_eq!(letter["stream"], "account-00000000-0000-4000-8000-000000000000");
+    assert_eq!(letter["version"], 1);
+    assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("events")), "{letter}");
+}
+
 #[tokio::test]
 async fn killed_functions_lose_nothing_and_double_nothing() {
     let bank = Local::start(None).await;

@@ -157,6 +157,22 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_panic_over_one_message_leaves_the_others_their_turn() {
+    let mut transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    transactions.projector.rows = |commit| match commit.version {
+        2 => panic!("a bug"),
+        _ => transactions::rows(commit),
+    };
+    let message = |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
+    let event = event([message("1", "a", &commits[1]), message("2", "b", &commits[0])]);
+    let response = transactions.projector.batch(&event.records).await;
+    let failed: Vec<_> =
+        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["1"]);
+}
+
+#[tokio::test]
 async fn the_sample_entry_becomes_a_row_in_one_write() {
     let dynamodb = testing::dynamodb(&["BalancesTable"]).await;
     let wire = Wire::default();

@@ -20,6 +20,12 @@ pub struct AccountQueries {
 }
 
 impl AccountQueries {
+    /// Answers from these tables.
+    #[must_use]
+    pub fn new(balances: ReadTable, transactions: ReadTable, patience: Patience) -> Self {
+        Self { balances, transactions, patience }
+    }
+
     /// From `BALANCES_TABLE`, `TRANSACTIONS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`.
     ///
     /// # Errors
@@ -28,11 +34,11 @@ impl AccountQueries {
         let (balances, transactions) = (config::text("BALANCES_TABLE")?, config::text("TRANSACTIONS_TABLE")?);
         let patience = Patience::from_env()?;
         let client = dynamodb().await;
-        let queries = Self {
-            balances: ReadTable::new(client.clone(), balances),
-            transactions: ReadTable::new(client, transactions),
+        let queries = Self::new(
+            ReadTable::new(client.clone(), balances),
+            ReadTable::new(client, transactions),
             patience,
-        };
+        );
         // Opens the connection during init.
         queries.balance("connect").await?;
         Ok(queries)

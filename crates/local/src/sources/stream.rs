@@ -108,51 +108,32 @@ impl Mapping {
 
     /// Invokes the function until every record is done or given up.
     async fn deliver(&self, batch: Vec<Value>) {
-        let partial = !self.source.function_response_types.is_empty();
-        let mut work = VecDeque::from([(batch, 0_i64)]);
-        while let Some((records, attempts)) = work.pop_front() {
-            let started = Instant::now();
-            let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
-            let took = started.elapsed().as_millis();
-            let failed_from = match &result {
-                Err(error) => {
-                    self.hops.line("stream", &format!("{} failed: {error}", self.function.name()));
-                    Some(0)
-                }
-                Ok(_) if !partial => None,
-                Ok(answer) => first_failure(answer, &records),
-            };
-            let done = failed_from.unwrap_or(records.len());
-            if done > 0 {
-                let what = if done == 1 { describe(&records[0]) } else { format!("{done} commits") };
-                self.hops.line("fanout", &format!("{what} by {} in {took} ms", self.function.name()));
+        let mut work = Work::new(&self.source, batch);
+        while let Some(records) = work.next() {
+            let outcome = self.invoke(&records).await;
+            if let Some((records, attempts)) = work.settle(records, outcome) {
+                self.give_up(&records, attempts).await;
             }
-            if done == records.len() {
-                continue;
+            if outcome != Outcome::Done {
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
-            let rest = records[done..].to_vec();
-            // What the function reported has a new first record; what failed as a whole has been tried once more.
-            let attempts = if done > 0 { 0 } else { attempts };
-            let too_many =
-                self.source.maximum_retry_attempts >= 0 && attempts >= self.source.maximum_retry_attempts;
-            if rest.len() > 1 && self.source.bisect_batch_on_function_error {
-                // Splitting is no retry, so it is not counted; the halves stay in order.
-                let (first, second) = rest.split_at(rest.len() / 2);
-                work.push_front((second.to_vec(), attempts));
-                work.push_front((first.to_vec(), attempts));
-            } else if too_many || self.too_old(&rest[0]) {
-                self.give_up(&rest, attempts + 1).await;
-            } else {
-                work.push_front((rest, attempts + 1));
-            }
-            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    fn too_old(&self, record: &Value) -> bool {
-        let limit = self.source.maximum_record_age_in_seconds;
-        let created = record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap_or(i64::MAX);
-        limit >= 0 && jiff::Timestamp::now().as_second().saturating_sub(created) > limit
+    async fn invoke(&self, records: &[Value]) -> Outcome {
+        let started = Instant::now();
+        let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
+        let took = started.elapsed().as_millis();
+        if let Err(error) = &result {
+            self.hops.line("stream", &format!("{} failed: {error}", self.function.name()));
+        }
+        let outcome = Outcome::of(&self.source, result.as_deref().ok(), records);
+        match outcome.done(records.len()) {
+            0 => {}
+            1 => self.hops.line("fanout", &format!("{} in {took} ms", describe(&records[0]))),
+            done => self.hops.line("fanout", &format!("{done} commits in {took} ms")),
+        }
+        outcome
     }
 
     /// Sends where the records are, as Lambda does: metadata only, not the records.
@@ -183,14 +164,87 @@ impl Mapping {
     }
 }
 
-/// The index of the lowest record that failed: it becomes the checkpoint, and all after it come again.
-fn first_failure(answer: &[u8], records: &[Value]) -> Option<usize> {
-    let sent: HashSet<&str> = records.iter().map(sequence_number).collect();
-    match reported(answer, &sent) {
-        Reported::None => None,
-        Reported::All => Some(0),
-        Reported::Some(failed) => records.iter().position(|record| failed.contains(sequence_number(record))),
+/// What an invocation came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// The record at this place is the first that failed: it becomes the checkpoint, and all after it come again.
+    FailedFrom(usize),
+}
+
+impl Outcome {
+    /// `answer` is what the function said, if it said anything.
+    fn of(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
+        let Some(answer) = answer else { return Self::FailedFrom(0) };
+        if source.function_response_types.is_empty() {
+            return Self::Done;
+        }
+        let sent: HashSet<&str> = records.iter().map(sequence_number).collect();
+        match reported(answer, &sent) {
+            Reported::None => Self::Done,
+            Reported::All => Self::FailedFrom(0),
+            Reported::Some(failed) => records
+                .iter()
+                .position(|record| failed.contains(sequence_number(record)))
+                .map_or(Self::Done, Self::FailedFrom),
+        }
     }
+
+    fn done(self, records: usize) -> usize {
+        match self {
+            Self::Done => records,
+            Self::FailedFrom(place) => place,
+        }
+    }
+}
+
+/// A batch, and what is left of it, until every record is done or given up.
+struct Work<'a> {
+    source: &'a StreamSource,
+    /// Batches in order, and how often each was tried.
+    batches: VecDeque<(Vec<Value>, i64)>,
+    attempts: i64,
+}
+
+impl<'a> Work<'a> {
+    fn new(source: &'a StreamSource, batch: Vec<Value>) -> Self {
+        Self { source, batches: VecDeque::from([(batch, 0)]), attempts: 0 }
+    }
+
+    /// What to invoke the function with next.
+    fn next(&mut self) -> Option<Vec<Value>> {
+        let (records, attempts) = self.batches.pop_front()?;
+        self.attempts = attempts;
+        Some(records)
+    }
+
+    /// Takes the outcome of the last batch; what is given up, and after how many tries.
+    fn settle(&mut self, records: Vec<Value>, outcome: Outcome) -> Option<(Vec<Value>, i64)> {
+        let done = outcome.done(records.len());
+        let rest = records[done..].to_vec();
+        let first = rest.first()?;
+        // What is left behind records that are done has not been first before: its retries begin.
+        let attempts = if done > 0 { 0 } else { self.attempts };
+        let limit = self.source.maximum_retry_attempts;
+        if rest.len() > 1 && self.source.bisect_batch_on_function_error {
+            // Splitting is no retry, so it is not counted; the halves stay in order.
+            let (first, second) = rest.split_at(rest.len() / 2);
+            self.batches.push_front((second.to_vec(), attempts));
+            self.batches.push_front((first.to_vec(), attempts));
+            None
+        } else if (limit >= 0 && attempts >= limit) || too_old(self.source, first) {
+            Some((rest, attempts + 1))
+        } else {
+            self.batches.push_front((rest, attempts + 1));
+            None
+        }
+    }
+}
+
+fn too_old(source: &StreamSource, record: &Value) -> bool {
+    let limit = source.maximum_record_age_in_seconds;
+    let created = record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap_or(i64::MAX);
+    limit >= 0 && jiff::Timestamp::now().as_second().saturating_sub(created) > limit
 }
 
 fn sequence_number(record: &Value) -> &str {
@@ -208,4 +262,79 @@ fn describe(record: &Value) -> String {
         .collect();
     let commit = json!({ "stream": keys["stream"]["S"], "version": keys["version"]["N"] });
     format!("{} {}", name(&commit), types.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(extra: &str) -> StreamSource {
+        let json = format!(
+            r#"{{ "Stream": "s", "StartingPosition": "LATEST", "MaximumRetryAttempts": 2 {extra} }}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn records(count: usize) -> Vec<Value> {
+        (0..count)
+            .map(|number| json!({ "dynamodb": { "SequenceNumber": number.to_string(), "ApproximateCreationDateTime": 0 } }))
+            .collect()
+    }
+
+    fn numbers(records: &[Value]) -> Vec<usize> {
+        records.iter().map(|record| sequence_number(record).parse().unwrap()).collect()
+    }
+
+    /// Settles ten records with a function that cannot do record 6; what it was invoked with, what was given up.
+    fn settled(source: &StreamSource, partial: bool) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+        let (mut invoked, mut given_up) = (Vec::new(), Vec::new());
+        let mut work = Work::new(source, records(10));
+        while let Some(records) = work.next() {
+            invoked.push(numbers(&records));
+            let outcome = match numbers(&records).iter().position(|number| *number == 6) {
+                None => Outcome::Done,
+                Some(place) => Outcome::FailedFrom(if partial { place } else { 0 }),
+            };
+            given_up.extend(work.settle(records, outcome).map(|(records, _)| numbers(&records)));
+        }
+        (invoked, given_up)
+    }
+
+    #[test]
+    fn a_batch_that_fails_as_a_whole_is_given_up_as_a_whole_after_its_retries() {
+        let (invoked, given_up) = settled(&source(""), false);
+        assert_eq!(invoked, vec![(0..10).collect::<Vec<_>>(); 3]);
+        assert_eq!(given_up, [(0..10).collect::<Vec<_>>()]);
+    }
+
+    #[test]
+    fn bisecting_gives_up_the_poisoned_record_alone_and_keeps_the_order() {
+        let (invoked, given_up) = settled(&source(r#", "BisectBatchOnFunctionError": true"#), false);
+        assert_eq!(given_up, [[6]]);
+        let done: Vec<_> = invoked.into_iter().filter(|batch| !batch.contains(&6)).flatten().collect();
+        assert_eq!(done, [0, 1, 2, 3, 4, 5, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_a_partial_response_calls_done_does_not_come_again() {
+        let (invoked, given_up) = settled(&source(""), true);
+        assert_eq!(invoked[0], (0..10).collect::<Vec<_>>());
+        assert!(invoked[1..].iter().all(|batch| batch[0] == 6));
+        assert_eq!(given_up, [[6, 7, 8, 9]]);
+    }
+
+    #[test]
+    fn a_record_that_is_too_old_is_given_up_at_its_first_failure() {
+        let (invoked, given_up) = settled(&source(r#", "MaximumRecordAgeInSeconds": 60"#), true);
+        assert_eq!((invoked.len(), given_up), (1, vec![vec![6, 7, 8, 9]]));
+    }
+
+    #[test]
+    fn the_lowest_failure_is_the_checkpoint() {
+        let source = source(r#", "FunctionResponseTypes": ["ReportBatchItemFailures"]"#);
+        let answer = br#"{"batchItemFailures":[{"itemIdentifier":"3"},{"itemIdentifier":"1"}]}"#;
+        assert_eq!(Outcome::of(&source, Some(answer), &records(5)), Outcome::FailedFrom(1));
+        assert_eq!(Outcome::of(&source, Some(b"null"), &records(5)), Outcome::Done);
+        assert_eq!(Outcome::of(&source, None, &records(5)), Outcome::FailedFrom(0));
+    }
 }

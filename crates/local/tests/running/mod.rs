@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use domain::account::{Account, State};
 use event_store::{Commit, Consistency, EventStore, StreamId, load};
 use event_store_dynamodb::DynamoDbStore;
@@ -152,12 +153,35 @@ impl Local {
         id
     }
 
+    /// How clients find one of the emulated services, as the program prints it.
+    fn service(&self, name: &str) -> aws_config::SdkConfig {
+        let url = self.find(|line| line.trim().strip_prefix(name).map(|url| url.trim().to_owned())).unwrap();
+        local::services::sdk_config(&url)
+    }
+
     /// The log itself, read from the emulated DynamoDB.
     pub(crate) fn store(&self) -> DynamoDbStore {
-        let url =
-            self.find(|line| line.trim().strip_prefix("DynamoDB ").map(|url| url.trim().to_owned())).unwrap();
-        let client = aws_sdk_dynamodb::Client::new(&local::services::sdk_config(&url));
+        let client = aws_sdk_dynamodb::Client::new(&self.service("DynamoDB "));
         DynamoDbStore::new(client, testing::table("CommitsTable"))
+    }
+
+    /// Puts something into the log that is no commit.
+    pub(crate) async fn damage(&self, stream: &str) {
+        let client = aws_sdk_dynamodb::Client::new(&self.service("DynamoDB "));
+        let put = client.put_item().table_name(testing::table("CommitsTable"));
+        let put = put
+            .item("stream", AttributeValue::S(stream.into()))
+            .item("version", AttributeValue::N("1".into()));
+        put.send().await.unwrap();
+    }
+
+    /// What is in the fanout's dead-letter queue, if anything is.
+    pub(crate) async fn dead_letter(&self) -> Option<Value> {
+        let client = aws_sdk_sqs::Client::new(&self.service("SQS "));
+        let name = testing::table("FanoutDeadLetterQueue");
+        let url = client.get_queue_url().queue_name(name).send().await.unwrap().queue_url.unwrap();
+        let received = client.receive_message().queue_url(url).send().await.unwrap();
+        serde_json::from_str(received.messages?.first()?.body()?).ok()
     }
 
     pub(crate) async fn log(&self, id: &str) -> Vec<Commit> {

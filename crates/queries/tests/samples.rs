@@ -1,0 +1,94 @@
+//! The sample events are requests that the queries answer, from real tables.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use std::{process::Command, time::Duration};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use aws_sdk_dynamodb::Client;
+use domain::account::{Account, Status};
+use http::StatusCode;
+use lambda_kit::{
+    http::{Problem, Response, Routes},
+    queries::Patience,
+};
+use local::testing;
+use queries::account::AccountQueries;
+use read_models::{balances, transactions};
+use read_models_dynamodb::ReadTable;
+use serde_json::{Value, json};
+
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+async fn queries() -> AccountQueries {
+    let dynamodb = testing::dynamodb(&["BalancesTable", "TransactionsTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let balances = ReadTable::new(client.clone(), testing::table("BalancesTable"));
+    let transactions = ReadTable::new(client, testing::table("TransactionsTable"));
+    let initial = <Account as decider::Aggregate>::initial();
+    let state =
+        domain::account::State { status: Status::Open, owner: "Ada".into(), total_balance: 7, ..initial };
+    balances.put_newer(&balances::row(ID, 1, state), 1).await.unwrap();
+    let row = transactions::Row {
+        account_id: ID.into(),
+        entry: "1".into(),
+        version: 1,
+        kind: transactions::Kind::Credit,
+        amount: 7,
+        balance: 7,
+        reference: None,
+        booked_on: jiff::civil::date(2026, 11, 21),
+        at: jiff::Timestamp::UNIX_EPOCH,
+    };
+    transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &[row]).await.unwrap();
+    AccountQueries::new(balances, transactions, Patience::new(Duration::from_millis(60)))
+}
+
+fn sample(name: &str) -> Value {
+    let path = format!("{}/../../events/account-queries/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+async fn ask(event: Value) -> Result<Response, Problem> {
+    let request: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+    queries().await.handle(&request.into()).await
+}
+
+#[tokio::test]
+async fn the_samples_are_answered() {
+    let account = ask(sample("account")).await.unwrap();
+    assert_eq!((account.status, &account.body.unwrap()["totalBalance"]), (StatusCode::OK, &json!(7)));
+    let transactions = ask(sample("transactions")).await.unwrap().body.unwrap();
+    assert_eq!(transactions["transactions"][0]["amount"], 7);
+    let accounts = ask(sample("accounts-of-owner")).await.unwrap().body.unwrap();
+    assert_eq!(accounts["accounts"][0]["accountId"], ID);
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
+    for name in ["account", "transactions"] {
+        let mut event = sample(name);
+        event["rawQueryString"] = json!("minVersion=1");
+        assert_eq!(ask(event.clone()).await.unwrap().status, StatusCode::OK);
+        event["rawQueryString"] = json!("minVersion=2");
+        let problem = ask(event).await.unwrap_err();
+        assert_eq!((problem.status, problem.code), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+        assert_eq!(problem.version, Some(1));
+    }
+}
+
+#[test]
+fn a_function_without_its_configuration_names_the_variable_and_ends() {
+    let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
+        .env_clear()
+        .env("BALANCES_TABLE", "b")
+        .env("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:1")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let line: Value =
+        serde_json::from_slice(output.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+    assert_eq!(line["level"], "ERROR");
+    assert_eq!(line["error"], "the environment variable TRANSACTIONS_TABLE is not set");
+    assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
+}
