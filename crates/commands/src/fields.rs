@@ -36,7 +36,7 @@ impl<const MAX: usize> TryFrom<Value> for Text<MAX> {
     fn try_from(value: Value) -> Result<Self, String> {
         let clean = |text: &&str| {
             (1..=MAX).contains(&text.chars().count())
-                && !text.chars().any(char::is_control)
+                && !text.chars().any(|c| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
                 && text.trim() == *text
         };
         value.as_str().filter(clean).map(|text| Self(text.to_owned())).ok_or_else(|| {

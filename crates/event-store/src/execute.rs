@@ -178,7 +178,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     cache.put(stream, &loaded);
                     if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
                         // Our own append, whose reply was lost (rule 4); or another command under our id.
-                        return if winner.events == attempt.commit.events {
+                        return if attempt.is(&winner) {
                             Ok(Outcome::Committed(attempt.after))
                         } else {
                             Err(ExecuteError::CommandIdReused)
@@ -244,6 +244,13 @@ struct Attempt<A: Aggregate> {
     after: Loaded<A>,
 }
 
+impl<A: Aggregate> Attempt<A> {
+    /// Whether the stored commit is this one.
+    fn is(&self, stored: &Commit) -> bool {
+        stored.command == self.commit.command && stored.events == self.commit.events
+    }
+}
+
 async fn append<A: Aggregate>(
     store: &impl EventStore,
     execution: &Execution<'_, A>,
@@ -268,12 +275,11 @@ async fn append<A: Aggregate>(
         Err(AppendError::RequestTaken) => Ok(Appended::RequestTaken),
         Err(AppendError::Busy) => Ok(Appended::Busy),
         Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
-        Err(AppendError::Store(error @ StoreError::Unavailable(_))) => {
-            // It may have been stored all the same: look, before the client is told to try again.
+        Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled))) => {
+            // It may have been stored all the same, by a try before the last one: look, before the client is told to
+            // try again. The events are compared too: under a client's key, another request has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
-                Ok(Some(stored)) if stored.command == attempt.commit.command => {
-                    Ok(Appended::Stored(attempt.after))
-                }
+                Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
                 Ok(_) | Err(_) => Err(error.into()),
             }
         }

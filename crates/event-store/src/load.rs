@@ -130,6 +130,7 @@ pub async fn history<A: Aggregate>(
 ) -> Result<History<A>, LoadError> {
     let known = known.unwrap_or_else(Loaded::nothing);
     let mut newest_first: Vec<Commit> = Vec::new();
+    let mut consistency = consistency;
     let mut range = Range {
         after: known.version,
         up_to,
@@ -150,8 +151,10 @@ pub async fn history<A: Aggregate>(
         if let Some(oldest) = newest_first.last() {
             range.up_to = oldest.version - 1;
         }
-        // A state is missing where the policy promised one: read on in the largest pages there are.
+        // A state is missing where the policy promised one: read on in the largest pages there are, and strongly, because
+        // a replica that lags behind the one before would show a hole where there is none.
         range.limit = None;
+        consistency = Consistency::Strong;
     };
     newest_first.reverse();
     Ok(History { base, commits: newest_first })

@@ -2,26 +2,23 @@
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
-use decider::{Aggregate, DecodeError, RecordedState, Visitor, encode_state};
-use event_store::{Commit, EventStore, LoadError, states};
+use decider::{Aggregate, RecordedState, Visitor, encode_state};
+use event_store::{Commit, EventStore, LoadError, StoreError, states};
 use futures::{FutureExt, future::LocalBoxFuture};
 
 /// Knows the fold of every aggregate of the domain by its category.
 pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
 
 type StatesOf<S> =
-    for<'a> fn(&'a S, Vec<&'a Commit>) -> LocalBoxFuture<'a, Result<Vec<RecordedState>, AttachError>>;
+    for<'a> fn(&'a S, &'a [&'a Commit]) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
 
-/// Why a commit has no state to go along.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AttachError {
-    /// No aggregate has this category.
-    #[error("no aggregate has the category {0:?}")]
-    UnknownCategory(String),
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    #[error(transparent)]
-    Encode(#[from] DecodeError),
+/// A commit has no state to go along.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The log could not be read; it may be next time.
+    Now,
+    /// It never will have one, and why.
+    Never(String),
 }
 
 impl<S: EventStore> Attach<S> {
@@ -39,27 +36,50 @@ impl<S: EventStore> Attach<S> {
         Self(collect.0)
     }
 
-    /// The states after these commits of one stream, in ascending order.
+    /// The state after each of these commits of one stream, given in ascending order.
     pub(crate) async fn states(
         &self,
         store: &S,
         commits: &[(usize, &Commit)],
-    ) -> Result<Vec<RecordedState>, AttachError> {
+    ) -> Vec<Result<RecordedState, Missing>> {
         let commits: Vec<_> = commits.iter().map(|(_, commit)| *commit).collect();
-        let Some(first) = commits.first() else { return Ok(Vec::new()) };
-        match self.0.get(first.stream.category()) {
-            Some(states) => states(store, commits).await,
-            None => Err(AttachError::UnknownCategory(first.stream.category().to_owned())),
+        let category = commits.first().map(|commit| commit.stream.category()).unwrap_or_default();
+        match self.0.get(category) {
+            Some(states) => states(store, &commits).await,
+            None => {
+                let reason = format!("no aggregate has the category {category:?}");
+                commits.iter().map(|_| Err(Missing::Never(reason.clone()))).collect()
+            }
         }
     }
 }
 
 async fn recorded_states<A: Aggregate>(
     store: &impl EventStore,
-    commits: Vec<&Commit>,
-) -> Result<Vec<RecordedState>, AttachError> {
-    let states = states::<A>(store, &commits).await?;
-    Ok(states.iter().map(encode_state::<A>).collect::<Result<_, _>>()?)
+    commits: &[&Commit],
+) -> Vec<Result<RecordedState, Missing>> {
+    // A state goes along as it is, from a newer writer too, whom a fanout that is not yet replaced must not second-guess;
+    // only an older one is folded again.
+    let embedded = |commit: &Commit| commit.state.clone().filter(|state| state.schema >= A::STATE_SCHEMA);
+    let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
+    let folded = states::<A>(store, &wanting).await.map_err(|error| match &error {
+        LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_)) => {
+            tracing::error!(%error, "a state could not be loaded");
+            Missing::Now
+        }
+        LoadError::Store(StoreError::Corrupt { .. }) | LoadError::Decode { .. } => {
+            Missing::Never(error.to_string())
+        }
+    });
+    let mut folded = folded.map(Vec::into_iter);
+    let mut next = || match &mut folded {
+        Ok(states) => match states.next() {
+            Some(state) => encode_state::<A>(&state).map_err(|error| Missing::Never(error.to_string())),
+            None => Err(Missing::Now),
+        },
+        Err(missing) => Err(missing.clone()),
+    };
+    commits.iter().map(|commit| embedded(commit).map_or_else(&mut next, Ok)).collect()
 }
 
 impl<S> fmt::Debug for Attach<S> {

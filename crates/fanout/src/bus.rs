@@ -7,8 +7,8 @@ use lambda_kit::wire::{Aggregate, BusEntry, Event};
 use serde_json::value::RawValue;
 
 use crate::{
-    Failed,
-    send::{calls, describe, send_all},
+    Sent,
+    send::{Refusal, all_refused, calls, describe, send_all},
 };
 
 /// An event bus.
@@ -71,32 +71,47 @@ impl Bus {
     }
 
     /// Puts the entries on the bus. Each comes with the index of its record.
-    pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> Failed {
-        let mut failed = Failed::default();
+    pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> Sent {
+        let mut sent = Sent::default();
         for call in calls(&entries, self.max_bytes, |(_, entry)| size(entry)) {
             let left = send_all(call, async |entries| self.put(entries).await).await;
-            left.iter().for_each(|(index, _)| failed.note(*index));
+            sent.take(left.into_iter().map(|((index, _), refusal)| (index, refusal)));
         }
-        failed
+        sent
     }
 
-    async fn put(&self, entries: &[(usize, PutEventsRequestEntry)]) -> Vec<usize> {
+    async fn put(&self, entries: &[(usize, PutEventsRequestEntry)]) -> Vec<(usize, Refusal)> {
         let batch = entries.iter().map(|(_, entry)| entry.clone()).collect();
         match self.client.put_events().set_entries(Some(batch)).send().await {
             Ok(answer) => {
                 let results = answer.entries();
+                let code = |place: usize| {
+                    results.get(place).and_then(|result| result.error_code()).unwrap_or_default()
+                };
                 let failed: Vec<_> = (0..entries.len())
                     .filter(|place| results.get(*place).is_none_or(|result| result.event_id().is_none()))
+                    .map(|place| match code(place) {
+                        permanent @ ("MalformedDetail"
+                        | "InvalidArgument"
+                        | "NotAuthorizedForDetailTypeException"
+                        | "NotAuthorizedForSourceException") => {
+                            (place, Refusal::Permanent(permanent.to_owned()))
+                        }
+                        _ => (place, Refusal::Transient),
+                    })
                     .collect();
-                if let Some(place) = failed.first() {
-                    let code = results.get(*place).and_then(|result| result.error_code()).unwrap_or_default();
-                    tracing::warn!(failed = failed.len(), code, "entries were not put on the bus");
+                if let Some((place, _)) = failed.first() {
+                    tracing::warn!(
+                        failed = failed.len(),
+                        code = code(*place),
+                        "entries were not put on the bus"
+                    );
                 }
                 failed
             }
             Err(error) => {
                 tracing::warn!(error = describe(&error), "the bus did not take a call");
-                (0..entries.len()).collect()
+                all_refused(entries.len())
             }
         }
     }

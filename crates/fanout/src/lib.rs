@@ -13,14 +13,18 @@ use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
-use event_store::{Commit, LoadError, StreamId};
+use event_store::{Commit, StreamId};
 use event_store_dynamodb::DynamoDbStore;
 use lambda_kit::{
     Error, config,
     stream::{Handler, Record},
 };
 
-use crate::{attach::Attach, bus::Bus, queues::Queues};
+use crate::{
+    attach::{Attach, Missing},
+    bus::Bus,
+    queues::Queues,
+};
 
 /// The lower of the limits that EventBridge and SQS had and have: 256 KB.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
@@ -141,9 +145,20 @@ impl Handler for Fanout {
             }
         }
 
-        let (entries, queued) = tokio::join!(self.entries(records, &commits), self.queues.send(&commits));
-        failed.merge(queued);
-        failed.merge(entries);
+        let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits));
+        for sent in [entries, queued] {
+            failed.merge(sent.failed);
+            for (index, reason) in sent.set_aside {
+                let Some((_, commit)) = commits.iter().find(|(place, _)| *place == index) else { continue };
+                let sequence_number = &records[index].sequence_number;
+                tracing::error!(stream = %commit.stream, version = commit.version, reason, "a commit was set aside");
+                let letter =
+                    DeadLetter { reason, stream: &commit.stream, version: commit.version, sequence_number };
+                if !self.dead_letter(&letter).await {
+                    failed.note(index);
+                }
+            }
+        }
 
         for (index, commit) in &commits {
             let outcome = if failed.covers(*index) { "failed" } else { "passed on" };
@@ -156,59 +171,55 @@ impl Handler for Fanout {
 
 impl Fanout {
     /// Puts one entry per event on the bus.
-    async fn entries(&self, records: &[Record], commits: &[(usize, &Commit)]) -> Failed {
-        let mut failed = Failed::default();
+    async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
+        let mut sent = Sent::default();
         let mut entries = Vec::new();
         let mut streams: HashMap<&StreamId, Vec<(usize, &Commit)>> = HashMap::new();
         for (index, commit) in commits {
             streams.entry(&commit.stream).or_default().push((*index, commit));
         }
-        for (stream, mut commits) in streams {
+        for mut commits in streams.into_values() {
             // A stream's records may arrive swapped (rule 7), and the same one twice.
             commits.sort_by_key(|(_, commit)| commit.version);
-            match self.attach.states(&self.store, &commits).await {
-                Ok(states) => {
-                    for ((index, commit), state) in commits.iter().zip(states) {
-                        match self.bus.entries(commit, &state) {
-                            Ok(made) => entries.extend(made.into_iter().map(|entry| (*index, entry))),
-                            Err(reason) => self.set_aside(&mut failed, records, *index, commit, reason).await,
-                        }
-                    }
-                }
-                Err(attach::AttachError::Load(LoadError::Store(error))) => {
-                    tracing::error!(%stream, %error, "a state could not be loaded");
-                    commits.iter().for_each(|(index, _)| failed.note(*index));
-                }
-                Err(error) => {
-                    for (index, commit) in commits {
-                        self.set_aside(&mut failed, records, index, commit, error.to_string()).await;
-                    }
+            let states = self.attach.states(&self.store, &commits).await;
+            for ((index, commit), state) in commits.into_iter().zip(states) {
+                match state.and_then(|state| self.bus.entries(commit, &state).map_err(Missing::Never)) {
+                    Ok(made) => entries.extend(made.into_iter().map(|entry| (index, entry))),
+                    Err(Missing::Now) => sent.failed.note(index),
+                    Err(Missing::Never(reason)) => sent.set_aside.push((index, reason)),
                 }
             }
         }
         entries.sort_by_key(|(index, _)| *index);
-        failed.merge(self.bus.send(entries).await);
-        failed
+        sent.merge(self.bus.send(entries).await);
+        sent
+    }
+}
+
+/// What became of the commits of a batch on one of the ways.
+#[derive(Debug, Default)]
+struct Sent {
+    failed: Failed,
+    /// Records that will never be passed on this way, and why.
+    set_aside: Vec<(usize, String)>,
+}
+
+impl Sent {
+    /// Takes what is left of a call.
+    fn take(&mut self, left: impl IntoIterator<Item = (usize, send::Refusal)>) {
+        for (index, refusal) in left {
+            match refusal {
+                send::Refusal::Transient => self.failed.note(index),
+                send::Refusal::Permanent(code) => {
+                    self.set_aside.push((index, format!("it was refused: {code}")))
+                }
+            }
+        }
     }
 
-    async fn set_aside(
-        &self,
-        failed: &mut Failed,
-        records: &[Record],
-        index: usize,
-        commit: &Commit,
-        reason: String,
-    ) {
-        tracing::error!(stream = %commit.stream, version = commit.version, reason, "a commit was not put on the bus");
-        let letter = DeadLetter {
-            reason,
-            stream: &commit.stream,
-            version: commit.version,
-            sequence_number: &records[index].sequence_number,
-        };
-        if !self.dead_letter(&letter).await {
-            failed.note(index);
-        }
+    fn merge(&mut self, other: Self) {
+        self.failed.merge(other.failed);
+        self.set_aside.extend(other.set_aside);
     }
 }
 

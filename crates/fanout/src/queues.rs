@@ -8,8 +8,8 @@ use lambda_kit::wire::{Message, Reference};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Failed,
-    send::{calls, describe, send_all},
+    Sent,
+    send::{Refusal, all_refused, calls, describe, send_all},
 };
 
 /// What SQS allows for the ids of groups and for deduplication, in characters.
@@ -43,37 +43,39 @@ impl Queues {
     }
 
     /// Sends the commits to every queue that wants their category.
-    pub(crate) async fn send(&self, commits: &[(usize, &Commit)]) -> Failed {
-        let sent = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
+    pub(crate) async fn send(&self, commits: &[(usize, &Commit)]) -> Sent {
+        let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
             let wanted =
                 |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
             let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
             self.send_to(url, commits)
         }));
-        let mut failed = Failed::default();
-        sent.await.into_iter().for_each(|queue| failed.merge(queue));
-        failed
+        let mut sent = Sent::default();
+        queues.await.into_iter().for_each(|queue| sent.merge(queue));
+        sent
     }
 
-    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>) -> Failed {
-        let mut failed = Failed::default();
+    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>) -> Sent {
+        let mut sent = Sent::default();
         for turn in turns(commits) {
+            if sent.failed.first.is_some() {
+                // Nothing may overtake in a group (rule 10): later turns wait, and come again with what failed.
+                turn.iter().for_each(|(index, _)| sent.failed.note(*index));
+                continue;
+            }
             let messages: Vec<_> = turn.iter().map(|(index, commit)| self.message(*index, commit)).collect();
             for call in calls(&messages, self.max_bytes, |message| message.body.len()) {
                 let left = send_all(call, async |messages| self.send_batch(url, messages).await).await;
-                left.iter().for_each(|message| failed.note(message.index));
-            }
-            if failed.first.is_some() {
-                // Nothing may overtake in a group (rule 10): the turns that follow come again with what failed.
-                break;
+                sent.take(left.into_iter().map(|(message, refusal)| (message.index, refusal)));
             }
         }
-        failed
+        sent
     }
 
     fn message(&self, index: usize, commit: &Commit) -> Outgoing {
         let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
-        let mut body = serde_json::to_string(&whole).unwrap_or_default();
+        let mut body =
+            serde_json::to_string(&whole).map(|body| within_sqs_alphabet(&body)).unwrap_or_default();
         if body.is_empty() || body.len() > self.max_bytes {
             let reference = Reference { stream: commit.stream.clone(), version: commit.version };
             body = serde_json::to_string(&reference).unwrap_or_default();
@@ -86,7 +88,7 @@ impl Queues {
         }
     }
 
-    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<usize> {
+    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<(usize, Refusal)> {
         let mut batch = self.client.send_message_batch().queue_url(url);
         for (place, message) in messages.iter().enumerate() {
             let entry = SendMessageBatchRequestEntry::builder()
@@ -99,15 +101,22 @@ impl Queues {
                 Ok(entry) => batch = batch.entries(entry),
                 Err(error) => {
                     tracing::error!(%error, "a message could not be built");
-                    return (0..messages.len()).collect();
+                    return all_refused(messages.len());
                 }
             }
         }
         match batch.send().await {
             Ok(answer) => {
                 let taken: Vec<_> = answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
-                let failed: Vec<_> =
-                    (0..messages.len()).filter(|place| !taken.contains(&place.to_string())).collect();
+                let refusal = |place: usize| {
+                    let entry = answer.failed().iter().find(|entry| entry.id() == place.to_string());
+                    match entry {
+                        Some(entry) if entry.sender_fault() => Refusal::Permanent(entry.code().to_owned()),
+                        Some(_) | None => Refusal::Transient,
+                    }
+                };
+                let missing = (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
+                let failed: Vec<_> = missing.map(|place| (place, refusal(place))).collect();
                 if !failed.is_empty() {
                     let code = answer.failed().first().map_or("", |entry| entry.code());
                     tracing::warn!(failed = failed.len(), code, "messages were not taken");
@@ -116,7 +125,7 @@ impl Queues {
             }
             Err(error) => {
                 tracing::warn!(error = describe(&error), "the queue did not take a call");
-                (0..messages.len()).collect()
+                all_refused(messages.len())
             }
         }
     }
@@ -146,4 +155,10 @@ fn within_limit(id: String) -> String {
         return id;
     }
     Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// SQS refuses two characters that JSON text may hold as they are; escaped, they are the same to every reader.
+/// Source: the API reference of SendMessage, "A message can include only XML, JSON, and unformatted text".
+fn within_sqs_alphabet(json: &str) -> String {
+    json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
 }

@@ -8,15 +8,29 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 /// How often entries that failed are sent again before their record is reported (rule 11).
 const MAX_RESENDS: usize = 4;
 
+/// Why an entry was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It may be taken next time.
+    Transient,
+    /// It never will be; the service's code for why.
+    Permanent(String),
+}
+
+/// A call that failed as a whole is one in which every entry did.
+pub(crate) fn all_refused(entries: usize) -> Vec<(usize, Refusal)> {
+    (0..entries).map(|place| (place, Refusal::Transient)).collect()
+}
+
 /// Sends a batch, and then those of its entries that failed, a bounded number of times. Returns the entries that are
-/// left.
+/// left, those that will never be taken among them.
 ///
-/// `call` makes one call and returns the places in its argument of the entries that failed; a call that fails as a
-/// whole is one in which all of them did.
+/// `call` makes one call and returns the places in its argument of the entries that failed.
 pub(crate) async fn send_all<T: Clone>(
     mut entries: Vec<T>,
-    call: impl AsyncFn(&[T]) -> Vec<usize>,
-) -> Vec<T> {
+    call: impl AsyncFn(&[T]) -> Vec<(usize, Refusal)>,
+) -> Vec<(T, Refusal)> {
+    let mut left = Vec::new();
     let mut delays = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(20))
         .with_max_delay(Duration::from_millis(500))
@@ -24,14 +38,21 @@ pub(crate) async fn send_all<T: Clone>(
         .with_jitter()
         .build();
     loop {
-        let failed = call(&entries).await;
-        entries = failed.into_iter().filter_map(|place| entries.get(place).cloned()).collect();
-        if entries.is_empty() {
-            return entries;
+        let mut again = Vec::new();
+        for (place, refusal) in call(&entries).await {
+            let Some(entry) = entries.get(place).cloned() else { continue };
+            match refusal {
+                Refusal::Transient => again.push(entry),
+                Refusal::Permanent(_) => left.push((entry, refusal)),
+            }
         }
-        match delays.next() {
+        entries = again;
+        match delays.next().filter(|_| !entries.is_empty()) {
             Some(delay) => tokio::time::sleep(delay).await,
-            None => return entries,
+            None => {
+                left.extend(entries.into_iter().map(|entry| (entry, Refusal::Transient)));
+                return left;
+            }
         }
     }
 }
@@ -90,11 +111,14 @@ mod tests {
             let left = block_on(send_all((0..10_usize).collect(), async |entries: &[usize]| {
                 sent.borrow_mut().push(entries.to_vec());
                 match sent.borrow().len() {
-                    1 => (0..10).filter(|place| mask & (1 << place) != 0).collect(),
+                    1 => (0..10)
+                        .filter(|place| mask & (1 << place) != 0)
+                        .map(|place| (place, Refusal::Transient))
+                        .collect(),
                     _ => Vec::new(),
                 }
             }));
-            assert_eq!(left, [0; 0]);
+            assert_eq!(left, []);
             let failed: Vec<_> = (0..10).filter(|place| mask & (1 << place) != 0).collect();
             let expected =
                 if failed.is_empty() { vec![(0..10).collect()] } else { vec![(0..10).collect(), failed] };
@@ -107,9 +131,13 @@ mod tests {
         let calls = RefCell::new(0);
         let left = block_on(send_all(vec!['a', 'b', 'c'], async |entries: &[char]| {
             *calls.borrow_mut() += 1;
-            entries.iter().enumerate().filter(|(_, entry)| **entry != 'b').map(|(place, _)| place).collect()
+            let place = |entry: char| entries.iter().position(|other| *other == entry);
+            let kept = place('a').map(|place| (place, Refusal::Transient));
+            let never = place('c').map(|place| (place, Refusal::Permanent("no".into())));
+            kept.into_iter().chain(never).collect()
         }));
-        assert_eq!((left, calls.into_inner()), (vec!['a', 'c'], 1 + MAX_RESENDS));
+        assert_eq!(left, [('c', Refusal::Permanent("no".into())), ('a', Refusal::Transient)]);
+        assert_eq!(calls.into_inner(), 1 + MAX_RESENDS);
     }
 
     proptest! {

@@ -74,7 +74,11 @@ async fn aws(
         "SendMessageBatch" => {
             let (mut successful, mut failed) = (Vec::new(), Vec::new());
             for entry in body["Entries"].as_array().unwrap() {
-                if taken.refuses(entry["MessageBody"].as_str().unwrap()) {
+                let body = entry["MessageBody"].as_str().unwrap();
+                if body.contains(['\u{fffe}', '\u{ffff}']) || body.contains("never") {
+                    let code = "InvalidMessageContents";
+                    failed.push(json!({ "Id": entry["Id"], "Code": code, "SenderFault": true }));
+                } else if taken.refuses(body) {
                     failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
                 } else {
                     successful.push(json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }));
@@ -311,6 +315,56 @@ async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported(
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
     let first: Vec<_> = world.queued().into_iter().filter(|(stream, _)| stream == "account-0001").collect();
     assert_eq!(first, [("account-0001".to_owned(), 1)]);
+}
+
+/// The second commit of a stream waits for a record that comes after it in the batch: it has to come again too.
+#[tokio::test]
+async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
+    let world = World::new().await;
+    let commits: Vec<_> =
+        history(&stream(1), 2, true).into_iter().chain(history(&stream(2), 1, true)).collect();
+    world.refuse("\"stream\":\"account-0002\",\"version\":1,\"events\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
+    assert_eq!(world.queued(), [("account-0001".to_owned(), 1)]);
+}
+
+#[tokio::test]
+async fn what_a_queue_will_never_take_is_set_aside_and_the_rest_goes_on() {
+    let world = World::new().await;
+    let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+    commits[1].command = "never".into();
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let taken = world.taken();
+    assert_eq!((taken.messages.len(), taken.entries.len(), taken.dead_letters.len()), (2, 3, 1));
+    assert_eq!(taken.dead_letters[0]["stream"], "account-0002");
+    assert_eq!(taken.dead_letters[0]["reason"], "it was refused: InvalidMessageContents");
+}
+
+#[tokio::test]
+async fn characters_that_sqs_refuses_are_escaped() {
+    let world = World::new().await;
+    let mut commit = history(&stream(1), 1, true).remove(0);
+    commit.events[0].data =
+        "{\"owner\":\"a\u{ffff}b\u{fffe}\",\"currency\":\"EUR\",\"bookedOn\":\"2026-11-21\"}".into();
+    assert_eq!(world.fanout.handle(&batch([commit.clone()])).await, None);
+    let taken = world.taken();
+    let body = taken.messages[0]["MessageBody"].as_str().unwrap();
+    let received: Commit = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        received.events.iter().map(|event| decider::decode::<Account>(event).unwrap()).collect::<Vec<_>>(),
+        commit.events.iter().map(|event| decider::decode::<Account>(event).unwrap()).collect::<Vec<_>>(),
+    );
+}
+
+/// During a deployment, new writers feed an old fanout: their states go along as they are.
+#[tokio::test]
+async fn a_state_of_a_newer_writer_goes_along_as_it_is() {
+    let world = World::new().await;
+    let mut commit = history(&stream(1), 1, true).remove(0);
+    commit.state = Some(decider::RecordedState { schema: 99, data: r#"{"shape":"new"}"#.into() });
+    assert_eq!(world.fanout.handle(&batch([commit])).await, None);
+    let detail: Value = serde_json::from_str(world.taken().entries[0]["Detail"].as_str().unwrap()).unwrap();
+    assert_eq!((&detail["aggregateSchema"], &detail["aggregate"]["shape"]), (&json!(99), &json!("new")));
 }
 
 #[tokio::test]

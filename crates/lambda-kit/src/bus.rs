@@ -32,6 +32,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
     start(
         async || {
             let table = ReadTable::new(dynamodb().await, config::text(table)?);
+            table.connect("connect").await;
             Ok(StateProjector::<A, Row> { table, row, aggregate: PhantomData })
         },
         |projector: Arc<StateProjector<A, Row>>,

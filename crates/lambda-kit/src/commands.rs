@@ -1,6 +1,6 @@
 //! The runner of command functions: from a request to a commit, and to the answer.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, time::Duration};
 
 use decider::{Aggregate, Context, Rejection, RejectionKind};
 use event_store::{
@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
@@ -23,6 +24,10 @@ use crate::{
 
 /// Streams that a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
+
+/// How long a command may take, with all its repairs: less than the function's timeout, so that the client gets an
+/// answer (rule 11). What it appended by then is in the log; with an Idempotency-Key, asking again finds it.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// What a request asks of an aggregate, and how the success is answered.
 #[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
@@ -101,7 +106,10 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
                 answer: &answer,
             }),
         };
-        let outcome = execute(&self.store, &self.cache, &execution).await;
+        let Ok(outcome) = timeout(PATIENCE, execute(&self.store, &self.cache, &execution)).await else {
+            tracing::error!(stream = %routed.stream, outcome = "timed out", "command");
+            return Err(Problem::unavailable());
+        };
         log(&routed.stream, &outcome);
         match outcome {
             Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => {
@@ -171,7 +179,7 @@ fn repeated(answer: &str) -> Result<Response, Problem> {
 }
 
 fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondition>, Problem> {
-    match request.header(header::IF_MATCH) {
+    match request.header("If-Match")? {
         Some(tags) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
         None if required => {
             let detail = "send If-Match with the ETag that you know";
@@ -183,7 +191,7 @@ fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondi
 }
 
 fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
-    let Some(key) = request.header("idempotency-key") else { return Ok(None) };
+    let Some(key) = request.header("Idempotency-Key")? else { return Ok(None) };
     if (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
         Ok(Some(key))
     } else {
@@ -191,9 +199,10 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// Two callers may choose the same key: it is theirs only together with who they are.
+/// Two callers may choose the same key: it is theirs only together with who they are. A key has no spaces, so the first
+/// one ends it, and no two pairs give one text.
 fn scoped(key: &str, actor: Option<&str>) -> String {
-    format!("{}/{key}", actor.unwrap_or_default())
+    format!("{key} {}", actor.unwrap_or("anonymous"))
 }
 
 /// Tells two requests with the same key apart: by route, path and body. The body counts as JSON, so that white space

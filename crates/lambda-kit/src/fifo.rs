@@ -17,6 +17,9 @@ use crate::{
     wire::{Message, Reference},
 };
 
+/// Commits that are read at once to repair a gap: bounds the memory that it takes (rule 11).
+const REPAIR_WINDOW: u64 = 50;
+
 /// The rows that a commit adds.
 pub type RowsOf<Row> = fn(&Commit) -> Result<Vec<Row>, DecodeError>;
 
@@ -36,7 +39,9 @@ pub async fn run<Row: Serialize + 'static>(
             let table = config::text(table)?;
             let client = dynamodb().await;
             let store = store(client.clone()).await?;
-            Ok(LogProjector { store, table: ReadTable::new(client, table), keys, rows })
+            let table = ReadTable::new(client, table);
+            table.connect(keys.partition).await;
+            Ok(LogProjector { store, table, keys, rows })
         },
         |projector: Arc<LogProjector<DynamoDbStore, Row>>,
          event: SqsEvent|
@@ -161,29 +166,34 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
         Ok(())
     }
 
-    /// Applies everything after the position up to the version, from the log (rule 7).
-    async fn repair(&self, stream: &StreamId, position: u64, version: u64) -> Result<(), ApplyError> {
-        let mut missing = Vec::new();
-        let mut range = Range { after: position, up_to: version, limit: None };
-        loop {
-            let page = self.store.read(stream, range, Consistency::Strong).await?;
-            missing.extend(page.commits);
-            match missing.last() {
-                Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
-                Some(_) | None => break,
+    /// Applies everything after the position up to the version, from the log (rule 7), window by window: a gap may be
+    /// a whole history, as for a projector that is new. What is applied stays applied if the time runs out.
+    async fn repair(&self, stream: &StreamId, mut position: u64, version: u64) -> Result<(), ApplyError> {
+        while position < version {
+            let window = position.saturating_add(REPAIR_WINDOW).min(version);
+            let mut missing = Vec::new();
+            let mut range = Range { after: position, up_to: window, limit: None };
+            loop {
+                let page = self.store.read(stream, range, Consistency::Strong).await?;
+                missing.extend(page.commits);
+                match missing.last() {
+                    Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
+                    Some(_) | None => break,
+                }
             }
-        }
-        for commit in missing.iter().rev() {
-            // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none that
-            // could be repaired.
-            if let (Verdict::Gap, position) = self.apply(commit).await? {
-                return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+            if missing.first().is_none_or(|newest| newest.version != window) {
+                return Err(ApplyError::Missing { stream: stream.clone(), version: window });
             }
+            for commit in missing.iter().rev() {
+                // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none
+                // that could be repaired.
+                if let (Verdict::Gap, position) = self.apply(commit).await? {
+                    return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+                }
+            }
+            position = window;
         }
-        match missing.first() {
-            Some(newest) if newest.version == version => Ok(()),
-            Some(_) | None => Err(ApplyError::Missing { stream: stream.clone(), version }),
-        }
+        Ok(())
     }
 
     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {

@@ -215,10 +215,14 @@ impl HttpRequest {
         }
     }
 
-    /// A header, if it is there and text.
-    #[must_use]
-    pub fn header(&self, name: impl header::AsHeaderName) -> Option<&str> {
-        self.0.headers.get(name).and_then(|value| value.to_str().ok())
+    /// A header, if it is there.
+    ///
+    /// # Errors
+    /// When it is there and no ASCII text. To ignore it would be to do what the client did not ask for: to carry out
+    /// twice what came with a key, or without a condition what came with one.
+    pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
+        let value = self.0.headers.get(name).map(HeaderValue::to_str).transpose();
+        value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
     }
 
     /// The body.
@@ -284,13 +288,14 @@ impl HttpRequest {
         let context = &self.0.request_context;
         // Only what is harmless in a log and an item is taken over from outside.
         let harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-        let given = self.header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
+        let header = |name| self.header(name).ok().flatten();
+        let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
         Meta {
             actor: self.actor(),
             correlation_id: given.or_else(|| context.request_id.clone()),
             causation_id: None,
             source_address: context.http.source_ip.clone(),
-            trace_id: self.header("x-amzn-trace-id").map(ToOwned::to_owned),
+            trace_id: header("x-amzn-trace-id").map(ToOwned::to_owned),
         }
     }
 }
@@ -411,6 +416,17 @@ mod tests {
         assert_eq!(request("").query("owner").unwrap().as_deref(), Some("Doe, John"));
         assert_eq!(request("").query("limit").unwrap_err().field.as_deref(), Some("limit"));
         assert_eq!(request("").query("cursor").unwrap(), None);
+    }
+
+    /// A key or a condition that cannot be read must not be passed over.
+    #[test]
+    fn a_header_that_is_no_ascii_text_is_refused() {
+        let mut event = serde_json::to_value(&request("").0).unwrap();
+        event["headers"] = json!({ "idempotency-key": "überweisung", "if-match": "\"3\"" });
+        let request: HttpRequest = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into();
+        assert_eq!(request.header("idempotency-key").unwrap_err().field.as_deref(), Some("idempotency-key"));
+        assert_eq!(request.header("if-match"), Ok(Some("\"3\"")));
+        assert_eq!(request.header("if-none-match"), Ok(None));
     }
 
     #[test]

@@ -73,18 +73,20 @@ impl Patience {
 }
 
 /// Answers with a representation of a version, or with `304` when the client has it (RFC 9110, 13.1.2).
-#[must_use]
-pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Response {
-    let known = match request.header(http::header::IF_NONE_MATCH) {
+///
+/// # Errors
+/// When If-None-Match cannot be read.
+pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Result<Response, Problem> {
+    let known = match request.header("If-None-Match")? {
         None => false,
         // If-None-Match compares weakly: W/"3" is "3" here.
         Some(tags) => versions_of(&tags.replace("W/", "")).is_none_or(|versions| versions.contains(&version)),
     };
     if known {
-        return Response { status: StatusCode::NOT_MODIFIED, headers: Vec::new(), body: None }
-            .with_version(version);
+        let not_modified = Response { status: StatusCode::NOT_MODIFIED, headers: Vec::new(), body: None };
+        return Ok(not_modified.with_version(version));
     }
-    Response::json(StatusCode::OK, body).with_version(version)
+    Ok(Response::json(StatusCode::OK, body).with_version(version))
 }
 
 /// The page size that the request asks for with `limit`.

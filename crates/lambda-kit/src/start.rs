@@ -71,8 +71,8 @@ pub async fn sdk_config() -> SdkConfig {
         .timeout_config(
             TimeoutConfig::builder()
                 .connect_timeout(Duration::from_secs(1))
-                .operation_attempt_timeout(Duration::from_millis(1_500))
-                .operation_timeout(Duration::from_secs(5))
+                .operation_attempt_timeout(Duration::from_millis(1_200))
+                .operation_timeout(Duration::from_secs(4))
                 .build(),
         )
         .load()

@@ -11,6 +11,9 @@ use read_models_dynamodb::{PageQuery, ReadTable};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+/// The longest owner that an account can have, in characters. A longer one is no key of the index.
+const MAX_OWNER: usize = 200;
+
 /// The read tables of accounts.
 #[derive(Debug)]
 pub struct AccountQueries {
@@ -56,7 +59,7 @@ impl AccountQueries {
         let id = id(request)?;
         let (version, row) = self.patience.read(request, async || self.balance(&id).await).await?;
         match row {
-            Some(row) => Ok(conditional(request, version, json!(row))),
+            Some(row) => conditional(request, version, json!(row)),
             None => Err(unknown_account()),
         }
     }
@@ -65,7 +68,7 @@ impl AccountQueries {
         let id = id(request)?;
         let stream = format!("{}-{id}", domain::account::CATEGORY);
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-        // The position first: the rows read after it show at least this version.
+        // The position first: the rows, read strongly after it, show at least this version.
         let position = async || Ok((self.transactions.position(&transactions::TABLE, &stream).await?, ()));
         let (version, ()) = self.patience.read(request, position).await?;
         if version == 0 {
@@ -81,12 +84,14 @@ impl AccountQueries {
         };
         let page = self.transactions.page::<transactions::Row>(&query).await.map_err(problem)?;
         let rows: Vec<_> = page.rows.iter().map(transaction).collect();
-        Ok(conditional(request, version, listed("transactions", json!(rows), page.cursor)))
+        conditional(request, version, listed("transactions", json!(rows), page.cursor))
     }
 
     async fn accounts_of_owner(&self, request: &HttpRequest) -> Result<Response, Problem> {
-        let owner = request.query("owner")?.filter(|owner| !owner.is_empty());
-        let owner = owner.ok_or_else(|| Problem::field("owner", "say whose accounts: ?owner=…"))?;
+        let owner = request.query("owner")?.filter(|owner| (1..=MAX_OWNER).contains(&owner.chars().count()));
+        let owner = owner.ok_or_else(|| {
+            Problem::field("owner", format!("say whose accounts: ?owner=… with 1 to {MAX_OWNER} characters"))
+        })?;
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
         let query = PageQuery {
             index: Some(balances::BY_OWNER),

@@ -22,11 +22,16 @@ pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableEr
     Ok(BASE64_URL_SAFE_NO_PAD.encode(json))
 }
 
+/// The longest sort key that DynamoDB has, in bytes.
+const MAX_SORT_KEY_BYTES: usize = 1024;
+
 pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidCursor> {
     let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     let rest: BTreeMap<String, String> = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
     // The keys of the query's index are all there is: its partition, its sort key.
-    if rest.keys().map(String::as_str).ne([query.sort]) || rest.values().any(String::is_empty) {
+    if rest.keys().map(String::as_str).ne([query.sort])
+        || !rest.values().all(|key| (1..=MAX_SORT_KEY_BYTES).contains(&key.len()))
+    {
         return Err(InvalidCursor);
     }
     let mut key: Item = rest.into_iter().map(|(name, value)| (name, AttributeValue::S(value))).collect();

@@ -75,6 +75,13 @@ impl ReadTable {
         Self { client, name: name.into() }
     }
 
+    /// Opens the connection, so that the first event does not wait for it. The answer does not matter: a function that
+    /// only writes may not even read.
+    pub async fn connect(&self, partition: &str) {
+        let key = AttributeValue::S("connect".into());
+        let _ = self.client.get_item().table_name(&self.name).key(partition, key).send().await;
+    }
+
     // --- Writing ------------------------------------------------------------------------------------------------
 
     /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8).
@@ -273,6 +280,8 @@ impl ReadTable {
             .expression_attribute_values(":partition", AttributeValue::S(query.partition.1.to_owned()))
             .scan_index_forward(!query.newest_first)
             .limit(query.limit)
+            // An index cannot be read strongly. The table is, so that its rows are as new as the position read before.
+            .consistent_read(query.index.is_none())
             .set_exclusive_start_key(start)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()

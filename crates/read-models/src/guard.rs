@@ -29,6 +29,19 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn the_next_version_is_applied_what_is_known_is_skipped_and_the_rest_is_a_gap() {
+        for (version, verdict) in [
+            (1, Verdict::Skip),
+            (3, Verdict::Skip),
+            (4, Verdict::Apply),
+            (5, Verdict::Gap),
+            (u64::MAX, Verdict::Gap),
+        ] {
+            assert_eq!(judge(3, version), verdict, "{version}");
+        }
+    }
+
     proptest! {
         /// Rule 7: whatever the order, the repetitions and the losses, each version is applied once and in order.
         #[test]

@@ -25,6 +25,10 @@ enum Fault {
     AppliedAndSentAgain,
     /// It is applied; then the connection is gone for good.
     AppliedAndUnavailable,
+    /// It is applied; then the SDK's next tries are throttled.
+    AppliedAndThrottled,
+    /// Another request with the same id takes the version, debiting 7; then the connection is gone.
+    TakenByItsNamesakeAndUnavailable,
     /// It never arrives.
     Unavailable,
     /// Another writer takes the version first, crediting 1.
@@ -85,6 +89,16 @@ impl EventStore for Spy {
                 self.inner.append(commit, request).await?;
                 Err(StoreError::Unavailable("connection reset".into()).into())
             }
+            Some(Fault::AppliedAndThrottled) => {
+                self.inner.append(commit, request).await?;
+                Err(StoreError::Throttled.into())
+            }
+            Some(Fault::TakenByItsNamesakeAndUnavailable) => {
+                let namesake =
+                    Commit { command: commit.command.clone(), ..a_debit_of_7(&self.inner, commit).await };
+                self.inner.append(&namesake, None).await?;
+                Err(StoreError::Unavailable("connection reset".into()).into())
+            }
             Some(Fault::Unavailable) => Err(StoreError::Unavailable("connection refused".into()).into()),
             Some(Fault::LostRace) => {
                 credit_behind_the_back(&self.inner, &commit.stream, 1).await;
@@ -135,6 +149,17 @@ async fn credit_behind_the_back(store: &impl EventStore, stream: &StreamId, amou
         ..crate::contract::commit(stream, 1)
     };
     store.append(&commit, None).await.unwrap();
+}
+
+/// What another request would append at the version of this commit.
+async fn a_debit_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
+    let loaded = load::<Account>(store, &commit.stream, None, Consistency::Strong).await.unwrap();
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None };
+    let events = Account::decide(&loaded.state, &debit(7), &context).unwrap();
+    Commit {
+        events: events.iter().map(|event| encode::<Account>(event).unwrap()).collect(),
+        ..crate::contract::commit(&commit.stream, commit.version)
+    }
 }
 
 /// A client and the instance that serves it.
@@ -310,7 +335,7 @@ async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
 
 #[tokio::test]
 async fn rule_4_a_lost_reply_is_a_success_and_one_commit() {
-    for fault in [Fault::AppliedAndSentAgain, Fault::AppliedAndUnavailable] {
+    for fault in [Fault::AppliedAndSentAgain, Fault::AppliedAndUnavailable, Fault::AppliedAndThrottled] {
         let store = Spy::default();
         let client = warm(&store, 100).await;
         store.fail_next(fault);
@@ -330,6 +355,17 @@ async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
     let conflict = client.send_with(debit(41), same).await;
     assert!(matches!(conflict, Err(ExecuteError::CommandIdReused)));
     assert_eq!(log(&store).await.len(), 3);
+}
+
+/// Two requests under one key: the one that lost must neither be called a success nor remembered as the state.
+#[tokio::test]
+async fn rule_4_a_namesakes_commit_is_not_taken_for_a_lost_reply() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::TakenByItsNamesakeAndUnavailable);
+    let same = Options { id: Some("same"), ..Options::default() };
+    assert!(matches!(client.send_with(debit(40), same).await, Err(ExecuteError::Store(_))));
+    assert_eq!(committed(client.send(credit(1)).await), (4, 94));
 }
 
 #[tokio::test]

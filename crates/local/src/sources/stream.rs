@@ -168,6 +168,8 @@ impl Mapping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Done,
+    /// The invocation failed as a whole.
+    Failed,
     /// The record at this place is the first that failed: it becomes the checkpoint, and all after it come again.
     FailedFrom(usize),
 }
@@ -175,14 +177,14 @@ enum Outcome {
 impl Outcome {
     /// `answer` is what the function said, if it said anything.
     fn of(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
-        let Some(answer) = answer else { return Self::FailedFrom(0) };
+        let Some(answer) = answer else { return Self::Failed };
         if source.function_response_types.is_empty() {
             return Self::Done;
         }
         let sent: HashSet<&str> = records.iter().map(sequence_number).collect();
         match reported(answer, &sent) {
             Reported::None => Self::Done,
-            Reported::All => Self::FailedFrom(0),
+            Reported::All => Self::Failed,
             Reported::Some(failed) => records
                 .iter()
                 .position(|record| failed.contains(sequence_number(record)))
@@ -193,6 +195,7 @@ impl Outcome {
     fn done(self, records: usize) -> usize {
         match self {
             Self::Done => records,
+            Self::Failed => 0,
             Self::FailedFrom(place) => place,
         }
     }
@@ -226,8 +229,9 @@ impl<'a> Work<'a> {
         // What is left behind records that are done has not been first before: its retries begin.
         let attempts = if done > 0 { 0 } else { self.attempts };
         let limit = self.source.maximum_retry_attempts;
-        if rest.len() > 1 && self.source.bisect_batch_on_function_error {
-            // Splitting is no retry, so it is not counted; the halves stay in order.
+        if rest.len() > 1 && self.source.bisect_batch_on_function_error && outcome == Outcome::Failed {
+            // Splitting is no retry, so it is not counted; the halves stay in order. A batch of which the function
+            // reported a part is split there and not halved.
             let (first, second) = rest.split_at(rest.len() / 2);
             self.batches.push_front((second.to_vec(), attempts));
             self.batches.push_front((first.to_vec(), attempts));
@@ -293,7 +297,8 @@ mod tests {
             invoked.push(numbers(&records));
             let outcome = match numbers(&records).iter().position(|number| *number == 6) {
                 None => Outcome::Done,
-                Some(place) => Outcome::FailedFrom(if partial { place } else { 0 }),
+                Some(place) if partial => Outcome::FailedFrom(place),
+                Some(_) => Outcome::Failed,
             };
             given_up.extend(work.settle(records, outcome).map(|(records, _)| numbers(&records)));
         }
@@ -335,6 +340,6 @@ mod tests {
         let answer = br#"{"batchItemFailures":[{"itemIdentifier":"3"},{"itemIdentifier":"1"}]}"#;
         assert_eq!(Outcome::of(&source, Some(answer), &records(5)), Outcome::FailedFrom(1));
         assert_eq!(Outcome::of(&source, Some(b"null"), &records(5)), Outcome::Done);
-        assert_eq!(Outcome::of(&source, None, &records(5)), Outcome::FailedFrom(0));
+        assert_eq!(Outcome::of(&source, None, &records(5)), Outcome::Failed);
     }
 }
