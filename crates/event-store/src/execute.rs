@@ -177,12 +177,12 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     fresh = true;
                     cache.put(stream, &loaded);
                     if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
-                        // Our own append, whose reply was lost (rule 4); or another command under our id.
-                        return if attempt.is(&winner) {
-                            Ok(Outcome::Committed(attempt.after))
-                        } else {
-                            Err(ExecuteError::CommandIdReused)
-                        };
+                        if attempt.is(&winner) {
+                            // Our own append, whose reply was lost (rule 4).
+                            return Ok(Outcome::Committed(attempt.after));
+                        }
+                        // The same request, decided at another time; or another one under our id.
+                        return repeat(store, execution).await?.ok_or(ExecuteError::CommandIdReused);
                     }
                 }
                 Appended::RequestTaken => {

@@ -29,6 +29,8 @@ enum Fault {
     AppliedAndThrottled,
     /// Another request with the same id takes the version, debiting 7; then the connection is gone.
     TakenByItsNamesakeAndUnavailable,
+    /// The database names the version that is taken, and not the request.
+    OnlyTheVersionIsNamed,
     /// It never arrives.
     Unavailable,
     /// Another writer takes the version first, crediting 1.
@@ -99,6 +101,7 @@ impl EventStore for Spy {
                 self.inner.append(&namesake, None).await?;
                 Err(StoreError::Unavailable("connection reset".into()).into())
             }
+            Some(Fault::OnlyTheVersionIsNamed) => Err(AppendError::VersionTaken),
             Some(Fault::Unavailable) => Err(StoreError::Unavailable("connection refused".into()).into()),
             Some(Fault::LostRace) => {
                 credit_behind_the_back(&self.inner, &commit.stream, 1).await;
@@ -438,6 +441,31 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
 
     let other = Options { key: Some(("ada/1", "debit 7")), id: Some("ada/1"), ..Options::default() };
     assert!(matches!(client.send_with(debit(7), other).await, Err(ExecuteError::CommandIdReused)));
+}
+
+/// The same request, decided on another day, has other events; it is answered with the first ones all the same.
+#[tokio::test]
+async fn a_repeated_request_is_recognised_by_the_commit_too() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
+    assert_eq!(committed(client.send_with(debit(40), key).await), (3, 60));
+
+    let stale = Client::new(&store);
+    let earlier = as_it_was_at(&store, 2).await;
+    stale.cache.put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
+    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    assert_eq!(repeated(stale.send_with(debit(41), key).await), "3: 60");
+    assert_eq!(log(&store).await.len(), 3);
+}
+
+/// The log as it was at a version.
+async fn as_it_was_at(store: &Spy, version: usize) -> MemoryStore {
+    let earlier = MemoryStore::default();
+    for commit in log(store).await.iter().take(version) {
+        earlier.append(commit, None).await.unwrap();
+    }
+    earlier
 }
 
 #[tokio::test]
