@@ -71,6 +71,10 @@ impl Stack {
     /// When the template is wrong, the functions do not build or start, or a port is taken.
     pub async fn start(options: Options) -> Result<Self> {
         let hops = Hops { quiet: options.quiet };
+        // First, so that nobody waits for a build to learn that the port is taken.
+        let listener = TcpListener::bind(("127.0.0.1", options.port))
+            .await
+            .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
         let sqs = Arc::new(Sqs::start().await?);
         let template = template::load(&options.template, &options.parameters, &sqs.url)?;
 
@@ -151,9 +155,6 @@ impl Stack {
         for function in &functions {
             function.warm_up().await?;
         }
-        let listener = TcpListener::bind(("127.0.0.1", options.port))
-            .await
-            .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
         let address = listener.local_addr()?;
         let listed = routes
             .iter()

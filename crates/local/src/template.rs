@@ -366,7 +366,9 @@ impl<'a> Scope<'a> {
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
                 "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
-                "AWS::Serverless::HttpApi" => {}
+                // Permissions, logs and alarms have no part in what runs here.
+                "AWS::Serverless::HttpApi" | "AWS::SQS::QueuePolicy" | "AWS::Logs::LogGroup" => {}
+                watched if watched.starts_with("AWS::CloudWatch::") => {}
                 other => template.ignored.push((id.clone(), other.to_owned())),
             }
         }
