@@ -74,6 +74,11 @@ impl Bus {
     pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> Sent {
         let mut sent = Sent::default();
         for call in calls(&entries, self.max_bytes, |(_, entry)| size(entry)) {
+            if sent.failed.first.is_some() {
+                // All of it comes again: what the bus does not take now would only cost time.
+                call.iter().for_each(|(index, _)| sent.failed.note(*index));
+                continue;
+            }
             let left = send_all(call, async |entries| self.put(entries).await).await;
             sent.take(left.into_iter().map(|((index, _), refusal)| (index, refusal)));
         }

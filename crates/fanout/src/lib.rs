@@ -17,7 +17,7 @@ use event_store::{Commit, StreamId};
 use event_store_dynamodb::DynamoDbStore;
 use lambda_kit::{
     Error, config,
-    stream::{Handler, Record},
+    stream::{Handler, Record, Unreadable},
 };
 
 use crate::{
@@ -113,50 +113,57 @@ impl Fanout {
     }
 }
 
-/// A commit of which something cannot be passed on, with what it takes to find it in the log.
+/// What cannot be passed on, with what it takes to find it in the log.
 #[derive(Debug, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DeadLetter<'a> {
-    reason: String,
-    stream: &'a StreamId,
-    version: u64,
-    sequence_number: &'a str,
+#[serde(untagged, rename_all_fields = "camelCase")]
+enum DeadLetter<'a> {
+    /// A record that holds no commit.
+    Record(&'a Unreadable),
+    /// A commit that the bus or a queue will never take.
+    Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
+}
+
+impl DeadLetter<'_> {
+    fn log(&self) {
+        let (stream, version, reason) = match self {
+            Self::Record(record) => (record.stream.as_deref(), record.version, &record.reason),
+            Self::Commit { reason, stream, version, .. } => (Some(stream.as_str()), Some(*version), reason),
+        };
+        tracing::error!(stream, version, reason, "set aside");
+    }
 }
 
 impl Handler for Fanout {
     async fn handle(&self, records: &[Record]) -> Option<usize> {
         let mut failed = Failed::default();
         let mut commits: Vec<(usize, &Commit)> = Vec::new();
+        let mut letters: Vec<(usize, DeadLetter<'_>)> = Vec::new();
         for (index, record) in records.iter().enumerate() {
             match &record.commit {
                 Ok(commit) => commits.push((index, commit)),
-                Err(unreadable) => {
-                    let (stream, version) = (unreadable.stream.as_deref(), unreadable.version);
-                    tracing::error!(
-                        stream,
-                        version,
-                        reason = unreadable.reason,
-                        "an unreadable record was set aside"
-                    );
-                    if !self.dead_letter(unreadable).await {
-                        failed.note(index);
-                    }
-                }
+                Err(unreadable) => letters.push((index, DeadLetter::Record(unreadable))),
             }
         }
-
         let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits));
         for sent in [entries, queued] {
             failed.merge(sent.failed);
             for (index, reason) in sent.set_aside {
-                let Some((_, commit)) = commits.iter().find(|(place, _)| *place == index) else { continue };
+                let Ok(commit) = &records[index].commit else { continue };
+                let (stream, version) = (&commit.stream, commit.version);
                 let sequence_number = &records[index].sequence_number;
-                tracing::error!(stream = %commit.stream, version = commit.version, reason, "a commit was set aside");
-                let letter =
-                    DeadLetter { reason, stream: &commit.stream, version: commit.version, sequence_number };
-                if !self.dead_letter(&letter).await {
-                    failed.note(index);
-                }
+                letters.push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
+            }
+        }
+
+        // What comes after the first failure comes again, and would be set aside again each time.
+        letters.sort_by_key(|(index, _)| *index);
+        for (index, letter) in &letters {
+            if failed.covers(*index) {
+                break;
+            }
+            letter.log();
+            if !self.dead_letter(letter).await {
+                failed.note(*index);
             }
         }
 

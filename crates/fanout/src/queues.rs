@@ -65,6 +65,11 @@ impl Queues {
             }
             let messages: Vec<_> = turn.iter().map(|(index, commit)| self.message(*index, commit)).collect();
             for call in calls(&messages, self.max_bytes, |message| message.body.len()) {
+                if sent.failed.first.is_some() {
+                    // All of it comes again: what the queue does not take now would only cost time.
+                    call.iter().for_each(|message| sent.failed.note(message.index));
+                    continue;
+                }
                 let left = send_all(call, async |messages| self.send_batch(url, messages).await).await;
                 sent.take(left.into_iter().map(|(message, refusal)| (message.index, refusal)));
             }
@@ -111,7 +116,9 @@ impl Queues {
                 let refusal = |place: usize| {
                     let entry = answer.failed().iter().find(|entry| entry.id() == place.to_string());
                     match entry {
-                        Some(entry) if entry.sender_fault() => Refusal::Permanent(entry.code().to_owned()),
+                        Some(entry) if is_permanent(entry.code()) => {
+                            Refusal::Permanent(entry.code().to_owned())
+                        }
                         Some(_) | None => Refusal::Transient,
                     }
                 };
@@ -148,6 +155,14 @@ fn turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
         *turn += 1;
     }
     turns
+}
+
+/// Codes that say that the message itself will never be taken. Not "sender fault": throttling counts as one, too.
+fn is_permanent(code: &str) -> bool {
+    matches!(
+        code,
+        "InvalidMessageContents" | "InvalidParameterValue" | "MessageTooLong" | "BatchRequestTooLong"
+    )
 }
 
 fn within_limit(id: String) -> String {

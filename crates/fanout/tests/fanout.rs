@@ -79,7 +79,8 @@ async fn aws(
                     let code = "InvalidMessageContents";
                     failed.push(json!({ "Id": entry["Id"], "Code": code, "SenderFault": true }));
                 } else if taken.refuses(body) {
-                    failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
+                    failed
+                        .push(json!({ "Id": entry["Id"], "Code": "RequestThrottled", "SenderFault": true }));
                 } else {
                     successful.push(json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }));
                     taken.messages.push(entry.clone());
@@ -326,6 +327,25 @@ async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     world.refuse("\"stream\":\"account-0002\",\"version\":1,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
     assert_eq!(world.queued(), [("account-0001".to_owned(), 1)]);
+}
+
+/// SQS calls throttling the sender's fault. It is a reason to send again, not to set aside.
+#[tokio::test]
+async fn throttling_is_not_taken_for_a_permanent_refusal() {
+    let world = World::new().await;
+    world.refuse("account-0001", 2);
+    assert_eq!(world.fanout.handle(&batch(history(&stream(1), 1, true))).await, None);
+    let taken = world.taken();
+    assert_eq!((taken.messages.len(), taken.dead_letters.len()), (1, 0));
+}
+
+/// What comes after the first failure comes again: its dead letter is written then, and once.
+#[tokio::test]
+async fn dead_letters_are_not_written_for_what_comes_again() {
+    let world = World::new().await;
+    world.refuse("\"version\":1,\"events\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&sample("unreadable")).await, Some(0));
+    assert_eq!(world.taken().dead_letters.len(), 0);
 }
 
 #[tokio::test]

@@ -37,6 +37,9 @@ use crate::hops::Hops;
 /// Instances of one function at once, at the most. Enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 
+/// What Lambda allows for a function's initialisation.
+const INIT_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How a function is started.
 #[derive(Debug)]
 pub struct Launch {
@@ -261,6 +264,18 @@ impl Function {
                 let _ = child.kill().await;
                 format!("it took longer than {} s", self.launch.timeout.as_secs())
             }
+            () = self.hangs_in_init(id) => {
+                let _ = child.kill().await;
+                format!("its initialisation took longer than {} s", INIT_TIMEOUT.as_secs())
+            }
+        }
+    }
+
+    /// Returns when the instance has not asked for work in time; otherwise never.
+    async fn hangs_in_init(&self, id: u64) {
+        tokio::time::sleep(INIT_TIMEOUT).await;
+        if lock(&self.instances).running.get(&id).is_some_and(|instance| instance.initialised) {
+            std::future::pending::<()>().await;
         }
     }
 
@@ -271,7 +286,7 @@ impl Function {
         if let Some((_, reply)) = ended.and_then(|instance| instance.current) {
             let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
         }
-        if !initialised {
+        if !initialised && !instances.running.values().any(|instance| instance.initialised) {
             // What cannot start will not start for the next one either: say so instead of trying for ever.
             for invocation in instances.waiting.drain(..) {
                 let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
@@ -279,6 +294,8 @@ impl Function {
         }
         let wanted = !instances.waiting.is_empty() && instances.running.is_empty();
         drop(instances);
+        // It may have been woken for work that it did not take.
+        self.work.notify_one();
         if let Some(host) = self.host.upgrade() {
             host.hops.line("function", &format!("{}: {how}", self.launch.name));
         }
@@ -290,8 +307,9 @@ impl Function {
     /// The next invocation for an instance; `None` when the instance is gone.
     async fn next_for(self: &Arc<Self>, instance: u64) -> Option<(String, Bytes)> {
         loop {
-            // Before looking, so that work that arrives in between is not missed.
-            let work = self.work.notified();
+            // Enabled before looking, so that work that arrives in between is not missed.
+            let mut work = std::pin::pin!(self.work.notified());
+            work.as_mut().enable();
             {
                 let mut instances = lock(&self.instances);
                 let Instances { waiting, running } = &mut *instances;
@@ -317,12 +335,10 @@ impl Function {
         let function = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(function.launch.timeout).await;
-            let late = lock(&function.instances)
-                .running
-                .get(&instance)
-                .and_then(|instance| instance.current.as_ref())
-                .is_some_and(|(current, _)| *current == invocation);
-            if late {
+            // Killed under the lock: the next invocation must not die of this one's lateness.
+            let instances = lock(&function.instances);
+            let current = instances.running.get(&instance).and_then(|instance| instance.current.as_ref());
+            if current.is_some_and(|(current, _)| *current == invocation) {
                 kill.notify_one();
             }
         });

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_sqs::types::QueueAttributeName;
 use tokio::{
     net::TcpListener,
@@ -127,12 +127,16 @@ impl Stack {
         connect_rules(&template, &functions, &rules, &sqs, &events).await?;
         let written = Arc::new(Notify::new());
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
-            let checkpoint =
-                options.data.as_ref().map(|data| data.join(format!("delivered-{}", mapping.table)));
+            // Named after the consumer: another one of the same stream is somewhere else in it.
+            let name = format!("delivered-{}-{}", mapping.table, mapping.function.name());
+            let checkpoint = options.data.as_ref().map(|data| data.join(name));
             if let Some(checkpoint) = checkpoint {
                 mapping.delivered.send_replace(std::fs::read_to_string(&checkpoint).unwrap_or_default());
+                // Sources before their dead-letter queues: what moves over in between is then seen in the second.
+                let mut queues: Vec<_> = template.queues.iter().collect();
+                queues.sort_by_key(|queue| !queue.attributes.contains_key("RedrivePolicy"));
                 let queues =
-                    template.queues.iter().map(|queue| sqs.queue_url(&queue.arn)).collect::<Result<_>>()?;
+                    queues.into_iter().map(|queue| sqs.queue_url(&queue.arn)).collect::<Result<_>>()?;
                 tokio::spawn(keep_checkpoint(Checkpoint {
                     file: checkpoint,
                     delivered,
@@ -273,6 +277,28 @@ fn queues(
     for (definition, function) in template.functions.iter().zip(functions) {
         for event in &definition.events {
             let Event::Queue(source) = event else { continue };
+            let queue = template.queues.iter().find(|queue| queue.arn == source.queue);
+            let queue =
+                queue.ok_or_else(|| anyhow!("{}: there is no queue {}", definition.id, source.queue))?;
+            let visible = queue
+                .attributes
+                .get("VisibilityTimeout")
+                .and_then(|seconds| seconds.parse().ok())
+                .unwrap_or(30);
+            if visible < definition.timeout {
+                bail!(
+                    "{}: the queue's visibility timeout of {visible} s is below the function's timeout of {} s, which Lambda refuses",
+                    definition.id,
+                    definition.timeout
+                );
+            }
+            if !(1..=10).contains(&source.batch_size) {
+                bail!(
+                    "{}: a batch of {} messages is not emulated, only 1 to 10",
+                    definition.id,
+                    source.batch_size
+                );
+            }
             mappings.push(queue::Mapping {
                 sqs: sqs.client.clone(),
                 url: sqs.queue_url(&source.queue)?,

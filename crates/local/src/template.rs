@@ -136,14 +136,12 @@ pub struct StreamSource {
     parallelization_factor: Option<u32>,
 }
 
-/// Where a new mapping of a stream begins.
+/// Where a new mapping of a stream begins. `LATEST`, which would leave out what was committed before, is not emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StartingPosition {
     /// At the oldest record.
     TrimHorizon,
-    /// After the newest record.
-    Latest,
 }
 
 /// A queue's event source mapping.
@@ -335,6 +333,11 @@ impl<'a> Scope<'a> {
                 .cloned()
                 .or_else(|| parameter.get("Default").and_then(Node::text))
                 .ok_or((parameter.line, format!("parameter {name} has no default and was not given")))?;
+            let allowed: Vec<_> =
+                parameter.get("AllowedValues").map_or(&[][..], Node::items).iter().collect();
+            if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.text().as_ref() == Some(&value)) {
+                return Err((parameter.line, format!("parameter {name} cannot be {value}")));
+            }
             let number = parameter.get("Type").and_then(Node::as_str) == Some("Number");
             let value = match value.parse::<i64>() {
                 Ok(value) if number => value.into(),
@@ -369,6 +372,13 @@ impl<'a> Scope<'a> {
                 // Permissions, logs and alarms have no part in what runs here.
                 "AWS::Serverless::HttpApi" | "AWS::SQS::QueuePolicy" | "AWS::Logs::LogGroup" => {}
                 watched if watched.starts_with("AWS::CloudWatch::") => {}
+                wiring @ ("AWS::Events::Rule"
+                | "AWS::Lambda::EventSourceMapping"
+                | "AWS::Lambda::Function"
+                | "AWS::Serverless::SimpleTable"
+                | "AWS::SNS::Subscription") => {
+                    return Err((resource.line, format!("{id}: {wiring} is not emulated")));
+                }
                 other => template.ignored.push((id.clone(), other.to_owned())),
             }
         }
@@ -390,6 +400,14 @@ impl<'a> Scope<'a> {
             environment: Environment,
             #[serde(default)]
             event_invoke_config: InvokeConfig,
+            #[serde(default)]
+            logging_config: LoggingConfig,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "PascalCase")]
+        struct LoggingConfig {
+            #[serde(default)]
+            application_log_level: Option<String>,
         }
         #[derive(Deserialize, Default)]
         #[serde(rename_all = "PascalCase")]
@@ -418,15 +436,19 @@ impl<'a> Scope<'a> {
             })
         };
         let mut merged = Vec::new();
-        for name in ["Timeout", "Environment", "EventInvokeConfig"] {
+        for name in ["Timeout", "Environment", "EventInvokeConfig", "LoggingConfig"] {
             merged.extend(pick(name)?.map(|node| (name.to_owned(), node)));
         }
         let merged = Node { line: node.line, kind: Kind::Map(merged) };
         let properties: Properties = typed(&merged, id)?;
+        // Lambda passes the level on in this variable.
+        let level = properties.logging_config.application_log_level;
+        let level = level.map(|level| ("AWS_LAMBDA_LOG_LEVEL".to_owned(), Value::String(level)));
         let environment = properties
             .environment
             .variables
             .into_iter()
+            .chain(level)
             .map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
             .collect();
         let mut events = Vec::new();
@@ -446,10 +468,13 @@ impl<'a> Scope<'a> {
 
     fn event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {
         #[derive(Deserialize)]
-        #[serde(rename_all = "PascalCase")]
+        #[serde(rename_all = "PascalCase", deny_unknown_fields)]
         struct Route {
             method: String,
             path: String,
+            #[serde(default)]
+            #[expect(dead_code, reason = "there is one API here")]
+            api_id: Option<String>,
         }
         let kind =
             event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
@@ -458,6 +483,9 @@ impl<'a> Scope<'a> {
         match kind {
             "HttpApi" => {
                 let route: Route = typed(&properties, place)?;
+                if route.path.contains("+}") || !route.path.starts_with('/') {
+                    return Err((event.line, format!("{place}: the path {} is not emulated", route.path)));
+                }
                 Ok(Event::HttpApi { method: route.method.to_uppercase(), path: route.path })
             }
             "DynamoDB" => Ok(Event::Stream(typed(&properties, place)?)),
@@ -486,6 +514,9 @@ impl<'a> Scope<'a> {
         }
         let time_to_live = properties
             .get("TimeToLiveSpecification")
+            .filter(|specification| {
+                specification.get("Enabled").and_then(Node::text).as_deref() == Some("true")
+            })
             .and_then(|specification| specification.get("AttributeName"))
             .and_then(Node::text);
         Ok(Table {

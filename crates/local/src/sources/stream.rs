@@ -82,10 +82,8 @@ impl Mapping {
         let arn = arn.ok_or_else(|| anyhow!("table {} has no stream", self.table))?;
         let mut iterator = json!({ "StreamArn": arn, "ShardId": format!("shardId-00000001-{}", self.table) });
         if position.is_empty() {
-            iterator["ShardIteratorType"] = match self.source.starting_position {
-                StartingPosition::TrimHorizon => json!("TRIM_HORIZON"),
-                StartingPosition::Latest => json!("LATEST"),
-            };
+            let StartingPosition::TrimHorizon = self.source.starting_position;
+            iterator["ShardIteratorType"] = json!("TRIM_HORIZON");
         } else {
             iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
             iterator["SequenceNumber"] = json!(position);
@@ -274,7 +272,7 @@ mod tests {
 
     fn source(extra: &str) -> StreamSource {
         let json = format!(
-            r#"{{ "Stream": "s", "StartingPosition": "LATEST", "MaximumRetryAttempts": 2 {extra} }}"#
+            r#"{{ "Stream": "s", "StartingPosition": "TRIM_HORIZON", "MaximumRetryAttempts": 2 {extra} }}"#
         );
         serde_json::from_str(&json).unwrap()
     }

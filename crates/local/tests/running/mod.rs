@@ -57,8 +57,8 @@ impl Local {
     pub(crate) async fn start(data: Option<&Path>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_local"));
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).args(["--port", "0"]);
-        // A message that failed comes again soon: waiting a minute for it proves nothing more.
-        command.args(["--parameter-overrides", "QueueVisibilityTimeout=1"]);
+        // A message that failed comes again as soon as Lambda allows: waiting a minute for it proves nothing more.
+        command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
         if let Some(data) = data {
             command.arg("--data").arg(data);
         }
@@ -92,13 +92,30 @@ impl Local {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
     }
 
-    /// Process ids of the instances of a function that were started so far.
-    pub(crate) fn instances(&self, function: &str) -> Vec<u32> {
+    /// Kills the instances of a function that run now, as the kernel would when memory is short. Returns how many lines
+    /// had been printed by then.
+    pub(crate) fn kill_instances(&self, function: &str) -> usize {
         let marker = format!(" {function} started (pid ");
         let lines = self.lines.lock().unwrap();
-        let pids =
-            lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')')?.parse().ok());
-        pids.collect()
+        let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
+        for pid in pids {
+            let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
+            if executable.is_ok_and(|executable| executable.ends_with(function)) {
+                assert!(Command::new("kill").args(["-9", pid]).status().is_ok_and(|status| status.success()));
+            }
+        }
+        lines.len()
+    }
+
+    /// Whether the function finished anything after this many lines.
+    pub(crate) fn worked_since(&self, function: &str, line: usize) -> bool {
+        self.lines.lock().unwrap()[line..].iter().any(|line| line.contains(function) && line.contains(" ms"))
+    }
+
+    /// Whether an invocation of the function was cut off by the end of its process.
+    pub(crate) fn was_cut_off(&self, function: &str) -> bool {
+        let marker = format!(" {function} failed: Runtime.ExitError");
+        self.lines.lock().unwrap().iter().any(|line| line.contains(&marker))
     }
 
     /// Ends it as a power cut would.
