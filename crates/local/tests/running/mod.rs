@@ -99,9 +99,11 @@ impl Local {
         let lines = self.lines.lock().unwrap();
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
+            // The pid may be another program's by now. Where there is no /proc to tell, it is still most likely ours.
             let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
-            if executable.is_ok_and(|executable| executable.ends_with(function)) {
-                assert!(Command::new("kill").args(["-9", pid]).status().is_ok_and(|status| status.success()));
+            if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
+            {
+                assert!(Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status().is_ok());
             }
         }
         lines.len()
