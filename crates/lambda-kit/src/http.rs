@@ -310,32 +310,30 @@ fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<Str
     named.or_else(|| Some(path).filter(|path| path != "."))
 }
 
-/// Runs a function behind the HTTP API. A panic is answered with 500 like any other failure of this side.
+/// Runs a function behind the HTTP API.
 ///
 /// # Errors
 /// When the parts cannot be built.
 pub async fn run<Parts: Routes>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
     start(
         build,
-        |parts: Arc<Parts>,
-         request: ApiGatewayV2httpRequest|
-         -> LocalBoxFuture<'static, Result<ApiGatewayV2httpResponse, Error>> {
-            async move {
-                let request = HttpRequest(request);
-                let correlation_id = request.meta().correlation_id.unwrap_or_default();
-                let span = tracing::info_span!("request", correlation_id, route = request.route());
-                let handled =
-                    AssertUnwindSafe(parts.handle(&request).instrument(span.clone())).catch_unwind().await;
-                let result = handled.unwrap_or_else(|_| {
-                    span.in_scope(|| tracing::error!("the handler panicked"));
-                    Err(Problem::internal())
-                });
-                Ok(result.unwrap_or_else(Response::from).into_lambda())
-            }
-            .boxed_local()
+        |parts: Arc<Parts>, request: ApiGatewayV2httpRequest| -> LocalBoxFuture<'static, Result<_, Error>> {
+            async move { Ok(respond(&*parts, &HttpRequest(request)).await.into_lambda()) }.boxed_local()
         },
     )
     .await
+}
+
+/// Answers a request, whatever becomes of it: a panic is answered with 500 like any other failure of this side.
+async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
+    let correlation_id = request.meta().correlation_id.unwrap_or_default();
+    let span = tracing::info_span!("request", correlation_id, route = request.route());
+    let handled = AssertUnwindSafe(routes.handle(request).instrument(span.clone())).catch_unwind().await;
+    let result = handled.unwrap_or_else(|_| {
+        span.in_scope(|| tracing::error!("the handler panicked"));
+        Err(Problem::internal())
+    });
+    result.unwrap_or_else(Response::from)
 }
 
 /// What answers the requests of a function.
@@ -416,6 +414,19 @@ mod tests {
         assert_eq!(request("").query("owner").unwrap().as_deref(), Some("Doe, John"));
         assert_eq!(request("").query("limit").unwrap_err().field.as_deref(), Some("limit"));
         assert_eq!(request("").query("cursor").unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_answered_like_any_other_failure() {
+        struct Buggy;
+        impl Routes for Buggy {
+            async fn handle(&self, _: &HttpRequest) -> Result<Response, Problem> {
+                panic!("a bug")
+            }
+        }
+        let response = respond(&Buggy, &request("")).await;
+        assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.body.unwrap()["type"], "urn:ledgerline:problem:internal");
     }
 
     /// A key or a condition that cannot be read must not be passed over.
