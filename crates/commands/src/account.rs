@@ -47,7 +47,7 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Account>, Problem> {
     match request.route() {
         "POST /accounts" => {
             let Open { account_id, owner, currency } = request.json()?;
-            let id = account_id.unwrap_or_else(|| Id(Uuid::now_v7()));
+            let id = account_id.map_or_else(Uuid::now_v7, |Id(id)| id);
             Ok(Routed {
                 stream: stream(id)?,
                 command: Command::Open { owner: owner.0, currency: currency.0 },
@@ -76,11 +76,11 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Account>, Problem> {
 }
 
 fn change(request: &HttpRequest, command: Command) -> Result<Routed<Account>, Problem> {
-    let id = Id::parse(request.path_parameter("id")?).map_err(|detail| Problem::field("id", detail))?;
+    let id = request.path_uuid("id")?;
     Ok(Routed { stream: stream(id)?, command, location: None, if_match_required: false, body: changed })
 }
 
-fn stream(id: Id) -> Result<StreamId, Problem> {
+fn stream(id: Uuid) -> Result<StreamId, Problem> {
     StreamId::new(CATEGORY, &id.to_string()).map_err(|error| Problem::field("id", error.to_string()))
 }
 

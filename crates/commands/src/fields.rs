@@ -1,8 +1,7 @@
 //! Fields of request bodies, each with its own rules and its own words for when they are broken.
 
-use std::fmt;
-
 use domain::account::MAX_MINOR_UNITS;
+use lambda_kit::http::{NOT_A_UUID, uuid};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -66,24 +65,11 @@ impl TryFrom<Value> for Currency {
 #[serde(try_from = "Value")]
 pub(crate) struct Id(pub(crate) Uuid);
 
-impl Id {
-    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
-        let id = if text.len() == 36 { Uuid::parse_str(text).ok() } else { None };
-        id.map(Self).ok_or("an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d")
-    }
-}
-
 impl TryFrom<Value> for Id {
     type Error = &'static str;
 
     fn try_from(value: Value) -> Result<Self, Self::Error> {
-        Self::parse(value.as_str().unwrap_or_default())
-    }
-}
-
-impl fmt::Display for Id {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.hyphenated())
+        value.as_str().and_then(uuid).map(Self).ok_or(NOT_A_UUID)
     }
 }
 
@@ -117,12 +103,12 @@ mod tests {
 
     #[test]
     fn ids_have_one_spelling() {
-        let id = Id::parse("163082D2-B005-45D7-9EB6-AA1F83EFD55D").unwrap();
+        let Id(id) = Id::try_from(json!("163082D2-B005-45D7-9EB6-AA1F83EFD55D")).unwrap();
         assert_eq!(id.to_string(), "163082d2-b005-45d7-9eb6-aa1f83efd55d");
         for bad in
             ["", "1", "163082d2b00545d79eb6aa1f83efd55d", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "../x"]
         {
-            assert!(Id::parse(bad).is_err(), "{bad}");
+            assert!(Id::try_from(json!(bad)).is_err(), "{bad}");
         }
     }
 

@@ -51,6 +51,26 @@ impl DynamoDbStore {
         self.get(&missing, 0).await.map(|_| ())
     }
 
+    /// An item, read strongly.
+    async fn item<const N: usize>(
+        &self,
+        table: &str,
+        key: [(&str, AttributeValue); N],
+    ) -> Result<Option<item::Item>, StoreError> {
+        let key = key.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let output = self
+            .client
+            .get_item()
+            .table_name(table)
+            .set_key(Some(key))
+            .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| error::store_error(&error))?;
+        Ok(output.item)
+    }
+
     /// The only way in which a commit is written: PartiQL INSERT, because a role that may `PutItem` may also
     /// overwrite, whatever condition the code sends along (rule 3).
     fn insert(table: &str, item: item::Item) -> (String, Vec<AttributeValue>) {
@@ -173,18 +193,11 @@ impl EventStore for DynamoDbStore {
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
-        let output = self
-            .client
-            .get_item()
-            .table_name(&self.commits)
-            .key(item::STREAM, AttributeValue::S(stream.to_string()))
-            .key(item::VERSION, AttributeValue::N(version.to_string()))
-            .consistent_read(true)
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await
-            .map_err(|error| error::store_error(&error))?;
-        output.item.map(item::commit).transpose()
+        let key = [
+            (item::STREAM, AttributeValue::S(stream.to_string())),
+            (item::VERSION, AttributeValue::N(version.to_string())),
+        ];
+        self.item(&self.commits, key).await?.map(item::commit).transpose()
     }
 
     async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
@@ -253,17 +266,9 @@ impl EventStore for DynamoDbStore {
     }
 
     async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
-        let output = self
-            .client
-            .get_item()
-            .table_name(self.requests()?)
-            .key(item::REQUEST, AttributeValue::S(key.to_owned()))
-            .consistent_read(true)
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await
-            .map_err(|error| error::store_error(&error))?;
-        let request = output.item.map(|item| item::request(item, now)).transpose()?;
+        let key = [(item::REQUEST, AttributeValue::S(key.to_owned()))];
+        let found = self.item(self.requests()?, key).await?;
+        let request = found.map(|item| item::request(item, now)).transpose()?;
         Ok(request.filter(|request| request.expires > now))
     }
 

@@ -10,6 +10,7 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tracing::Instrument;
+use uuid::Uuid;
 
 use crate::start::{Error, start};
 
@@ -169,6 +170,15 @@ pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     Some(versions.collect())
 }
 
+/// Reads a UUID of 32 hexadecimal digits in five groups; not its other spellings, so that one thing has one id.
+#[must_use]
+pub fn uuid(text: &str) -> Option<Uuid> {
+    if text.len() == 36 { Uuid::parse_str(text).ok() } else { None }
+}
+
+/// What is said to an id that is none.
+pub const NOT_A_UUID: &str = "an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
 /// A request as the HTTP API passes it on.
 #[derive(Debug)]
 pub struct HttpRequest(ApiGatewayV2httpRequest);
@@ -199,6 +209,14 @@ impl HttpRequest {
     pub fn path_parameter(&self, name: &str) -> Result<&str, Problem> {
         let parameter = self.0.path_parameters.get(name).map(String::as_str);
         parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
+    }
+
+    /// A `{parameter}` of the path that is a UUID.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn path_uuid(&self, name: &str) -> Result<Uuid, Problem> {
+        uuid(self.path_parameter(name)?).ok_or_else(|| Problem::field(name, NOT_A_UUID))
     }
 
     /// A parameter of the query. Read from the raw query: the API joins repeated parameters with commas, which then

@@ -45,8 +45,9 @@ where
 fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
     let level = if level == "FATAL" { "ERROR".to_owned() } else { level };
-    // The runtime logs whole payloads at its finer levels (rule 14).
-    let filter = ["lambda_runtime", "aws_smithy_runtime", "aws_runtime", "hyper"].iter().fold(
+    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all that begin
+    // with it: "aws" is every crate of the SDK.
+    let filter = ["lambda_runtime", "aws", "hyper", "h2", "rustls"].iter().fold(
         EnvFilter::new(level),
         |filter, target| match format!("{target}=warn").parse() {
             Ok(directive) => filter.add_directive(directive),

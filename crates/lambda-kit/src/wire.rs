@@ -78,7 +78,7 @@ impl Message {
     /// When it is neither a commit nor a reference. The reason says which field, never a value (rule 14).
     pub fn read(body: &str) -> Result<Self, String> {
         // By hand rather than untagged: a commit with a damaged field must not pass for a reference to itself.
-        let fields: Map<String, Value> = serde_json::from_str(body).map_err(|error| error.to_string())?;
+        let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
             let commit = serde_path_to_error::deserialize(Value::Object(fields));
             commit
@@ -87,6 +87,25 @@ impl Message {
         } else {
             let reference = serde_path_to_error::deserialize(Value::Object(fields));
             reference.map(Self::Reference).map_err(|error| format!("the field {}", error.path()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_14_no_reason_quotes_the_message() {
+        for body in [
+            "\"secret!\"",
+            "secret!",
+            r#"{"stream":"secret!","version":1}"#,
+            r#"{"stream":"account-1","version":"secret!"}"#,
+            r#"{"stream":"account-1","version":1,"events":"secret!"}"#,
+        ] {
+            let reason = Message::read(body).unwrap_err();
+            assert!(!reason.contains("secret!"), "{body}: {reason}");
         }
     }
 }

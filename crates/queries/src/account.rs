@@ -9,7 +9,6 @@ use lambda_kit::{
 use read_models::{balances, transactions};
 use read_models_dynamodb::{PageQuery, ReadTable};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 /// The longest owner that an account can have, in characters. A longer one is no key of the index.
 const MAX_OWNER: usize = 200;
@@ -56,7 +55,7 @@ impl AccountQueries {
     }
 
     async fn account(&self, request: &HttpRequest) -> Result<Response, Problem> {
-        let id = id(request)?;
+        let id = request.path_uuid("id")?.to_string();
         let (version, row) = self.patience.read(request, async || self.balance(&id).await).await?;
         match row {
             Some(row) => conditional(request, version, json!(row)),
@@ -65,7 +64,7 @@ impl AccountQueries {
     }
 
     async fn transactions(&self, request: &HttpRequest) -> Result<Response, Problem> {
-        let id = id(request)?;
+        let id = request.path_uuid("id")?.to_string();
         let stream = format!("{}-{id}", domain::account::CATEGORY);
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
         // The position first: the rows, read strongly after it, show at least this version.
@@ -114,14 +113,6 @@ impl Routes for AccountQueries {
             "GET /accounts" => self.accounts_of_owner(request).await,
             _ => Err(Problem::no_route()),
         }
-    }
-}
-
-fn id(request: &HttpRequest) -> Result<String, Problem> {
-    let text = request.path_parameter("id")?;
-    match Uuid::parse_str(text) {
-        Ok(id) if text.len() == 36 => Ok(id.hyphenated().to_string()),
-        Ok(_) | Err(_) => Err(Problem::field("id", "an id is a UUID")),
     }
 }
 
