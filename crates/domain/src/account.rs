@@ -1,4 +1,5 @@
-//! A bank account: opened for an owner in one currency, credited and debited, closed when it is empty.
+//! A bank account: opened for an owner in one currency, credited and debited, closed when it is empty. It belongs to
+//! who opened it: nobody else's commands are taken.
 
 use decider::{Aggregate, Context, EventType, Rejection, RejectionKind};
 use jiff::{civil::Date, tz::TimeZone};
@@ -27,6 +28,8 @@ pub enum Event {
         owner: String,
         /// ISO 4217 code. Schema 1 had none: every account was in EUR.
         currency: String,
+        /// The subject of the caller, whose account it is. Schema 2 had none: those accounts are nobody's.
+        opened_by: Option<String>,
         /// The booking date, in UTC.
         booked_on: Date,
     },
@@ -72,6 +75,14 @@ fn opened_in_eur(mut data: Value) -> Value {
     data
 }
 
+/// `AccountOpened` from schema 2 to 3: before callers signed in, nobody could be named.
+fn opened_by_nobody(mut data: Value) -> Value {
+    if let Some(fields) = data.as_object_mut() {
+        fields.entry("openedBy").or_insert(Value::Null);
+    }
+    data
+}
+
 // --- State ------------------------------------------------------------------------------------------------------
 
 /// What the rules and both read models need.
@@ -84,6 +95,8 @@ pub struct State {
     pub owner: String,
     /// ISO 4217 code; empty before it is opened.
     pub currency: String,
+    /// The subject of who opened it, whose account it is.
+    pub opened_by: Option<String>,
     /// Minor units.
     pub total_balance: i64,
     /// The first day of the calendar month (UTC) of the latest booking of money.
@@ -160,6 +173,9 @@ pub enum Refusal {
     /// The id is taken.
     #[error("an account with this id exists already")]
     AlreadyOpened,
+    /// The account belongs to somebody else.
+    #[error("the account belongs to somebody else")]
+    NotYours,
     /// The account is closed.
     #[error("the account is closed")]
     Closed,
@@ -187,6 +203,7 @@ impl Rejection for Refusal {
         match self {
             Self::Unknown => RejectionKind::NotFound,
             Self::AlreadyOpened => RejectionKind::AlreadyExists,
+            Self::NotYours => RejectionKind::Forbidden,
             Self::Closed
             | Self::InsufficientFunds { .. }
             | Self::BalanceLimit
@@ -198,6 +215,7 @@ impl Rejection for Refusal {
         match self {
             Self::Unknown => "unknown-account",
             Self::AlreadyOpened => "account-exists",
+            Self::NotYours => "not-your-account",
             Self::Closed => "account-closed",
             Self::InsufficientFunds { .. } => "insufficient-funds",
             Self::BalanceLimit => "balance-limit",
@@ -206,11 +224,20 @@ impl Rejection for Refusal {
     }
 }
 
-fn open(state: &State, owner: &str, currency: &str, booked_on: Date) -> Result<Vec<Event>, Refusal> {
+fn open(
+    state: &State,
+    owner: &str,
+    currency: &str,
+    opened_by: Option<&str>,
+    booked_on: Date,
+) -> Result<Vec<Event>, Refusal> {
     match state.status {
-        Status::Unopened => {
-            Ok(vec![Event::AccountOpened { owner: owner.into(), currency: currency.into(), booked_on }])
-        }
+        Status::Unopened => Ok(vec![Event::AccountOpened {
+            owner: owner.into(),
+            currency: currency.into(),
+            opened_by: opened_by.map(Into::into),
+            booked_on,
+        }]),
         Status::Open | Status::Closed => Err(Refusal::AlreadyOpened),
     }
 }
@@ -259,15 +286,23 @@ fn must_be_open(state: &State) -> Result<(), Refusal> {
     }
 }
 
+/// Before anything else that could be said of the account: a stranger learns no more than that it is not theirs.
+fn must_be_yours(state: &State, actor: Option<&str>) -> Result<(), Refusal> {
+    match state.status {
+        Status::Open | Status::Closed if state.opened_by.as_deref() != actor => Err(Refusal::NotYours),
+        Status::Unopened | Status::Open | Status::Closed => Ok(()),
+    }
+}
+
 /// The account aggregate.
 #[derive(Debug)]
 pub struct Account;
 
 impl Aggregate for Account {
     const CATEGORY: &'static str = CATEGORY;
-    const STATE_SCHEMA: u32 = 1;
+    const STATE_SCHEMA: u32 = 2;
     const EVENTS: &'static [EventType] = &[
-        EventType { name: "AccountOpened", upcasters: &[opened_in_eur] },
+        EventType { name: "AccountOpened", upcasters: &[opened_in_eur, opened_by_nobody] },
         EventType::new("AccountCredited"),
         EventType::new("AccountDebited"),
         EventType::new("AccountClosed"),
@@ -283,6 +318,7 @@ impl Aggregate for Account {
             status: Status::Unopened,
             owner: String::new(),
             currency: String::new(),
+            opened_by: None,
             total_balance: 0,
             last_month: None,
             last_month_balance: 0,
@@ -291,9 +327,13 @@ impl Aggregate for Account {
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
-            Event::AccountOpened { owner, currency, booked_on: _ } => {
-                State { status: Status::Open, owner: owner.clone(), currency: currency.clone(), ..state }
-            }
+            Event::AccountOpened { owner, currency, opened_by, booked_on: _ } => State {
+                status: Status::Open,
+                owner: owner.clone(),
+                currency: currency.clone(),
+                opened_by: opened_by.clone(),
+                ..state
+            },
             Event::AccountCredited { amount, booked_on, balance: _, reference: _ } => {
                 book(state, *amount, *booked_on)
             }
@@ -306,11 +346,17 @@ impl Aggregate for Account {
 
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let booked_on = context.at.to_zoned(TimeZone::UTC).date();
+        let actor = context.actor.as_deref();
+        let if_yours = must_be_yours(state, actor);
         match command {
-            Command::Open { owner, currency } => open(state, owner, currency, booked_on),
-            Command::Credit { amount, reference } => credit(state, *amount, reference.as_deref(), booked_on),
-            Command::Debit { amount, reference } => debit(state, *amount, reference.as_deref(), booked_on),
-            Command::Close => close(state, booked_on),
+            Command::Open { owner, currency } => open(state, owner, currency, actor, booked_on),
+            Command::Credit { amount, reference } => {
+                if_yours.and_then(|()| credit(state, *amount, reference.as_deref(), booked_on))
+            }
+            Command::Debit { amount, reference } => {
+                if_yours.and_then(|()| debit(state, *amount, reference.as_deref(), booked_on))
+            }
+            Command::Close => if_yours.and_then(|()| close(state, booked_on)),
         }
     }
 }
@@ -324,11 +370,16 @@ mod tests {
     use super::*;
 
     fn on(day: &str) -> Context {
-        Context { at: format!("{day}T12:00:00Z").parse::<Timestamp>().unwrap(), actor: None }
+        Context { at: format!("{day}T12:00:00Z").parse::<Timestamp>().unwrap(), actor: Some("ada".into()) }
     }
 
     fn opened() -> Event {
-        Event::AccountOpened { owner: "Ada".into(), currency: "EUR".into(), booked_on: date(2026, 10, 1) }
+        Event::AccountOpened {
+            owner: "Ada".into(),
+            currency: "EUR".into(),
+            opened_by: Some("ada".into()),
+            booked_on: date(2026, 10, 1),
+        }
     }
 
     fn credited(amount: i64, balance: i64, booked_on: Date) -> Event {
@@ -421,6 +472,29 @@ mod tests {
         }
     }
 
+    mod when_opened_by_somebody_else {
+        use super::*;
+
+        #[test]
+        fn every_change_is_refused_whatever_the_account_is_like() {
+            let eve = Context { actor: Some("eve".into()), ..on("2026-11-21") };
+            let nobody = Context { actor: None, ..on("2026-11-21") };
+            for history in [vec![opened()], vec![opened(), closed()]] {
+                for command in [
+                    Command::Credit { amount: 1, reference: None },
+                    Command::Debit { amount: 1, reference: None },
+                    Command::Close,
+                ] {
+                    for stranger in [&eve, &nobody] {
+                        given::<Account>(history.clone())
+                            .when(command.clone(), stranger)
+                            .then_refused(&Refusal::NotYours);
+                    }
+                }
+            }
+        }
+    }
+
     mod when_closed {
         use super::*;
 
@@ -455,21 +529,28 @@ mod tests {
     }
 
     #[test]
-    fn the_first_shape_of_account_opened_is_still_read() {
-        let stored = RecordedEvent {
-            event_type: "AccountOpened".into(),
-            schema: 1,
-            data: r#"{"owner":"Ada","bookedOn":"2026-10-01"}"#.into(),
+    fn the_older_shapes_of_account_opened_are_still_read() {
+        let expected = Event::AccountOpened {
+            owner: "Ada".into(),
+            currency: "EUR".into(),
+            opened_by: None,
+            booked_on: date(2026, 10, 1),
         };
-        assert_eq!(decode::<Account>(&stored).unwrap(), opened());
+        for (schema, data) in [
+            (1, r#"{"owner":"Ada","bookedOn":"2026-10-01"}"#),
+            (2, r#"{"owner":"Ada","currency":"EUR","bookedOn":"2026-10-01"}"#),
+        ] {
+            let stored = RecordedEvent { event_type: "AccountOpened".into(), schema, data: data.into() };
+            assert_eq!(decode::<Account>(&stored).unwrap(), expected, "schema {schema}");
+        }
     }
 
     #[test]
     fn events_from_a_newer_program_are_refused_loudly() {
-        let newer = RecordedEvent { schema: 3, ..encode::<Account>(&opened()).unwrap() };
+        let newer = RecordedEvent { schema: 4, ..encode::<Account>(&opened()).unwrap() };
         assert_eq!(
             decode::<Account>(&newer).unwrap_err().to_string(),
-            "event AccountOpened has schema 3, this program reads 1 to 2"
+            "event AccountOpened has schema 4, this program reads 1 to 3"
         );
         let unknown = RecordedEvent { event_type: "AccountFrozen".into(), schema: 1, data: "{}".into() };
         assert!(decode::<Account>(&unknown).unwrap_err().to_string().contains("AccountFrozen"));

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use decider::{Aggregate, Context, DecodeError, RecordedEvent, encode, encode_state};
+use decider::{
+    Aggregate, Context, DecodeError, RecordedEvent, Rejection, RejectionKind, encode, encode_state,
+};
 use futures_timer::Delay;
 
 use crate::{
@@ -13,6 +15,11 @@ use crate::{
 
 /// How often a command is decided again after losing a race, before the client is told to come back (rule 11).
 const MAX_REPAIRS: usize = 12;
+
+/// Name of the counter of lost races.
+pub const CONFLICTS: &str = "Conflicts";
+/// Name of the counter of tries after the first.
+pub const RETRIES: &str = "Retries";
 
 /// One DynamoDB write unit: the granularity of the snapshot policy.
 const WRITE_UNIT_BYTES: usize = 1024;
@@ -172,6 +179,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     return Ok(Outcome::Committed(after));
                 }
                 Appended::VersionTaken(attempt) => {
+                    metrics::counter!(CONFLICTS).increment(1);
                     let (caught_up, winner) = catch_up(store, stream, loaded).await?;
                     loaded = caught_up;
                     fresh = true;
@@ -201,7 +209,10 @@ pub async fn execute<A: Aggregate, S: EventStore>(
             }
         }
         match delays.next() {
-            Some(delay) => Delay::new(delay).await,
+            Some(delay) => {
+                metrics::counter!(RETRIES).increment(1);
+                Delay::new(delay).await;
+            }
             None => return Err(ExecuteError::Contended),
         }
     }
@@ -218,12 +229,19 @@ fn decide<A: Aggregate>(
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
 ) -> Result<Vec<A::Event>, Idle<A::Rejection>> {
+    let decision = A::decide(&loaded.state, execution.command, execution.context);
+    if let Err(rejection) = &decision
+        && rejection.kind() == RejectionKind::Forbidden
+    {
+        // Before the precondition (RFC 9110, 13.2.1), whose failure would tell a stranger the version.
+        return Err(Idle::Refused(rejection.clone()));
+    }
     // A stream that does not exist is the domain's to answer (404), unless the command would start it.
     let exists = loaded.version > 0 || execution.creates;
     if exists && execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
         return Err(Idle::PreconditionFailed);
     }
-    match A::decide(&loaded.state, execution.command, execution.context) {
+    match decision {
         Ok(events) if events.is_empty() => Err(Idle::Unchanged),
         Ok(events) => Ok(events),
         Err(rejection) => Err(Idle::Refused(rejection)),

@@ -15,7 +15,7 @@ pub mod contract;
 
 pub use cache::Cache;
 pub use commit::{Commit, Meta};
-pub use execute::{ExecuteError, Execution, Ledger, Outcome, Precondition, execute};
+pub use execute::{CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondition, RETRIES, execute};
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
 pub use states::states;

@@ -16,7 +16,7 @@ use aws_sdk_sqs::Client as Sqs;
 use event_store::{Commit, StreamId};
 use event_store_dynamodb::DynamoDbStore;
 use lambda_kit::{
-    Error, config,
+    Error, config, metrics,
     stream::{Handler, Record, Unreadable},
 };
 
@@ -162,13 +162,20 @@ impl Handler for Fanout {
                 break;
             }
             letter.log();
-            if !self.dead_letter(letter).await {
+            if self.dead_letter(letter).await {
+                metrics::parked();
+            } else {
                 failed.note(*index);
             }
         }
 
         for (index, commit) in &commits {
-            let outcome = if failed.covers(*index) { "failed" } else { "passed on" };
+            let outcome = if failed.covers(*index) {
+                "failed"
+            } else {
+                metrics::passed_on(commit.at);
+                "passed on"
+            };
             let correlation_id = commit.meta.correlation_id.as_deref();
             tracing::info!(stream = %commit.stream, version = commit.version, correlation_id, outcome, "fanout");
         }

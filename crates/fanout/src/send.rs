@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use backon::{BackoffBuilder, ExponentialBuilder};
+use lambda_kit::metrics;
 
 /// How often entries that failed are sent again before their record is reported (rule 11).
 const MAX_RESENDS: usize = 4;
@@ -48,7 +49,10 @@ pub(crate) async fn send_all<T: Clone>(
         }
         entries = again;
         match delays.next().filter(|_| !entries.is_empty()) {
-            Some(delay) => tokio::time::sleep(delay).await,
+            Some(delay) => {
+                metrics::retries(entries.len());
+                tokio::time::sleep(delay).await;
+            }
             None => {
                 left.extend(entries.into_iter().map(|entry| (entry, Refusal::Transient)));
                 return left;

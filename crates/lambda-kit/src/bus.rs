@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    config,
+    config, metrics,
     start::{Error, dynamodb, start},
     wire::BusEntry,
 };
@@ -106,6 +106,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
         let row = (self.row)(stream.id(), version, state);
         let written = self.table.put_newer(&row, version).await?;
+        if written {
+            metrics::projected(entry.last_event.at);
+        }
         Ok(Projected { stream, version, correlation_id: entry.meta.correlation_id, written })
     }
 }

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::{
     config,
     http::{HttpRequest, Problem, Response, Routes, versions_of},
+    metrics,
     start::{Error, dynamodb, store},
 };
 
@@ -76,11 +77,14 @@ pub struct Commands<A: Aggregate, S> {
 
 impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        let actor = request.actor()?;
         let routed = (self.route)(request)?;
         let precondition = precondition(request, routed.if_match_required)?;
         let meta = request.meta();
         let now = Timestamp::now();
-        let key = idempotency_key(request)?.map(|key| scoped(key, meta.actor.as_deref()));
+        // Two callers may choose the same key: it is theirs only together with who they are. A key has no spaces, so the
+        // first one ends it, and no two pairs give one text.
+        let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
         let fingerprint = if key.is_some() { fingerprint(request)? } else { String::new() };
         let answer = |answer: Result<(&A::State, u64), &A::Rejection>| {
             let answer = match answer {
@@ -93,7 +97,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let execution = Execution {
             stream: &routed.stream,
             command: &routed.command,
-            context: &Context { at: now, actor: meta.actor.clone() },
+            context: &Context { at: now, actor: Some(actor.to_owned()) },
             command_id: key.as_deref().unwrap_or(&generated),
             meta: &meta,
             precondition: precondition.as_ref(),
@@ -108,9 +112,10 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         };
         let Ok(outcome) = timeout(PATIENCE, execute(&self.store, &self.cache, &execution)).await else {
             tracing::error!(stream = %routed.stream, outcome = "timed out", "command");
+            metrics::command("timed out");
             return Err(Problem::unavailable());
         };
-        log(&routed.stream, &outcome);
+        metrics::command(log(&routed.stream, &outcome));
         match outcome {
             Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => {
                 Ok(Answer::success(&routed, &loaded.state, loaded.version).response())
@@ -199,12 +204,6 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// Two callers may choose the same key: it is theirs only together with who they are. A key has no spaces, so the first
-/// one ends it, and no two pairs give one text.
-fn scoped(key: &str, actor: Option<&str>) -> String {
-    format!("{key} {}", actor.unwrap_or("anonymous"))
-}
-
 /// Tells two requests with the same key apart: by route, path and body. The body counts as JSON, so that white space
 /// makes no difference.
 fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
@@ -265,28 +264,29 @@ fn problem<R: Rejection>(error: &ExecuteError<R>) -> Problem {
     }
 }
 
-/// Logs what became of the command: once, here, with stream and version and without its payload (rule 14).
-fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteError<A::Rejection>>) {
-    match outcome {
-        Ok(Outcome::Committed(loaded)) => {
-            tracing::info!(%stream, version = loaded.version, outcome = "committed", "command");
-        }
-        Ok(Outcome::Unchanged(loaded)) => {
-            tracing::info!(%stream, version = loaded.version, outcome = "unchanged", "command");
-        }
-        Ok(Outcome::Repeated(_)) => tracing::info!(%stream, outcome = "repeated", "command"),
-        Err(ExecuteError::Refused(rejection)) => {
-            tracing::info!(%stream, outcome = "refused", code = rejection.code(), "command");
-        }
-        Err(ExecuteError::PreconditionFailed { version }) => {
-            tracing::info!(%stream, version, outcome = "precondition failed", "command");
-        }
-        Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => {
-            tracing::info!(%stream, outcome = "invalid", "command");
-        }
-        Err(ExecuteError::Contended) => tracing::warn!(%stream, outcome = "contended", "command"),
+/// Logs what became of the command: once, here, with stream and version and without its payload (rule 14). The name of
+/// what became of it is the metric's label.
+fn log<A: Aggregate>(
+    stream: &StreamId,
+    outcome: &Result<Outcome<A>, ExecuteError<A::Rejection>>,
+) -> &'static str {
+    let (name, version, code) = match outcome {
+        Ok(Outcome::Committed(loaded)) => ("committed", Some(loaded.version), None),
+        Ok(Outcome::Unchanged(loaded)) => ("unchanged", Some(loaded.version), None),
+        Ok(Outcome::Repeated(_)) => ("repeated", None, None),
+        Err(ExecuteError::Refused(rejection)) => ("refused", None, Some(rejection.code())),
+        Err(ExecuteError::PreconditionFailed { version }) => ("precondition failed", Some(*version), None),
+        Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => ("invalid", None, None),
+        Err(ExecuteError::Contended) => ("contended", None, None),
         Err(error @ (ExecuteError::Load(_) | ExecuteError::Encode(_) | ExecuteError::Store(_))) => {
             tracing::error!(%stream, outcome = "failed", %error, "command");
+            return "failed";
         }
+    };
+    if name == "contended" {
+        tracing::warn!(%stream, outcome = name, "command");
+    } else {
+        tracing::info!(%stream, version, outcome = name, code, "command");
     }
+    name
 }

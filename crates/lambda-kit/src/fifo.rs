@@ -12,7 +12,7 @@ use read_models_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
 
 use crate::{
-    config,
+    config, metrics,
     start::{Error, dynamodb, start, store},
     wire::{Message, Reference},
 };
@@ -107,6 +107,9 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
             let id = message.message_id.as_deref().unwrap_or_default();
             // A message without a group stands alone.
             let group = message.attributes.get("MessageGroupId").map_or(id, String::as_str);
+            if message.attributes.get("ApproximateReceiveCount").is_some_and(|count| count != "1") {
+                metrics::retries(1);
+            }
             if stopped.contains(group) {
                 response.add_failure(id);
                 continue;
@@ -153,13 +156,18 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
         let (verdict, position) = self.apply(commit).await?;
         match verdict {
             Verdict::Apply => {
+                metrics::position_lag(0);
+                metrics::projected(commit.at);
                 tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection")
             }
             Verdict::Skip => {
                 tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection")
             }
             Verdict::Gap => {
+                metrics::position_lag(version - position - 1);
                 self.repair(stream, position, version).await?;
+                metrics::gap_repaired();
+                metrics::projected(commit.at);
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
             }
         }

@@ -17,6 +17,9 @@ use crate::start::{Error, start};
 /// The largest body that a command may have, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
+/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of keys.
+const MAX_SUBJECT: usize = 255;
+
 /// Begins the `type` of every problem; its code follows.
 const PROBLEM: &str = "urn:ledgerline:problem:";
 
@@ -141,6 +144,9 @@ impl From<Problem> for Response {
         response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
         if problem.status == StatusCode::SERVICE_UNAVAILABLE || problem.code == "conflict" {
             response.headers.push((header::RETRY_AFTER, "1".into()));
+        }
+        if problem.status == StatusCode::UNAUTHORIZED {
+            response.headers.push((header::WWW_AUTHENTICATE, "Bearer".into()));
         }
         if let Some(version) = problem.version {
             response = response.with_version(version);
@@ -293,11 +299,23 @@ impl HttpRequest {
         Ok(value)
     }
 
-    /// Who calls: the subject of the caller's token.
-    #[must_use]
-    pub fn actor(&self) -> Option<String> {
-        let authorizer = self.0.request_context.authorizer.as_ref()?;
-        authorizer.jwt.as_ref()?.claims.get("sub").cloned()
+    /// Who calls: the subject of the caller's token, which the API's authorizer has verified.
+    ///
+    /// # Errors
+    /// `401` when there is none: the API has no authorizer, or the token names nobody. What belongs to its creator must
+    /// never be created by nobody.
+    pub fn actor(&self) -> Result<&str, Problem> {
+        let authorizer = self.0.request_context.authorizer.as_ref();
+        let subject = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
+        subject.map(String::as_str).filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len())).ok_or_else(
+            || {
+                Problem::new(
+                    StatusCode::UNAUTHORIZED,
+                    "unauthenticated",
+                    "sign in: the request names no caller",
+                )
+            },
+        )
     }
 
     /// Where the request came from, for the commit that it causes.
@@ -309,7 +327,7 @@ impl HttpRequest {
         let header = |name| self.header(name).ok().flatten();
         let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
         Meta {
-            actor: self.actor(),
+            actor: self.actor().ok().map(ToOwned::to_owned),
             correlation_id: given.or_else(|| context.request_id.clone()),
             causation_id: None,
             source_address: context.http.source_ip.clone(),

@@ -6,6 +6,7 @@ pub mod commands;
 pub mod config;
 pub mod fifo;
 pub mod http;
+pub mod metrics;
 pub mod queries;
 mod start;
 pub mod stream;

@@ -9,7 +9,7 @@ use lambda_runtime::{LambdaEvent, service_fn};
 use serde::{Serialize, de::DeserializeOwned};
 use tracing_subscriber::EnvFilter;
 
-use crate::config;
+use crate::{config, metrics};
 
 /// Whatever keeps a function from starting or a batch from being done.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -27,15 +27,22 @@ where
     Answer: Serialize,
 {
     init_logs();
-    let parts = match build().await {
-        Ok(parts) => Arc::new(parts),
+    let built = async { Ok((metrics::init()?, Arc::new(build().await?))) };
+    let (metrics, parts) = match built.await {
+        Ok(parts) => parts,
         Err(error) => {
             tracing::error!(%error, "the function cannot start");
             return Err(error);
         }
     };
     lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
-        handle(Arc::clone(&parts), event.payload)
+        let handled = handle(Arc::clone(&parts), event.payload);
+        async move {
+            let answer = handled.await;
+            // Before the answer goes out: afterwards the instance may be frozen.
+            metrics::flush(metrics);
+            answer
+        }
     }))
     .await
 }

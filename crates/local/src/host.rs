@@ -408,14 +408,13 @@ fn function_error(body: &[u8]) -> InvokeError {
     InvokeError { kind: text("errorType"), message: text("errorMessage") }
 }
 
-/// Shows what a function writes: warnings, errors and what is not a log line always, the rest on demand.
+/// Shows what a function writes: warnings, errors and what is no log line always; the rest, and metrics, on demand.
 async fn copy_logs(function: String, all: bool, output: impl AsyncRead + Unpin) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        let level = serde_json::from_str::<Value>(&line)
-            .ok()
-            .and_then(|line| line["level"].as_str().map(str::to_owned));
-        if all || !matches!(level.as_deref(), Some("TRACE" | "DEBUG" | "INFO")) {
+        let parsed = serde_json::from_str::<Value>(&line).unwrap_or_default();
+        let metrics = parsed.get("_aws").is_some();
+        if all || !(metrics || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO"))) {
             report(&function, &line);
         }
     }

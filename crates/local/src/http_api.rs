@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{hops::Hops, host::Function};
+use crate::{callers, hops::Hops, host::Function};
 
 /// What API Gateway takes at the most.
 const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
@@ -36,6 +36,8 @@ pub(crate) struct Route {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) function: Arc<Function>,
+    /// A token must have one of these.
+    pub(crate) scopes: Vec<String>,
 }
 
 impl Route {
@@ -74,13 +76,20 @@ pub(crate) struct Api {
     pub(crate) routes: Arc<Vec<Route>>,
     pub(crate) written: Arc<Notify>,
     pub(crate) hops: Hops,
+    /// Who calls when no token says so; `None` for an API without an authorizer.
+    pub(crate) developer: Option<String>,
 }
 
 impl Api {
     /// Fixed segments win over parameters, as in API Gateway.
-    pub(crate) fn new(mut routes: Vec<Route>, written: Arc<Notify>, hops: Hops) -> Self {
+    pub(crate) fn new(
+        mut routes: Vec<Route>,
+        written: Arc<Notify>,
+        hops: Hops,
+        developer: Option<String>,
+    ) -> Self {
         routes.sort_by_key(|route| route.path.matches('{').count());
-        Self { routes: Arc::new(routes), written, hops }
+        Self { routes: Arc::new(routes), written, hops, developer }
     }
 
     pub(crate) fn router(self) -> Router {
@@ -100,7 +109,17 @@ async fn handle(
     let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
         return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
     };
-    let event = event(route, &parameters, &parts.method, &parts.uri, &parts.headers, &body, client);
+    let authorizer = match &api.developer {
+        None => None,
+        Some(developer) => match callers::authorizer(&parts.headers, developer, &route.scopes) {
+            Ok(authorizer) => Some(authorizer),
+            Err((status, text)) => return message(status, text),
+        },
+    };
+    let mut event = event(route, &parameters, &parts.method, &parts.uri, &parts.headers, &body, client);
+    if let Some(authorizer) = authorizer {
+        event["requestContext"]["authorizer"] = authorizer;
+    }
     let started = Instant::now();
     let invoked = tokio::time::timeout(TIMEOUT, route.function.invoke(event.to_string().into_bytes())).await;
     let response = match invoked {

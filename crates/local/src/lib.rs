@@ -3,6 +3,8 @@
 //! borrowed.
 
 pub mod build;
+mod callers;
+mod gateway;
 mod hops;
 pub mod host;
 mod http_api;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 use anyhow::{Result, anyhow};
 use clap::Parser;
@@ -19,6 +19,15 @@ struct Arguments {
     /// Port of the HTTP API on 127.0.0.1; 0 takes any free one.
     #[arg(long, default_value_t = 3000)]
     port: u16,
+    /// Port of the emulated AWS services on 127.0.0.1, for the AWS CLI and `sam local`; 0 takes any free one.
+    #[arg(long, default_value_t = 4566)]
+    aws_port: u16,
+    /// Who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request come from bob.
+    #[arg(long, value_name = "NAME", default_value = "developer")]
+    user: String,
+    /// Write the functions' environment into this file, as `sam local --env-vars` reads it.
+    #[arg(long, value_name = "FILE")]
+    env_vars: Option<PathBuf>,
     /// Keep the data in this folder, and go on with what is there. Without it, data lives in memory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
@@ -49,6 +58,15 @@ async fn main() -> ExitCode {
     }
 }
 
+/// What a laptop does without, by kind.
+fn not_emulated(ignored: &[(String, String)]) -> String {
+    let mut kinds = BTreeMap::<_, usize>::new();
+    for (_, kind) in ignored {
+        *kinds.entry(kind.trim_start_matches("AWS::")).or_default() += 1;
+    }
+    kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect::<Vec<_>>().join(", ")
+}
+
 async fn run(arguments: Arguments) -> Result<()> {
     let place = match &arguments.data {
         Some(folder) => folder.display().to_string(),
@@ -58,6 +76,9 @@ async fn run(arguments: Arguments) -> Result<()> {
         template: arguments.template,
         parameters: arguments.parameter_overrides.into_iter().collect(),
         port: arguments.port,
+        aws_port: arguments.aws_port,
+        user: arguments.user.clone(),
+        env_vars: arguments.env_vars,
         data: arguments.data,
         logs: arguments.logs,
         quiet: arguments.quiet,
@@ -68,13 +89,10 @@ async fn run(arguments: Arguments) -> Result<()> {
         println!("  {route:<40} {function}");
     }
     println!();
-    for (service, url) in &stack.services {
-        println!("  {service:<12} {url}");
-    }
+    println!("  signed in    {} (be somebody else with -H 'Authorization: Bearer NAME')", arguments.user);
+    println!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url);
     println!("  data         {place}");
-    for (id, kind) in &stack.ignored {
-        println!("  not emulated {id} ({kind})");
-    }
+    println!("  not emulated {}", not_emulated(&stack.ignored));
     println!("\nReady at {}. Stop with Ctrl-C.\n", stack.url);
     tokio::signal::ctrl_c().await?;
     Ok(())

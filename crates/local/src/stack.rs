@@ -20,6 +20,7 @@ use tokio::{
 
 use crate::{
     build,
+    gateway::Gateway,
     hops::Hops,
     host::{Function, Host, Launch},
     http_api::{Api, Route},
@@ -42,6 +43,12 @@ pub struct Options {
     pub parameters: BTreeMap<String, String>,
     /// Port of the HTTP API on 127.0.0.1; 0 for any free one.
     pub port: u16,
+    /// Port of the emulated AWS services on 127.0.0.1; 0 for any free one.
+    pub aws_port: u16,
+    /// Who calls the API when no token says so.
+    pub user: String,
+    /// Where the functions' environment is written, as `sam local` reads it.
+    pub env_vars: Option<PathBuf>,
     /// Where data is kept; `None` for memory.
     pub data: Option<PathBuf>,
     /// Show all that the functions log, not only warnings and errors.
@@ -57,8 +64,8 @@ pub struct Stack {
     pub url: String,
     /// Methods and paths of its routes, and the functions behind them.
     pub routes: Vec<(String, String)>,
-    /// Name and URL of the emulated services.
-    pub services: Vec<(&'static str, String)>,
+    /// Where the emulated services are: what `AWS_ENDPOINT_URL` is for the AWS CLI and SDKs.
+    pub aws_url: String,
     /// Logical id and type of what the template has and a laptop does not.
     pub ignored: Vec<(String, String)>,
     functions: Vec<Arc<Function>>,
@@ -75,6 +82,10 @@ impl Stack {
         let listener = TcpListener::bind(("127.0.0.1", options.port))
             .await
             .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
+        let aws_listener = TcpListener::bind(("127.0.0.1", options.aws_port))
+            .await
+            .with_context(|| format!("port {} is taken; choose another with --aws-port", options.aws_port))?;
+        let aws_url = format!("http://{}", aws_listener.local_addr()?);
         let sqs = Arc::new(Sqs::start().await?);
         let template = template::load(&options.template, &options.parameters, &sqs.url)?;
 
@@ -155,6 +166,19 @@ impl Stack {
             }
         }
 
+        if let Some(file) = &options.env_vars {
+            write_env_vars(file, &template, &aws_url)?;
+        }
+        let ids = template.functions.iter().map(|function| function.id.clone());
+        let gateway = Gateway {
+            dynamodb: dynamodb.url.clone(),
+            sqs: sqs.url.clone(),
+            events: events.url.clone(),
+            functions: ids.zip(functions.iter().cloned()).collect(),
+            client: reqwest::Client::new(),
+        };
+        tokio::spawn(async move { axum::serve(aws_listener, gateway.router()).await });
+
         let routes = routes(&template, &functions);
         for function in &functions {
             function.warm_up().await?;
@@ -164,14 +188,15 @@ impl Stack {
             .iter()
             .map(|route| (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned()))
             .collect();
-        let api = Api::new(routes, written, hops).router();
+        let developer = template.authorizer.then_some(options.user);
+        let api = Api::new(routes, written, hops, developer).router();
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });
         Ok(Self {
             url: format!("http://{address}"),
             routes: listed,
-            services: vec![("DynamoDB", dynamodb.url), ("SQS", sqs.url.clone()), ("EventBridge", events.url)],
+            aws_url,
             ignored: template.ignored,
             functions,
         })
@@ -210,7 +235,7 @@ async fn connect_rules(
     for definition in &template.functions {
         for event in &definition.events {
             let Event::Rule { name, rule } = event else { continue };
-            let name = format!("{}-{name}", definition.id);
+            let name = rule.rule_name.clone().unwrap_or_else(|| format!("{}-{name}", definition.id));
             let bus = &rule.event_bus_name;
             let put = events
                 .client
@@ -315,16 +340,36 @@ fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
     let mut routes = Vec::new();
     for (definition, function) in template.functions.iter().zip(functions) {
         for event in &definition.events {
-            if let Event::HttpApi { method, path } = event {
+            if let Event::HttpApi { method, path, scopes } = event {
                 routes.push(Route {
                     method: method.clone(),
                     path: path.clone(),
+                    scopes: scopes.clone(),
                     function: Arc::clone(function),
                 });
             }
         }
     }
     routes
+}
+
+/// Writes the environment of every function by its logical id: the file that `sam local --env-vars` reads. There, SAM
+/// itself would fill in logical ids for the names of tables and queues.
+fn write_env_vars(file: &Path, template: &Template, aws_url: &str) -> Result<()> {
+    let functions: BTreeMap<_, BTreeMap<_, _>> = template
+        .functions
+        .iter()
+        .map(|function| {
+            let mut environment = function.environment.clone();
+            environment.insert("AWS_ENDPOINT_URL".into(), aws_url.into());
+            (&function.id, environment)
+        })
+        .collect();
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    std::fs::write(file, serde_json::to_string_pretty(&functions)?)
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// The queues and the bus live in memory, so the position in the stream that survives is not the one up to which

@@ -55,6 +55,8 @@ pub struct Template {
     pub queues: Vec<Queue>,
     /// Names of the event buses.
     pub buses: Vec<String>,
+    /// The HTTP API lets nobody in without a token.
+    pub authorizer: bool,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
 }
@@ -87,6 +89,8 @@ pub enum Event {
         method: String,
         /// With `{parameters}`.
         path: String,
+        /// A token must have one of these; none for any token.
+        scopes: Vec<String>,
     },
     /// The stream of a table.
     Stream(StreamSource),
@@ -173,6 +177,9 @@ pub struct ScalingConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct RuleSource {
+    /// Its name; made up from the logical ids when there is none.
+    #[serde(default)]
+    pub rule_name: Option<String>,
     /// Name of the bus.
     pub event_bus_name: String,
     /// Which events.
@@ -309,6 +316,21 @@ pub fn load(
     Scope::new(&root, overrides, sqs_url).and_then(|scope| scope.template()).map_err(located)
 }
 
+/// A template as it is written, as JSON: the short forms of functions, such as `!Ref`, written out.
+///
+/// # Errors
+/// With the line, when the file is missing or no YAML.
+pub fn tree(path: &Path) -> Result<Value, TemplateError> {
+    let text = fs::read_to_string(path)
+        .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
+    let root = yaml::parse(&text);
+    root.map(|root| root.to_json()).map_err(|(line, message)| TemplateError::Wrong {
+        path: path.to_owned(),
+        line,
+        message,
+    })
+}
+
 struct Scope<'a> {
     root: &'a Node,
     parameters: HashMap<String, Value>,
@@ -369,9 +391,10 @@ impl<'a> Scope<'a> {
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
                 "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
-                // Permissions, logs and alarms have no part in what runs here.
-                "AWS::Serverless::HttpApi" | "AWS::SQS::QueuePolicy" | "AWS::Logs::LogGroup" => {}
-                watched if watched.starts_with("AWS::CloudWatch::") => {}
+                "AWS::Serverless::HttpApi" => template.authorizer = self.authorizer(id, resource)?,
+                "AWS::SNS::Subscription"
+                    if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
+                        == Some("email") => {}
                 wiring @ ("AWS::Events::Rule"
                 | "AWS::Lambda::EventSourceMapping"
                 | "AWS::Lambda::Function"
@@ -466,6 +489,24 @@ impl<'a> Scope<'a> {
         })
     }
 
+    /// Whether the API has a default authorizer. Which tokens it takes matters only where they are verified.
+    fn authorizer(&self, id: &str, resource: &Node) -> Located<bool> {
+        let authorization = resource.get("Properties").and_then(|properties| properties.get("Auth"));
+        let Some(authorization) = authorization else { return Ok(false) };
+        let named = |name| authorization.get(name).map(|node: &Node| self.resolve(node)).transpose();
+        let Some(default) = named("DefaultAuthorizer")?.and_then(|node| node.text()) else {
+            return Ok(false);
+        };
+        let known = authorization.get("Authorizers").and_then(|authorizers| authorizers.get(&default));
+        match known.and_then(|authorizer| authorizer.get("JwtConfiguration")) {
+            Some(_) => Ok(true),
+            None => Err((
+                authorization.line,
+                format!("{id}: {default} is no JWT authorizer, which is all that is emulated"),
+            )),
+        }
+    }
+
     fn event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase", deny_unknown_fields)]
@@ -475,6 +516,14 @@ impl<'a> Scope<'a> {
             #[serde(default)]
             #[expect(dead_code, reason = "there is one API here")]
             api_id: Option<String>,
+            #[serde(default)]
+            auth: Authorization,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "PascalCase", deny_unknown_fields)]
+        struct Authorization {
+            #[serde(default)]
+            authorization_scopes: Vec<String>,
         }
         let kind =
             event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
@@ -486,7 +535,11 @@ impl<'a> Scope<'a> {
                 if route.path.contains("+}") || !route.path.starts_with('/') {
                     return Err((event.line, format!("{place}: the path {} is not emulated", route.path)));
                 }
-                Ok(Event::HttpApi { method: route.method.to_uppercase(), path: route.path })
+                Ok(Event::HttpApi {
+                    method: route.method.to_uppercase(),
+                    path: route.path,
+                    scopes: route.auth.authorization_scopes,
+                })
             }
             "DynamoDB" => Ok(Event::Stream(typed(&properties, place)?)),
             "SQS" => Ok(Event::Queue(typed(&properties, place)?)),
@@ -637,12 +690,16 @@ impl<'a> Scope<'a> {
         match &node.kind {
             Kind::Scalar(_) => Ok(node.clone()),
             Kind::List(items) => {
-                let items = items.iter().filter(|item| !is_no_value(item));
-                Ok(Node {
-                    line,
-                    kind: Kind::List(items.map(|item| self.resolve(item)).collect::<Result<_, _>>()?),
-                })
+                let mut resolved = Vec::new();
+                for item in items {
+                    let item = self.chosen(item)?;
+                    if !is_no_value(item) {
+                        resolved.push(self.resolve(item)?);
+                    }
+                }
+                Ok(Node { line, kind: Kind::List(resolved) })
             }
+            Kind::Map(entries) if is_choice(entries) => self.resolve(self.chosen(node)?),
             Kind::Map(entries) => {
                 if let [(function, argument)] = entries.as_slice()
                     && (function == "Ref" || function.starts_with("Fn::"))
@@ -650,12 +707,28 @@ impl<'a> Scope<'a> {
                     return self.call(function, argument);
                 }
                 let mut resolved = Vec::new();
-                for (name, value) in entries.iter().filter(|(_, value)| !is_no_value(value)) {
-                    resolved.push((name.clone(), self.resolve(value)?));
+                for (name, value) in entries {
+                    let value = self.chosen(value)?;
+                    if !is_no_value(value) {
+                        resolved.push((name.clone(), self.resolve(value)?));
+                    }
                 }
                 Ok(Node { line, kind: Kind::Map(resolved) })
             }
         }
+    }
+
+    /// The value that an `Fn::If` comes to, which may be that there is none.
+    fn chosen<'n>(&self, mut node: &'n Node) -> Located<&'n Node> {
+        while let [(function, argument)] = node.entries()
+            && function == "Fn::If"
+        {
+            let [condition, yes, no] = argument.items() else {
+                return Err((argument.line, "If needs a condition and two values".into()));
+            };
+            node = if self.condition(condition)? { yes } else { no };
+        }
+        Ok(node)
     }
 
     fn call(&self, function: &str, argument: &Node) -> Located<Node> {
@@ -684,10 +757,6 @@ impl<'a> Scope<'a> {
                     Ok(Node::string(line, parts.join(&text(separator)?)))
                 }
                 _ => Err((line, "Join needs a separator and a list".into())),
-            },
-            "Fn::If" => match argument.items() {
-                [condition, yes, no] => self.resolve(if self.condition(condition)? { yes } else { no }),
-                _ => Err((line, "If needs a condition and two values".into())),
             },
             other => Err((line, format!("{other} is not emulated"))),
         }
@@ -752,6 +821,10 @@ fn stream_arn(table_arn: &str) -> String {
 
 fn resource_type<'n>(id: &str, resource: &'n Node) -> Located<&'n str> {
     resource.get("Type").and_then(Node::as_str).ok_or((resource.line, format!("{id} has no Type")))
+}
+
+fn is_choice(entries: &[(String, Node)]) -> bool {
+    matches!(entries, [(function, _)] if function == "Fn::If")
 }
 
 fn is_no_value(node: &Node) -> bool {

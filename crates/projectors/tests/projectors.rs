@@ -80,7 +80,8 @@ impl Transactions {
         let query = PageQuery {
             index: None,
             partition: ("accountId", ID),
-            sort: "entry",
+            keys: &["entry"],
+            starts_with: None,
             newest_first: false,
             limit: 100,
             cursor: None,

@@ -10,7 +10,7 @@ use read_models::{balances, transactions};
 use read_models_dynamodb::{PageQuery, ReadTable};
 use serde_json::{Value, json};
 
-/// The longest owner that an account can have, in characters. A longer one is no key of the index.
+/// The longest owner that an account can have, in characters.
 const MAX_OWNER: usize = 200;
 
 /// The read tables of accounts.
@@ -55,28 +55,33 @@ impl AccountQueries {
     }
 
     async fn account(&self, request: &HttpRequest) -> Result<Response, Problem> {
-        let id = request.path_uuid("id")?.to_string();
+        let (id, actor) = (request.path_uuid("id")?.to_string(), request.actor()?);
         let (version, row) = self.patience.read(request, async || self.balance(&id).await).await?;
-        match row {
-            Some(row) => conditional(request, version, json!(row)),
-            None => Err(unknown_account()),
-        }
+        let row = row.filter(|row| is_theirs(row, actor)).ok_or_else(unknown_account)?;
+        conditional(request, version, account(&row))
     }
 
     async fn transactions(&self, request: &HttpRequest) -> Result<Response, Problem> {
-        let id = request.path_uuid("id")?.to_string();
+        let (id, actor) = (request.path_uuid("id")?.to_string(), request.actor()?);
         let stream = format!("{}-{id}", domain::account::CATEGORY);
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-        // The position first: the rows, read strongly after it, show at least this version.
-        let position = async || Ok((self.transactions.position(&transactions::TABLE, &stream).await?, ()));
-        let (version, ()) = self.patience.read(request, position).await?;
-        if version == 0 {
+        // The position first: the rows, read strongly after it, show at least this version. Whose they are is in the
+        // row of the balance; until that is there, nothing is shown.
+        let shown = async || {
+            let (position, balance) =
+                tokio::join!(self.transactions.position(&transactions::TABLE, &stream), self.balance(&id));
+            let row = balance?.1;
+            Ok((if row.is_some() { position? } else { 0 }, row))
+        };
+        let (version, row) = self.patience.read(request, shown).await?;
+        if version == 0 || !row.is_some_and(|row| is_theirs(&row, actor)) {
             return Err(unknown_account());
         }
         let query = PageQuery {
             index: None,
             partition: (transactions::TABLE.partition, &id),
-            sort: transactions::TABLE.sort,
+            keys: &[transactions::TABLE.sort],
+            starts_with: None,
             newest_first: true,
             limit,
             cursor: cursor.as_deref(),
@@ -86,22 +91,25 @@ impl AccountQueries {
         conditional(request, version, listed("transactions", json!(rows), page.cursor))
     }
 
-    async fn accounts_of_owner(&self, request: &HttpRequest) -> Result<Response, Problem> {
-        let owner = request.query("owner")?.filter(|owner| (1..=MAX_OWNER).contains(&owner.chars().count()));
-        let owner = owner.ok_or_else(|| {
-            Problem::field("owner", format!("say whose accounts: ?owner=… with 1 to {MAX_OWNER} characters"))
-        })?;
+    async fn accounts(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        let owner = request.query("owner")?;
+        if owner.as_ref().is_some_and(|owner| !(1..=MAX_OWNER).contains(&owner.chars().count())) {
+            return Err(Problem::field("owner", format!("an owner has 1 to {MAX_OWNER} characters")));
+        }
+        let owned = owner.map(|owner| balances::listing(&owner, ""));
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
         let query = PageQuery {
-            index: Some(balances::BY_OWNER),
-            partition: ("owner", &owner),
-            sort: "accountId",
+            index: Some(balances::BY_OPENER),
+            partition: ("openedBy", request.actor()?),
+            keys: &["listing", "accountId"],
+            starts_with: owned.as_deref(),
             newest_first: false,
             limit,
             cursor: cursor.as_deref(),
         };
         let page = self.balances.page::<balances::Row>(&query).await.map_err(problem)?;
-        Ok(Response::json(StatusCode::OK, listed("accounts", json!(page.rows), page.cursor)))
+        let rows: Vec<_> = page.rows.iter().map(account).collect();
+        Ok(Response::json(StatusCode::OK, listed("accounts", json!(rows), page.cursor)))
     }
 }
 
@@ -110,7 +118,7 @@ impl Routes for AccountQueries {
         match request.route() {
             "GET /accounts/{id}" => self.account(request).await,
             "GET /accounts/{id}/transactions" => self.transactions(request).await,
-            "GET /accounts" => self.accounts_of_owner(request).await,
+            "GET /accounts" => self.accounts(request).await,
             _ => Err(Problem::no_route()),
         }
     }
@@ -120,7 +128,41 @@ fn unknown_account() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-account", "there is no such account")
 }
 
-/// What a client sees of a row: not its keys.
+/// An account is its opener's. To everybody else it is as if it were not there.
+fn is_theirs(row: &balances::Row, actor: &str) -> bool {
+    row.opened_by.as_deref() == Some(actor)
+}
+
+/// What a client sees of an account: not how it is listed.
+fn account(row: &balances::Row) -> Value {
+    let balances::Row {
+        account_id,
+        opened_by: _,
+        listing: _,
+        owner,
+        currency,
+        total_balance,
+        last_month,
+        last_month_balance,
+        status,
+        version,
+    } = row;
+    let mut shown = json!({
+        "accountId": account_id,
+        "owner": owner,
+        "currency": currency,
+        "totalBalance": total_balance,
+        "lastMonthBalance": last_month_balance,
+        "status": status,
+        "version": version,
+    });
+    if let Some(last_month) = last_month {
+        shown["lastMonth"] = json!(last_month);
+    }
+    shown
+}
+
+/// What a client sees of a transaction: not its keys.
 fn transaction(row: &transactions::Row) -> Value {
     let transactions::Row {
         account_id: _,

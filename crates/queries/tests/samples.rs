@@ -19,6 +19,8 @@ use read_models_dynamodb::ReadTable;
 use serde_json::{Value, json};
 
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+/// The subject of the token in the samples.
+const CALLER: &str = "2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10";
 
 async fn queries() -> AccountQueries {
     let dynamodb = testing::dynamodb(&["BalancesTable", "TransactionsTable"]).await;
@@ -26,8 +28,13 @@ async fn queries() -> AccountQueries {
     let balances = ReadTable::new(client.clone(), testing::table("BalancesTable"));
     let transactions = ReadTable::new(client, testing::table("TransactionsTable"));
     let initial = <Account as decider::Aggregate>::initial();
-    let state =
-        domain::account::State { status: Status::Open, owner: "Ada".into(), total_balance: 7, ..initial };
+    let state = domain::account::State {
+        status: Status::Open,
+        owner: "Ada".into(),
+        opened_by: Some(CALLER.into()),
+        total_balance: 7,
+        ..initial
+    };
     balances.put_newer(&balances::row(ID, 1, state), 1).await.unwrap();
     let row = transactions::Row {
         account_id: ID.into(),
@@ -60,8 +67,42 @@ async fn the_samples_are_answered() {
     assert_eq!((account.status, &account.body.unwrap()["totalBalance"]), (StatusCode::OK, &json!(7)));
     let transactions = ask(sample("transactions")).await.unwrap().body.unwrap();
     assert_eq!(transactions["transactions"][0]["amount"], 7);
-    let accounts = ask(sample("accounts-of-owner")).await.unwrap().body.unwrap();
+    let accounts = ask(sample("accounts")).await.unwrap().body.unwrap();
     assert_eq!(accounts["accounts"][0]["accountId"], ID);
+}
+
+#[tokio::test]
+async fn to_a_stranger_an_account_is_as_if_it_were_not_there() {
+    for name in ["account", "transactions"] {
+        let mut event = sample(name);
+        event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
+        let problem = ask(event).await.unwrap_err();
+        assert_eq!((problem.status, problem.code), (StatusCode::NOT_FOUND, "unknown-account"), "{name}");
+    }
+    let mut event = sample("accounts");
+    event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
+    assert_eq!(ask(event).await.unwrap().body, Some(json!({ "accounts": [] })));
+}
+
+/// An API that was deployed without its authorizer must not answer as if nobody were somebody.
+#[tokio::test]
+async fn a_request_without_a_caller_is_refused() {
+    for name in ["account", "transactions", "accounts"] {
+        let mut event = sample(name);
+        event["requestContext"].as_object_mut().unwrap().remove("authorizer");
+        let problem = ask(event).await.unwrap_err();
+        assert_eq!((problem.status, problem.code), (StatusCode::UNAUTHORIZED, "unauthenticated"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
+    for (query, expected) in [("", 1), ("owner=Ada", 1), ("owner=Ad", 0), ("owner=Adam", 0)] {
+        let mut event = sample("accounts");
+        event["rawQueryString"] = json!(query);
+        let body = ask(event).await.unwrap().body.unwrap();
+        assert_eq!(body["accounts"].as_array().unwrap().len(), expected, "{query}");
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,5 @@
-//! Cursors: where a page ended, as opaque text. A cursor holds only sort keys, never the partition, so that no cursor
-//! can lead into somebody else's rows.
+//! Cursors: where a page ended, as opaque text. A cursor never holds the partition, so that no cursor can lead into
+//! somebody else's rows.
 
 use std::collections::BTreeMap;
 
@@ -22,15 +22,16 @@ pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableEr
     Ok(BASE64_URL_SAFE_NO_PAD.encode(json))
 }
 
-/// The longest sort key that DynamoDB has, in bytes.
-const MAX_SORT_KEY_BYTES: usize = 1024;
+/// The longest sort key that DynamoDB has, in bytes; no row here has a longer key.
+const MAX_KEY_BYTES: usize = 1024;
 
 pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidCursor> {
     let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     let rest: BTreeMap<String, String> = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
-    // The keys of the query's index are all there is: its partition, its sort key.
-    if rest.keys().map(String::as_str).ne([query.sort])
-        || !rest.values().all(|key| (1..=MAX_SORT_KEY_BYTES).contains(&key.len()))
+    let mut names = query.keys.to_vec();
+    names.sort_unstable();
+    if rest.keys().map(String::as_str).ne(names)
+        || !rest.values().all(|key| (1..=MAX_KEY_BYTES).contains(&key.len()))
     {
         return Err(InvalidCursor);
     }
@@ -48,11 +49,26 @@ mod tests {
     const QUERY: PageQuery<'_> = PageQuery {
         index: None,
         partition: ("accountId", "mine"),
-        sort: "entry",
+        keys: &["entry"],
+        starts_with: None,
         newest_first: true,
         limit: 10,
         cursor: None,
     };
+
+    #[test]
+    fn a_cursor_into_an_index_has_the_keys_of_both() {
+        let query = PageQuery { partition: ("openedBy", "me"), keys: &["listing", "accountId"], ..QUERY };
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let key = Item::from([
+            ("openedBy".into(), text("me")),
+            ("listing".into(), text("Ada")),
+            ("accountId".into(), text("1")),
+        ]);
+        let cursor = write(&key, &query).unwrap();
+        assert_eq!(read(&cursor, &query), Ok(key));
+        assert_eq!(read(&cursor, &QUERY), Err(InvalidCursor));
+    }
 
     proptest! {
         #[test]

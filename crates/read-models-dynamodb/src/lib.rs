@@ -270,12 +270,20 @@ impl ReadTable {
     /// When the table fails, or the cursor is none that this query gave.
     pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
         let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
-        let output = self
-            .client
-            .query()
+        let mut request = self.client.query();
+        if let Some(prefix) = query.starts_with {
+            request = request
+                .expression_attribute_names("#sort", query.keys.first().copied().unwrap_or_default())
+                .expression_attribute_values(":start", AttributeValue::S(prefix.to_owned()));
+        }
+        let output = request
             .table_name(&self.name)
             .set_index_name(query.index.map(ToOwned::to_owned))
-            .key_condition_expression("#partition = :partition")
+            .key_condition_expression(if query.starts_with.is_some() {
+                "#partition = :partition AND begins_with(#sort, :start)"
+            } else {
+                "#partition = :partition"
+            })
             .expression_attribute_names("#partition", query.partition.0)
             .expression_attribute_values(":partition", AttributeValue::S(query.partition.1.to_owned()))
             .scan_index_forward(!query.newest_first)
@@ -300,8 +308,10 @@ pub struct PageQuery<'a> {
     pub index: Option<&'a str>,
     /// Name and value of the partition key.
     pub partition: (&'a str, &'a str),
-    /// Name of the sort key.
-    pub sort: &'a str,
+    /// Names of the other keys: the sort key first, then, for an index, the keys of the table that are not in it.
+    pub keys: &'a [&'a str],
+    /// Only rows whose sort key begins like this.
+    pub starts_with: Option<&'a str>,
     /// Descending order of the sort key.
     pub newest_first: bool,
     /// Rows in the page, at the most.

@@ -49,7 +49,8 @@ async fn shown(table: &ReadTable) -> Vec<u64> {
     let query = PageQuery {
         index: None,
         partition: ("accountId", "1"),
-        sort: "entry",
+        keys: &["entry"],
+        starts_with: None,
         newest_first: false,
         limit: 100,
         cursor: None,
@@ -134,7 +135,8 @@ async fn pages_show_every_row_once_newest_first() {
         let query = PageQuery {
             index: None,
             partition: ("accountId", "1"),
-            sort: "entry",
+            keys: &["entry"],
+            starts_with: None,
             newest_first: true,
             limit: 10,
             cursor: cursor.as_deref(),

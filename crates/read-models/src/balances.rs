@@ -4,13 +4,18 @@ use domain::account::{State, Status};
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-/// One account, as `GET /accounts/{id}` shows it.
+/// One account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
     /// Key.
     pub account_id: String,
-    /// Key of the index `byOwner`.
+    /// Partition key of the index: the subject of who opened it. An account that is nobody's is in no list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_by: Option<String>,
+    /// Sort key of the index: see [`listing`].
+    pub listing: String,
+    /// Who owns it, as the opener wrote it.
     pub owner: String,
     /// ISO 4217 code.
     pub currency: String,
@@ -27,15 +32,25 @@ pub struct Row {
     pub version: u64,
 }
 
-/// Name of the index by owner.
-pub const BY_OWNER: &str = "byOwner";
+/// Name of the index by opener, in which their accounts are in order of the owner's name.
+pub const BY_OPENER: &str = "byOpener";
+
+/// How an account is sorted into its opener's list: by the owner's name. The name ends with a unit separator, which no
+/// text that is let in contains, so that the accounts of "Ada" are those whose listing begins with `listing("Ada", "")`
+/// and not those of "Ada Lovelace".
+#[must_use]
+pub fn listing(owner: &str, account_id: &str) -> String {
+    format!("{owner}\u{1f}{account_id}")
+}
 
 /// The row that shows this state of the account.
 #[must_use]
 pub fn row(account_id: &str, version: u64, state: State) -> Row {
-    let State { status, owner, currency, total_balance, last_month, last_month_balance } = state;
+    let State { status, owner, currency, opened_by, total_balance, last_month, last_month_balance } = state;
     Row {
         account_id: account_id.to_owned(),
+        opened_by,
+        listing: listing(&owner, account_id),
         owner,
         currency,
         total_balance,

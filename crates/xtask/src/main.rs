@@ -1,15 +1,18 @@
-//! `cargo xtask check`: what the compiler cannot see.
+//! `cargo xtask`: what the compiler cannot see.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+mod permissions;
+mod watched;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
 use clap::Parser;
 
@@ -17,26 +20,27 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
-    /// The pure crates reach no AWS and no runtime; every function has its binary, its resource and its sample events.
-    Check,
+    /// The pure crates reach no AWS and no runtime; every function has its binary, its resource, its sample events and
+    /// its alarms; permissions are those of docs/permissions.md.
+    Check {
+        /// The template whose permissions and alarms are checked: as it is written, or as SAM processed it.
+        #[arg(long, default_value = "template.yaml")]
+        template: PathBuf,
+    },
+    /// Prints who may do what, for docs/permissions.md.
+    Permissions,
 }
 
 /// Crates without AWS, Lambda and async runtimes, in themselves and in all that they depend on (rule 12).
 const PURE: [&str; 3] = ["decider", "domain", "read-models"];
 
 fn main() -> ExitCode {
-    let Task::Check = Task::parse();
-    match check() {
-        Ok(problems) if problems.is_empty() => {
-            println!(
-                "xtask check: the pure crates are pure, and binaries, resources and sample events match"
-            );
-            ExitCode::SUCCESS
-        }
-        Ok(problems) => {
-            problems.iter().for_each(|problem| eprintln!("{problem}"));
-            ExitCode::FAILURE
-        }
+    let done = match Task::parse() {
+        Task::Check { template } => check(&template),
+        Task::Permissions => permissions(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -44,11 +48,27 @@ fn main() -> ExitCode {
     }
 }
 
-fn check() -> Result<Vec<String>> {
+fn check(template: &Path) -> Result<()> {
     let metadata = MetadataCommand::new().exec()?;
+    let docs = metadata.workspace_root.as_std_path().join("docs");
     let mut problems = impurities(&metadata);
     problems.extend(mismatches(&metadata)?);
-    Ok(problems)
+    let template = local::template::tree(template)?;
+    problems.extend(permissions::read(&template).problems(&docs.join("permissions.md"))?);
+    problems.extend(watched::problems(&template, &docs.join("runbook.md"))?);
+    if !problems.is_empty() {
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        bail!("{} problems", problems.len());
+    }
+    println!(
+        "xtask check: crates are pure; functions have binaries, samples and alarms; permissions are as documented"
+    );
+    Ok(())
+}
+
+fn permissions() -> Result<()> {
+    print!("{}", permissions::read(&local::template::tree(Path::new("template.yaml"))?).table());
+    Ok(())
 }
 
 /// Paths from a pure crate to something that it must not reach.

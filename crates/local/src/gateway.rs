@@ -1,0 +1,111 @@
+//! One address for everything that is emulated, as `AWS_ENDPOINT_URL` wants it: for the AWS CLI, for `sam local`, and
+//! for programs beside the stack. The functions themselves do not take this detour.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Path, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode},
+    routing::post,
+};
+use serde_json::json;
+
+use crate::host::Function;
+
+/// Where requests go.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    pub(crate) dynamodb: String,
+    pub(crate) sqs: String,
+    pub(crate) events: String,
+    /// Logical ids and functions.
+    pub(crate) functions: Vec<(String, Arc<Function>)>,
+    pub(crate) client: reqwest::Client,
+}
+
+impl Gateway {
+    pub(crate) fn router(self) -> Router {
+        Router::new()
+            .route("/2015-03-31/functions/{name}/invocations", post(invoke))
+            .fallback(pass_on)
+            .with_state(Arc::new(self))
+    }
+
+    /// The service of an operation, which the JSON protocols of AWS name in a header.
+    fn service(&self, target: &str) -> Option<&str> {
+        let service = target.split_once('.').map_or(target, |(service, _)| service);
+        match service {
+            "DynamoDB_20120810" | "DynamoDBStreams_20120810" => Some(&self.dynamodb),
+            "AmazonSQS" => Some(&self.sqs),
+            "AWSEvents" => Some(&self.events),
+            _ => None,
+        }
+    }
+}
+
+async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    let Some(url) = gateway.service(target) else {
+        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, and the invocation of functions";
+        return answer(
+            StatusCode::BAD_REQUEST,
+            json!({ "__type": "UnknownOperationException", "message": message }),
+        );
+    };
+    let mut request = gateway.client.post(url).body(body);
+    for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
+        request = request.header(name, value);
+    }
+    match request.send().await {
+        Ok(response) => {
+            let status = response.status();
+            let kept = |name: &HeaderName| name != "transfer-encoding" && name != "content-length";
+            let headers: Vec<_> = response
+                .headers()
+                .iter()
+                .filter(|(name, _)| kept(name))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect();
+            let mut passed = Response::new(Body::from(response.bytes().await.unwrap_or_default()));
+            *passed.status_mut() = status;
+            passed.headers_mut().extend(headers);
+            passed
+        }
+        Err(error) => answer(StatusCode::BAD_GATEWAY, json!({ "message": error.to_string() })),
+    }
+}
+
+/// Lambda's Invoke: by logical id, as `sam local start-lambda` names functions, or by the binary's name.
+async fn invoke(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+    payload: Bytes,
+) -> Response<Body> {
+    let named = |(id, function): &&(String, Arc<Function>)| *id == name || function.name() == name;
+    let Some((_, function)) = gateway.functions.iter().find(named) else {
+        let message = format!("there is no function {name}");
+        let mut answer = answer(StatusCode::NOT_FOUND, json!({ "Type": "User", "Message": message }));
+        answer
+            .headers_mut()
+            .insert("x-amzn-errortype", HeaderValue::from_static("ResourceNotFoundException"));
+        return answer;
+    };
+    match function.invoke(payload.to_vec()).await {
+        Ok(body) => Response::new(Body::from(body)),
+        Err(error) => {
+            let mut answer =
+                answer(StatusCode::OK, json!({ "errorType": error.kind, "errorMessage": error.message }));
+            answer.headers_mut().insert("x-amz-function-error", HeaderValue::from_static("Unhandled"));
+            answer
+        }
+    }
+}
+
+fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
+    response
+}

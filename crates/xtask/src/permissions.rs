@@ -1,0 +1,264 @@
+//! Which function may do what on which resource, read off the template and compared with docs/permissions.md.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// What changes or removes an item. Nobody may do that to a commit (rule 3).
+const CHANGES: [&str; 6] = [
+    "dynamodb:BatchWriteItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:PartiQLDelete",
+    "dynamodb:PartiQLUpdate",
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+];
+
+/// The table of the event store.
+const COMMITS: &str = "CommitsTable";
+
+/// One cell of the matrix.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Permission {
+    function: String,
+    resource: String,
+    action: String,
+}
+
+/// What the template grants, and what is wrong with that.
+pub(crate) struct Permissions {
+    granted: BTreeSet<Permission>,
+    problems: Vec<String>,
+}
+
+/// Reads the permissions off a template, as it is written or as SAM processed it.
+pub(crate) fn read(template: &Value) -> Permissions {
+    let mut granted = BTreeSet::new();
+    let mut problems = Vec::new();
+    let mut roles = BTreeMap::<&str, &str>::new();
+    for (id, function) in functions(template) {
+        let properties = &function["Properties"];
+        let Some(role) =
+            properties["Role"]["Fn::GetAtt"].pointer("/0").or(properties["Role"].get("Fn::GetAtt"))
+        else {
+            problems.push(format!("{id} has no role of its own in the template"));
+            continue;
+        };
+        let role = role.as_str().unwrap_or_default().trim_end_matches(".Arn");
+        if !properties["Policies"].is_null() {
+            problems.push(format!("{id} has Policies: SAM ignores them where there is a Role"));
+        }
+        if let Some(other) = roles.insert(role, id) {
+            problems.push(format!("{id} and {other} share the role {role}"));
+        }
+        for statement in statements(template, role, &mut problems) {
+            if statement["Effect"] != "Allow" {
+                continue;
+            }
+            for action in list(&statement["Action"]) {
+                for resource in list(&statement["Resource"]) {
+                    granted.insert(Permission {
+                        function: id.to_owned(),
+                        resource: name(resource),
+                        action: action.as_str().unwrap_or_default().to_owned(),
+                    });
+                }
+            }
+        }
+    }
+    problems.extend(granted.iter().filter_map(too_much));
+    problems.extend(unprotected(template));
+    Permissions { granted, problems }
+}
+
+/// Why nobody should be allowed this.
+fn too_much(permission: &Permission) -> Option<String> {
+    let Permission { function, resource, action } = permission;
+    let commits = resource == "*" || resource == COMMITS || resource.starts_with(&format!("{COMMITS}/index"));
+    if commits && CHANGES.contains(&action.as_str()) {
+        return Some(format!("rule 3: {function} may {action} on {resource}"));
+    }
+    if action.contains('*') {
+        return Some(format!("{function} may {action}: name the actions"));
+    }
+    if resource == "*" && !action.starts_with("xray:") {
+        return Some(format!("{function} may {action} on everything"));
+    }
+    None
+}
+
+/// Changes of commits that the table's own policy does not deny to everybody.
+fn unprotected(template: &Value) -> Vec<String> {
+    let policy = &template["Resources"][COMMITS]["Properties"]["ResourcePolicy"]["PolicyDocument"];
+    let denied: BTreeSet<&str> = list(&policy["Statement"])
+        .into_iter()
+        .filter(|statement| {
+            statement["Effect"] == "Deny"
+                && statement["Principal"] == "*"
+                && statement["Resource"] == "*"
+                && statement["Condition"].is_null()
+        })
+        .flat_map(|statement| list(&statement["Action"]))
+        .filter_map(Value::as_str)
+        .collect();
+    let open = CHANGES.iter().filter(|action| !denied.contains(*action));
+    open.map(|action| format!("rule 3: the policy of {COMMITS} does not deny {action}")).collect()
+}
+
+fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    resources(template, &["AWS::Serverless::Function", "AWS::Lambda::Function"])
+}
+
+/// Logical ids and resources of these types.
+pub(crate) fn resources<'t>(
+    template: &'t Value,
+    types: &'t [&'t str],
+) -> impl Iterator<Item = (&'t str, &'t Value)> {
+    let resources = template["Resources"].as_object().into_iter().flatten();
+    resources
+        .filter(|(_, resource)| resource["Type"].as_str().is_some_and(|kind| types.contains(&kind)))
+        .map(|(id, resource)| (id.as_str(), resource))
+}
+
+/// The statements of a role: its own and those of the template's managed policies.
+fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec<String>) -> Vec<&'t Value> {
+    let properties = &template["Resources"][role]["Properties"];
+    let mut documents: Vec<_> =
+        list(&properties["Policies"]).into_iter().map(|policy| &policy["PolicyDocument"]).collect();
+    for policy in list(&properties["ManagedPolicyArns"]) {
+        match policy["Ref"].as_str() {
+            Some(id) => documents.push(&template["Resources"][id]["Properties"]["PolicyDocument"]),
+            None => problems.push(format!(
+                "{role} has the managed policy {policy}, whose actions are not in the template"
+            )),
+        }
+    }
+    documents.into_iter().flat_map(|document| list(&document["Statement"])).collect()
+}
+
+/// One or many, as policies have it.
+pub(crate) fn list(value: &Value) -> Vec<&Value> {
+    match value.as_array() {
+        Some(values) => values.iter().collect(),
+        None if value.is_null() => Vec::new(),
+        None => vec![value],
+    }
+}
+
+/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `BalancesTable/index/byOpener`.
+fn name(resource: &Value) -> String {
+    if let Some(text) = resource.as_str() {
+        return text.to_owned();
+    }
+    let text = match (&resource["Fn::GetAtt"], &resource["Fn::Sub"], &resource["Ref"]) {
+        (Value::Array(parts), _, _) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("."),
+        (Value::String(path), _, _) => path.clone(),
+        (_, Value::String(text), _) => text.replace("${", "").replace('}', ""),
+        (_, _, Value::String(id)) => id.clone(),
+        _ => resource.to_string(),
+    };
+    text.replace(".Arn", "")
+}
+
+impl Permissions {
+    /// The matrix as a table of Markdown.
+    pub(crate) fn table(&self) -> String {
+        let mut rows = BTreeMap::<(&str, &str), Vec<&str>>::new();
+        for Permission { function, resource, action } in &self.granted {
+            rows.entry((function, resource)).or_default().push(action);
+        }
+        let mut table = String::from("| function | resource | actions |\n|---|---|---|\n");
+        for ((function, resource), actions) in rows {
+            let actions: Vec<_> = actions.iter().map(|action| format!("`{action}`")).collect();
+            table += &format!("| {function} | {resource} | {} |\n", actions.join(", "));
+        }
+        table
+    }
+
+    /// What is wrong with it, a difference from the table in `docs` among that.
+    pub(crate) fn problems(&self, docs: &Path) -> Result<Vec<String>> {
+        let text = fs::read_to_string(docs).with_context(|| docs.display().to_string())?;
+        let (mut written, table) = (BTreeSet::new(), self.table());
+        written.extend(text.lines().filter(|line| line.starts_with("| ")));
+        let given: BTreeSet<_> = table.lines().filter(|line| line.starts_with("| ")).collect();
+        let docs = docs.file_name().unwrap_or_default().to_string_lossy();
+        let mut problems = self.problems.clone();
+        problems.extend(given.difference(&written).map(|row| format!("{docs} does not have: {row}")));
+        problems.extend(written.difference(&given).map(|row| format!("{docs} has too much: {row}")));
+        Ok(problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template() -> Value {
+        local::template::tree(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../template.yaml"))).unwrap()
+    }
+
+    fn docs() -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/permissions.md"))
+    }
+
+    #[test]
+    fn the_permissions_are_those_that_are_written_down() {
+        assert_eq!(read(&template()).problems(docs()).unwrap(), Vec::<String>::new());
+    }
+
+    /// Rule 3: whichever way somebody comes to change commits, it is found.
+    #[test]
+    fn a_way_to_change_a_commit_is_found() {
+        let statements = "/Resources/AccountCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
+        let commits = json!({ "Fn::GetAtt": ["CommitsTable", "Arn"] });
+        for (action, resource) in [
+            (json!("dynamodb:PutItem"), commits.clone()),
+            (json!(["dynamodb:Query", "dynamodb:PartiQLUpdate"]), commits.clone()),
+            (json!("dynamodb:*"), commits.clone()),
+            (json!("*"), commits),
+            (json!("dynamodb:DeleteItem"), json!("*")),
+            (json!("dynamodb:UpdateItem"), json!({ "Fn::GetAtt": "CommitsTable.Arn" })),
+        ] {
+            let mut template = template();
+            let statement = json!({ "Effect": "Allow", "Action": action, "Resource": resource });
+            template.pointer_mut(statements).unwrap().as_array_mut().unwrap().push(statement);
+            let problems = read(&template).problems;
+            assert!(
+                problems.iter().any(|problem| problem.contains("AccountCommandsFunction may")),
+                "{action}"
+            );
+        }
+        let mut template = template();
+        let denied = "/Resources/CommitsTable/Properties/ResourcePolicy/PolicyDocument/Statement/0/Action";
+        template.pointer_mut(denied).unwrap().as_array_mut().unwrap().pop();
+        assert_eq!(
+            read(&template).problems,
+            ["rule 3: the policy of CommitsTable does not deny dynamodb:PartiQLDelete"]
+        );
+    }
+
+    #[test]
+    fn a_role_that_is_shared_or_made_elsewhere_is_found() {
+        let mut template = template();
+        template["Resources"]["FanoutFunction"]["Properties"]["Role"] =
+            json!({ "Fn::GetAtt": ["AccountCommandsRole", "Arn"] });
+        template["Resources"]["BalancesProjectorFunction"]["Properties"]["Role"] = Value::Null;
+        template["Resources"]["AccountQueriesRole"]["Properties"]["ManagedPolicyArns"] =
+            json!(["arn:aws:iam::aws:policy/AdministratorAccess"]);
+        let problems = read(&template).problems.join("\n");
+        for expected in [
+            "share the role AccountCommandsRole",
+            "BalancesProjectorFunction has no role",
+            "AdministratorAccess",
+        ] {
+            assert!(problems.contains(expected), "{problems}");
+        }
+    }
+}
