@@ -9,6 +9,7 @@ mod hops;
 pub mod host;
 mod http_api;
 mod pattern;
+pub mod samples;
 pub mod services;
 mod sources;
 pub mod stack;

@@ -270,6 +270,7 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
     let key = "k".repeat(129);
     let keyed = bank.post_with(&credits, &[("idempotency-key", &key)], json!({ "amount": 1 })).await;
     assert_eq!((keyed.status, &keyed.body["field"]), (StatusCode::BAD_REQUEST, &json!("Idempotency-Key")));
+    bank.shows_its_transactions(&id, 2).await;
     for (query, field) in [
         ("transactions?limit=0", "limit"),
         ("transactions?limit=ten", "limit"),

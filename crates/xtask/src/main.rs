@@ -2,7 +2,10 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
+mod e2e;
+mod lint;
 mod permissions;
+mod tools;
 mod watched;
 
 use std::{
@@ -29,6 +32,14 @@ enum Task {
     },
     /// Prints who may do what, for docs/permissions.md.
     Permissions,
+    /// The linters of the template and of the dependencies, installed on first use. Needs Python.
+    Lint,
+    /// Deploys to an emulator of AWS, installed on first use, and tests what was deployed. Needs Python.
+    E2e {
+        /// Deploy what the last `sam build` for this machine left.
+        #[arg(long)]
+        no_build: bool,
+    },
 }
 
 /// Crates without AWS, Lambda and async runtimes, in themselves and in all that they depend on (rule 12).
@@ -38,6 +49,8 @@ fn main() -> ExitCode {
     let done = match Task::parse() {
         Task::Check { template } => check(&template),
         Task::Permissions => permissions(),
+        Task::Lint => lint::run(),
+        Task::E2e { no_build } => e2e::run(!no_build),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -115,14 +115,17 @@ impl Local {
         self.process.wait().unwrap();
     }
 
-    /// How clients find the emulated services, as the program prints it.
-    fn aws(&self) -> aws_config::SdkConfig {
+    /// Where the emulated services are, as the program prints it.
+    pub(crate) fn aws_url(&self) -> String {
         let url = self.find(|line| {
             let rest = line.trim().strip_prefix("AWS ")?.trim();
             rest.split_once(' ').map(|(url, _)| url.to_owned())
         });
-        let url = url.unwrap();
-        local::services::sdk_config(&url)
+        url.unwrap()
+    }
+
+    fn aws(&self) -> aws_config::SdkConfig {
+        local::services::sdk_config(&self.aws_url())
     }
 
     /// The log itself, read from the emulated DynamoDB.

@@ -1,0 +1,108 @@
+"""MiniStack with what it lacks of AWS, so that the template under test is deployed as it is.
+
+Each point is listed in docs/emulator.md. Nothing here may make anything pass that AWS would refuse.
+"""
+
+import contextvars
+import json
+import re
+
+from ministack import app
+from ministack.core import iam_actions, iam_evaluator
+from ministack.services import dynamodb
+
+# --- A commit that is inserted by PartiQL is a record of the stream, as one that is put is. In a transaction, only once
+# --- all of it is done.
+
+_inserted = contextvars.ContextVar("inserted", default=None)
+_insert = dynamodb._partiql_insert
+
+
+def insert(table, parsed):
+    answer = _insert(table, parsed)
+    if answer[0] == 200 and _inserted.get() is not None:
+        item = parsed["item"]
+        _inserted.get().append((table["TableName"], item["M"] if set(item) == {"M"} else item))
+    return answer
+
+
+def with_records(operation):
+    def run(data):
+        token = _inserted.set([])
+        try:
+            answer = operation(data)
+            if answer[0] == 200:
+                for table, item in _inserted.get():
+                    dynamodb._emit_stream_event(table, "INSERT", None, item)
+            return answer
+        finally:
+            _inserted.reset(token)
+
+    return run
+
+
+dynamodb._partiql_insert = insert
+dynamodb._execute_statement = with_records(dynamodb._execute_statement)
+dynamodb._execute_transaction = with_records(dynamodb._execute_transaction)
+
+# --- A cancelled transaction names its reasons by codes, not by exceptions: DuplicateItem.
+
+_transaction = dynamodb._execute_transaction
+
+
+def transaction(data):
+    status, headers, body = _transaction(data)
+    return status, headers, body if status == 200 else body.replace(b"DuplicateItemException", b"DuplicateItem")
+
+
+dynamodb._execute_transaction = transaction
+
+# --- PartiQL statements are authorized as what they do, on their table (service authorization reference, DynamoDB).
+
+_STATEMENT = re.compile(r'^\s*(INSERT\s+INTO|UPDATE|DELETE\s+FROM|SELECT\b.*?\bFROM)\s+"?([\w.-]+)"?', re.I | re.S)
+_VERBS = {"INSERT": "PartiQLInsert", "UPDATE": "PartiQLUpdate", "DELETE": "PartiQLDelete", "SELECT": "PartiQLSelect"}
+_checks = iam_actions.dynamodb_transaction_checks
+
+
+def checks(iam_action, body, region, account_id):
+    if iam_action not in ("dynamodb:ExecuteStatement", "dynamodb:ExecuteTransaction"):
+        return _checks(iam_action, body, region, account_id)
+    data = json.loads(body or b"{}")
+    statements = [data] if "Statement" in data else data.get("TransactStatements", [])
+    found = []
+    for statement in statements:
+        match = _STATEMENT.match(statement.get("Statement", ""))
+        # What cannot be read is authorized as the operation itself, which nobody is granted.
+        verb = _VERBS[match.group(1).split()[0].upper()] if match else iam_action.split(":")[1]
+        table = match.group(2) if match else "*"
+        found.append((f"dynamodb:{verb}", f"arn:aws:dynamodb:{region}:{account_id}:table/{table}"))
+    return found
+
+
+iam_actions.dynamodb_transaction_checks = checks
+
+# --- SQS has no actions for its batch calls: they are authorized as the single call (service authorization reference, SQS).
+
+_action = iam_actions.extract_iam_action
+
+
+def action(service, *request):
+    found = _action(service, *request)
+    return found.removesuffix("Batch") if found and found.startswith("sqs:") else found
+
+
+iam_actions.extract_iam_action = action
+
+# --- A table's own policy is evaluated, as a queue's is.
+
+
+def policy_of(arn):
+    table = arn.split("/index/")[0]
+    entry = dynamodb._resource_policies.get(table)
+    return (entry["Policy"], arn.split(":")[4]) if entry else None
+
+
+dynamodb.policy_of = policy_of
+iam_evaluator._RESOURCE_POLICY_LOOKUPS["dynamodb"] = ("dynamodb", "policy_of")
+
+app.main()

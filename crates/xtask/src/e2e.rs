@@ -1,0 +1,189 @@
+//! The deployment, proven on a third party's emulator of AWS with its IAM evaluation on: the real `sam build` and `sam
+//! deploy` of the template as it is, then the scenario over HTTP. What the emulator lacks is made up for in `e2e/*.py`, and
+//! listed in docs/emulator.md.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    fs::File,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use local::samples::{has, samples};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::tools;
+
+const STACK: &str = "ledgerline-e2e";
+const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/emulator.py");
+const DEPLOYMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/deployment.py");
+
+/// Builds for this machine, deploys, and tests what was deployed.
+pub(crate) fn run(build: bool) -> Result<()> {
+    let sam = tools::sam()?;
+    let python = tools::ministack()?;
+    let architecture = format!("Architecture={}", tools::architecture());
+    if build {
+        tools::run(tools::program(&sam, "sam").args(["build", "--parameter-overrides", &architecture]))?;
+    }
+    let emulator = Emulator::start(&python)?;
+    let deploy = [
+        "deploy",
+        "--stack-name",
+        STACK,
+        "--no-confirm-changeset",
+        "--resolve-s3",
+        "--capabilities",
+        "CAPABILITY_IAM",
+        "--parameter-overrides",
+        &architecture,
+        // What the emulator takes its time for proves nothing about the product.
+        "ReadYourWriteTimeout=8000",
+        "QueueVisibilityTimeout=10",
+        "RequestsPerSecond=1000",
+    ];
+    tools::run(emulator.program(&sam, "sam").args(deploy))?;
+
+    let Routes { url, routes } = emulator.deployment("routes")?;
+    routes.iter().for_each(|route| println!("  {route}"));
+    let tokens: BTreeMap<String, String> = emulator.deployment("tokens")?;
+    let mut scenario = Command::new("cargo");
+    scenario.args(["test", "--quiet", "-p", "local", "--test", "scenario"]);
+    tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
+
+    println!("Attempts to change a commit:");
+    let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
+    for (who, attempts) in &denials {
+        attempts.judge(who)?;
+    }
+    invoke_samples(&emulator)
+}
+
+#[derive(Deserialize)]
+struct Routes {
+    url: String,
+    routes: Vec<String>,
+}
+
+/// What became of attempts to change a commit.
+#[derive(Deserialize)]
+struct Attempts {
+    tried: BTreeMap<String, String>,
+    unchanged: bool,
+    insert: String,
+    read: String,
+}
+
+impl Attempts {
+    fn judge(&self, who: &str) -> Result<()> {
+        for (what, outcome) in &self.tried {
+            println!("  {who}: {what}: {outcome}");
+        }
+        println!("  {who}: PartiQL INSERT at a version that is taken: {}", self.insert);
+        println!("  {who}: GetItem: {}", self.read);
+        if let Some((what, outcome)) = self.tried.iter().find(|(_, outcome)| !outcome.starts_with("denied")) {
+            bail!("rule 3: {who} was not denied {what}: {outcome}");
+        }
+        if !self.unchanged || !self.insert.starts_with("DuplicateItemException") || self.read != "ALLOWED" {
+            bail!("rule 3: {who} could change a commit, or could not read one");
+        }
+        Ok(())
+    }
+}
+
+/// Invokes every function with every sample event.
+fn invoke_samples(emulator: &Emulator) -> Result<()> {
+    let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
+    // The samples speak of one account, which has to be new here, as on a stack that was just deployed.
+    for sample in samples(Path::new("."))? {
+        let function = functions.get(&sample.function).context("the function is deployed")?;
+        let answer = emulator.invoke(function, &sample.event)?;
+        if !has(&answer, &sample.answer) {
+            bail!("{} is answered with {answer}, not {}", sample.path, sample.answer);
+        }
+        println!("  {}: as documented", sample.path);
+    }
+    Ok(())
+}
+
+/// The emulator, and how to reach it. It ends with the value.
+struct Emulator {
+    process: Child,
+    python: PathBuf,
+    url: String,
+}
+
+impl Emulator {
+    fn start(python: &Path) -> Result<Self> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let url = format!("http://127.0.0.1:{port}");
+        let log = Path::new("target/e2e.log");
+        let process = Command::new(python.join("python"))
+            .arg(EMULATOR)
+            .env("AUTH", "true")
+            .env("GATEWAY_PORT", port.to_string())
+            .env("MINISTACK_HOST", "127.0.0.1")
+            // The functions inherit it, and so find the emulator.
+            .env("AWS_ENDPOINT_URL", &url)
+            .env("PATH", env::join_paths([python.to_owned()].into_iter().chain(paths()))?)
+            .stdout(File::create(log)?)
+            .stderr(File::create("target/e2e.err.log")?)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start the emulator")?;
+        let mut this = Self { process, python: python.to_owned(), url };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Some(status) = this.process.try_wait()? {
+                bail!("the emulator ended with {status}: see target/e2e.err.log");
+            }
+            if Instant::now() > deadline {
+                bail!("the emulator does not answer: see {}", log.display());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(this)
+    }
+
+    /// A program that takes the emulator for AWS.
+    fn program(&self, bin: &Path, name: &str) -> Command {
+        let mut command = tools::program(bin, name);
+        command
+            .env("AWS_ENDPOINT_URL", &self.url)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("STACK", STACK);
+        command
+    }
+
+    /// One of the commands of `e2e/deployment.py`.
+    fn deployment<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
+        let mut python = self.program(&self.python, "python");
+        let printed = tools::output(python.args([DEPLOYMENT, command]))?;
+        serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))
+    }
+
+    fn invoke(&self, function: &str, event: &Value) -> Result<Value> {
+        let mut python = self.program(&self.python, "python");
+        python.args([DEPLOYMENT, "invoke", function, &event.to_string()]);
+        let output = python.stderr(Stdio::inherit()).output()?;
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{function} answered {}", String::from_utf8_lossy(&output.stdout)))
+    }
+}
+
+fn paths() -> Vec<PathBuf> {
+    env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default()
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,31 @@
+//! What others' tools say of the template and of the dependencies. Where they are told to be silent, the reason is in
+//! `.cfnlintrc.yaml`, `.checkov.yaml` and `deny.toml`.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::Result;
+
+use crate::{check, tools};
+
+/// SAM's own transformation, as a deployment does it.
+const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
+
+pub(crate) fn run() -> Result<()> {
+    let sam = tools::sam()?;
+    tools::run(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
+    tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").arg("template.yaml"))?;
+    tools::run(tools::program(&tools::checkov()?, "checkov").args([
+        "--config-file",
+        ".checkov.yaml",
+        "--file",
+        "template.yaml",
+    ]))?;
+    let deny = tools::cargo_deny()?.join("cargo-deny");
+    tools::run(Command::new(deny).args(["check", "licenses", "bans", "sources"]))?;
+
+    // The permissions again, as they are after SAM has added to them.
+    let processed = Path::new("target/processed.json");
+    let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml"]))?;
+    fs::write(processed, python)?;
+    check(processed)
+}
