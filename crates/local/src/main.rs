@@ -2,7 +2,7 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::{Result, anyhow};
 use clap::Parser;
@@ -19,9 +19,10 @@ struct Arguments {
     /// Port of the HTTP API on 127.0.0.1; 0 takes any free one.
     #[arg(long, default_value_t = 3000)]
     port: u16,
-    /// Port of the emulated AWS services on 127.0.0.1, for the AWS CLI and `sam local`; 0 takes any free one.
-    #[arg(long, default_value_t = 4566)]
-    aws_port: u16,
+    /// Where the emulated AWS services are, for the AWS CLI and `sam local`; port 0 takes any free one. Containers on
+    /// Linux reach 172.17.0.1:4566.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4566")]
+    aws_address: SocketAddr,
     /// Who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request come from bob.
     #[arg(long, value_name = "NAME", default_value = "developer")]
     user: String,
@@ -76,7 +77,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         template: arguments.template,
         parameters: arguments.parameter_overrides.into_iter().collect(),
         port: arguments.port,
-        aws_port: arguments.aws_port,
+        aws_address: arguments.aws_address,
         user: arguments.user.clone(),
         env_vars: arguments.env_vars,
         data: arguments.data,

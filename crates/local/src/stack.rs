@@ -43,8 +43,8 @@ pub struct Options {
     pub parameters: BTreeMap<String, String>,
     /// Port of the HTTP API on 127.0.0.1; 0 for any free one.
     pub port: u16,
-    /// Port of the emulated AWS services on 127.0.0.1; 0 for any free one.
-    pub aws_port: u16,
+    /// Address of the emulated AWS services; port 0 for any free one.
+    pub aws_address: SocketAddr,
     /// Who calls the API when no token says so.
     pub user: String,
     /// Where the functions' environment is written, as `sam local` reads it.
@@ -82,10 +82,10 @@ impl Stack {
         let listener = TcpListener::bind(("127.0.0.1", options.port))
             .await
             .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
-        let aws_listener = TcpListener::bind(("127.0.0.1", options.aws_port))
+        let aws_listener = TcpListener::bind(options.aws_address)
             .await
-            .with_context(|| format!("port {} is taken; choose another with --aws-port", options.aws_port))?;
-        let aws_url = format!("http://{}", aws_listener.local_addr()?);
+            .with_context(|| format!("{} is not free; choose another --aws-address", options.aws_address))?;
+        let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
         let template = template::load(&options.template, &options.parameters, &sqs.url)?;
 
@@ -167,7 +167,7 @@ impl Stack {
         }
 
         if let Some(file) = &options.env_vars {
-            write_env_vars(file, &template, &aws_url)?;
+            write_env_vars(file, &template, aws_address.port(), &options.user)?;
         }
         let ids = template.functions.iter().map(|function| function.id.clone());
         let gateway = Gateway {
@@ -196,7 +196,7 @@ impl Stack {
         Ok(Self {
             url: format!("http://{address}"),
             routes: listed,
-            aws_url,
+            aws_url: format!("http://{aws_address}"),
             ignored: template.ignored,
             functions,
         })
@@ -354,14 +354,17 @@ fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
 }
 
 /// Writes the environment of every function by its logical id: the file that `sam local --env-vars` reads. There, SAM
-/// itself would fill in logical ids for the names of tables and queues.
-fn write_env_vars(file: &Path, template: &Template, aws_url: &str) -> Result<()> {
+/// itself would fill in logical ids for the names of tables and queues. The functions run in containers, which know this
+/// machine by a name of Docker's.
+fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -> Result<()> {
+    let aws_url = format!("http://host.docker.internal:{aws_port}");
     let functions: BTreeMap<_, BTreeMap<_, _>> = template
         .functions
         .iter()
         .map(|function| {
             let mut environment = function.environment.clone();
-            environment.insert("AWS_ENDPOINT_URL".into(), aws_url.into());
+            environment.insert("AWS_ENDPOINT_URL".into(), aws_url.clone());
+            environment.insert("DEVELOPMENT_USER".into(), user.into());
             (&function.id, environment)
         })
         .collect();

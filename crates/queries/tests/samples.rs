@@ -118,18 +118,32 @@ async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
     }
 }
 
-#[test]
-fn a_function_without_its_configuration_names_the_variable_and_ends() {
+/// The first line of a function that was started with this environment, and ended.
+fn last_words(environment: &[(&str, &str)]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
         .env_clear()
-        .env("BALANCES_TABLE", "b")
+        .envs(environment.iter().copied())
         .env("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:1")
         .output()
         .unwrap();
     assert!(!output.status.success());
-    let line: Value =
-        serde_json::from_slice(output.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
+    serde_json::from_slice(output.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap()
+}
+
+#[test]
+fn a_function_without_its_configuration_names_the_variable_and_ends() {
+    let line = last_words(&[("BALANCES_TABLE", "b")]);
     assert_eq!(line["level"], "ERROR");
     assert_eq!(line["error"], "the environment variable TRANSACTIONS_TABLE is not set");
     assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
+}
+
+/// Whoever sets it on AWS would let everybody in as one user.
+#[test]
+fn a_development_user_is_for_emulators_only() {
+    let line = last_words(&[("DEVELOPMENT_USER", "developer")]);
+    assert_eq!(
+        line["error"],
+        "the environment variable DEVELOPMENT_USER is wrong: it is for emulators only, and there is no AWS_ENDPOINT_URL"
+    );
 }

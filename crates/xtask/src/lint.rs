@@ -1,5 +1,5 @@
 //! What others' tools say of the template and of the dependencies. Where they are told to be silent, the reason is in
-//! `.cfnlintrc.yaml`, `.checkov.yaml` and `deny.toml`.
+//! `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -13,7 +13,11 @@ const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
 pub(crate) fn run() -> Result<()> {
     let sam = tools::sam()?;
     tools::run(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
-    tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").arg("template.yaml"))?;
+    tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
+        "--config-file",
+        ".cfn-lint-serverless.yaml",
+        "template.yaml",
+    ]))?;
     tools::run(tools::program(&tools::checkov()?, "checkov").args([
         "--config-file",
         ".checkov.yaml",

@@ -5,6 +5,8 @@
 mod e2e;
 mod lint;
 mod permissions;
+mod samples;
+mod sizes;
 mod tools;
 mod watched;
 
@@ -34,6 +36,20 @@ enum Task {
     Permissions,
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
+    /// `sam local invoke` of every function with every sample event. Needs Docker.
+    Samples {
+        /// Where containers find the local stack's services on this machine.
+        #[arg(long, default_value = "172.17.0.1:4566")]
+        address: String,
+        /// Invoke what the last `sam build` for this machine left.
+        #[arg(long)]
+        no_build: bool,
+        /// Passed on to `sam local invoke`, such as --skip-pull-image.
+        #[arg(last = true)]
+        sam_arguments: Vec<String>,
+    },
+    /// Prints size and start of every function, after `sam build` for this machine.
+    Sizes,
     /// Deploys to an emulator of AWS, installed on first use, and tests what was deployed. Needs Python.
     E2e {
         /// Deploy what the last `sam build` for this machine left.
@@ -51,6 +67,10 @@ fn main() -> ExitCode {
         Task::Permissions => permissions(),
         Task::Lint => lint::run(),
         Task::E2e { no_build } => e2e::run(!no_build),
+        Task::Samples { address, no_build, sam_arguments } => {
+            samples::run(&address, !no_build, &sam_arguments)
+        }
+        Task::Sizes => sizes::run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -33,7 +33,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     let root = folder("cargo-deny");
     if !root.join("bin/cargo-deny").exists() {
         let mut install = Command::new("cargo");
-        run(install.args(["install", "cargo-deny@0.20", "--locked", "--quiet", "--root"]).arg(&root))?;
+        run(install.args(["install", "cargo-deny@^0.20", "--locked", "--quiet", "--root"]).arg(&root))?;
     }
     Ok(root.join("bin"))
 }

@@ -43,8 +43,8 @@ impl Local {
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).args([
             "--port",
             "0",
-            "--aws-port",
-            "0",
+            "--aws-address",
+            "127.0.0.1:0",
         ]);
         // A message that failed comes again as soon as Lambda allows: waiting a minute for it proves nothing more.
         command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);

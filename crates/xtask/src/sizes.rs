@@ -1,0 +1,109 @@
+//! How large the functions are and how long they take to start, beside one that does nothing.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{samples::Local, tools};
+
+/// Starts of each function, of which the median is shown.
+const STARTS: usize = 15;
+
+/// Measures what the last `sam build` for this machine left, and prints the table for docs/sizes.md.
+pub(crate) fn run() -> Result<()> {
+    let sam = tools::sam()?;
+    // As SAM's builder has it, for the target that its functions are built for.
+    let mut hello = tools::program(&sam, "cargo-lambda");
+    hello.args(["lambda", "build", "--release", "-p", "lambda-kit", "--example", "hello"]);
+    hello.arg(if tools::architecture() == "arm64" { "--arm64" } else { "--x86-64" });
+    tools::run(&mut hello)?;
+
+    let env_vars = "target/sizes.json";
+    let _local = Local::start("127.0.0.1:0", env_vars)?;
+    let environment: BTreeMap<String, BTreeMap<String, String>> =
+        serde_json::from_str(&fs::read_to_string(env_vars)?)?;
+    let mut rows =
+        vec![("hello world".to_owned(), PathBuf::from("target/lambda/hello/bootstrap"), BTreeMap::new())];
+    for (function, mut environment) in environment {
+        let program = Path::new(".aws-sam/build").join(&function).join("bootstrap");
+        // Not from a container.
+        if let Some(url) = environment.get_mut("AWS_ENDPOINT_URL") {
+            *url = url.replace("host.docker.internal", "127.0.0.1");
+        }
+        rows.push((function, program, environment));
+    }
+    println!("| function | binary, MB | compressed, MB | init, ms |\n|---|---|---|---|");
+    for (name, program, environment) in rows {
+        let size =
+            fs::metadata(&program).with_context(|| format!("{}: run sam build", program.display()))?.len();
+        let packed = compressed(&program)?;
+        let init = median((0..STARTS).map(|_| init(&program, &environment)).collect::<Result<_>>()?);
+        println!(
+            "| {name} | {} | {} | {:.1} |",
+            megabytes(size),
+            megabytes(packed),
+            init.as_secs_f64() * 1e3
+        );
+    }
+    Ok(())
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{}.{}", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
+}
+
+/// The size of what is uploaded, near enough: a ZIP file deflates as gzip does.
+fn compressed(program: &Path) -> Result<u64> {
+    let mut gzip = Command::new("gzip").arg("-c").arg(program).stdout(Stdio::piped()).spawn()?;
+    let mut output = gzip.stdout.take().context("it is piped")?;
+    let bytes = std::io::copy(&mut output, &mut std::io::sink())?;
+    gzip.wait()?;
+    Ok(bytes)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// From the start of the process to its first request for an event: what Lambda calls init, connections included.
+fn init(program: &Path, environment: &BTreeMap<String, String>) -> Result<Duration> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let started = Instant::now();
+    let mut process = Command::new(program)
+        .env_clear()
+        .envs(environment)
+        .env("AWS_LAMBDA_RUNTIME_API", listener.local_addr()?.to_string())
+        .envs([
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ACCESS_KEY_ID", "local"),
+            ("AWS_SECRET_ACCESS_KEY", "local"),
+            ("AWS_LAMBDA_FUNCTION_NAME", "measured"),
+            ("AWS_LAMBDA_FUNCTION_VERSION", "1"),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256"),
+            ("AWS_LAMBDA_LOG_GROUP_NAME", "none"),
+            ("AWS_LAMBDA_LOG_STREAM_NAME", "none"),
+        ])
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| program.display().to_string())?;
+    let (mut connection, _) = listener.accept()?;
+    let mut line = String::new();
+    BufReader::new(&mut connection).read_line(&mut line)?;
+    let took = started.elapsed();
+    let _ = connection.write_all(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
+    process.kill()?;
+    process.wait()?;
+    if !line.contains("/invocation/next") {
+        bail!("{} asked for {line} first: it does not start", program.display());
+    }
+    Ok(took)
+}
