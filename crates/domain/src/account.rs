@@ -289,8 +289,12 @@ fn must_be_open(state: &State) -> Result<(), Refusal> {
 /// Before anything else that could be said of the account: a stranger learns no more than that it is not theirs.
 fn must_be_yours(state: &State, actor: Option<&str>) -> Result<(), Refusal> {
     match state.status {
-        Status::Open | Status::Closed if state.opened_by.as_deref() != actor => Err(Refusal::NotYours),
-        Status::Unopened | Status::Open | Status::Closed => Ok(()),
+        Status::Unopened => Ok(()),
+        // What nobody opened is nobody's, also not that of a caller without a name.
+        Status::Open | Status::Closed if actor.is_none() || state.opened_by.as_deref() != actor => {
+            Err(Refusal::NotYours)
+        }
+        Status::Open | Status::Closed => Ok(()),
     }
 }
 
@@ -479,7 +483,13 @@ mod tests {
         fn every_change_is_refused_whatever_the_account_is_like() {
             let eve = Context { actor: Some("eve".into()), ..on("2026-11-21") };
             let nobody = Context { actor: None, ..on("2026-11-21") };
-            for history in [vec![opened()], vec![opened(), closed()]] {
+            let nobodys = Event::AccountOpened {
+                owner: "Ada".into(),
+                currency: "EUR".into(),
+                opened_by: None,
+                booked_on: TODAY,
+            };
+            for history in [vec![opened()], vec![opened(), closed()], vec![nobodys]] {
                 for command in [
                     Command::Credit { amount: 1, reference: None },
                     Command::Debit { amount: 1, reference: None },

@@ -179,7 +179,6 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     return Ok(Outcome::Committed(after));
                 }
                 Appended::VersionTaken(attempt) => {
-                    metrics::counter!(CONFLICTS).increment(1);
                     let (caught_up, winner) = catch_up(store, stream, loaded).await?;
                     loaded = caught_up;
                     fresh = true;
@@ -192,13 +191,14 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                         // The same request, decided at another time; or another one under our id.
                         return repeat(store, execution).await?.ok_or(ExecuteError::CommandIdReused);
                     }
+                    metrics::counter!(CONFLICTS).increment(1);
                 }
                 Appended::RequestTaken => {
                     if let Some(outcome) = repeat(store, execution).await? {
                         return Ok(outcome);
                     }
                 }
-                Appended::Busy => {}
+                Appended::Busy => metrics::counter!(CONFLICTS).increment(1),
             },
             Err(idle) if fresh => return conclude(store, execution, loaded, idle).await,
             Err(_) => {
@@ -231,7 +231,7 @@ fn decide<A: Aggregate>(
 ) -> Result<Vec<A::Event>, Idle<A::Rejection>> {
     let decision = A::decide(&loaded.state, execution.command, execution.context);
     if let Err(rejection) = &decision
-        && rejection.kind() == RejectionKind::Forbidden
+        && matches!(rejection.kind(), RejectionKind::Forbidden | RejectionKind::AlreadyExists)
     {
         // Before the precondition (RFC 9110, 13.2.1), whose failure would tell a stranger the version.
         return Err(Idle::Refused(rejection.clone()));

@@ -53,7 +53,7 @@ mod tests {
             embeds in prop::collection::vec(any::<bool>(), 2..40),
             asked in prop::collection::vec(any::<bool>(), 40),
         ) {
-            let context = decider::Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None };
+            let context = decider::Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
             let stream = StreamId::new("account", "1").unwrap();
             let store = MemoryStore::default();
             let mut loaded = Loaded::<Account>::nothing();

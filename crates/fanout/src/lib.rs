@@ -9,7 +9,7 @@ mod bus;
 mod queues;
 mod send;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
@@ -157,13 +157,16 @@ impl Handler for Fanout {
 
         // What comes after the first failure comes again, and would be set aside again each time.
         letters.sort_by_key(|(index, _)| *index);
+        let mut parked = BTreeSet::new();
         for (index, letter) in &letters {
             if failed.covers(*index) {
                 break;
             }
             letter.log();
             if self.dead_letter(letter).await {
-                metrics::parked();
+                if parked.insert(*index) {
+                    metrics::parked();
+                }
             } else {
                 failed.note(*index);
             }
@@ -172,6 +175,8 @@ impl Handler for Fanout {
         for (index, commit) in &commits {
             let outcome = if failed.covers(*index) {
                 "failed"
+            } else if parked.contains(index) {
+                "set aside"
             } else {
                 metrics::passed_on(commit.at);
                 "passed on"

@@ -169,7 +169,7 @@ fn stream(id: usize) -> StreamId {
 
 /// The first commits of an account, with or without embedded states.
 fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
-    let context = Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: None };
+    let context = Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
     let mut loaded = Loaded::<Account>::nothing();
     (1..=length)
         .map(|version| {

@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    config, metrics,
-    start::{Error, dynamodb, start},
+    Error, config, metrics,
+    start::{dynamodb, start},
     wire::BusEntry,
 };
 
@@ -80,13 +80,19 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// # Errors
     /// When it is malformed, its state has another schema than this program's, or the table fails.
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
+        // Who looks for a command that is not shown has these two; an entry that cannot be read may still tell them.
+        let stream = detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
+        let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
         let result = self.write(detail).await;
         match &result {
             Ok(Projected { stream, version, correlation_id, written }) => {
                 let outcome = if *written { "written" } else { "older" };
                 tracing::info!(%stream, version, correlation_id, outcome, "projection");
             }
-            Err(error) => tracing::error!(%error, "projection"),
+            Err(error) => {
+                let stream = stream.as_ref().map(StreamId::as_str);
+                tracing::error!(stream, correlation_id, %error, "projection");
+            }
         }
         Ok(result.map(|_| ())?)
     }

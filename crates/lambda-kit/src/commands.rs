@@ -17,10 +17,10 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    config,
+    Error, config,
     http::{HttpRequest, Problem, Response, Routes, versions_of},
     metrics,
-    start::{Error, dynamodb, store},
+    start::{dynamodb, store},
 };
 
 /// Streams that a warm instance remembers.

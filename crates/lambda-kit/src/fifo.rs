@@ -12,8 +12,8 @@ use read_models_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
 
 use crate::{
-    config, metrics,
-    start::{Error, dynamodb, start, store},
+    Error, config, metrics,
+    start::{dynamodb, start, store},
     wire::{Message, Reference},
 };
 
@@ -117,18 +117,17 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
             let body = message.body.as_deref().unwrap_or_default();
             // A panic over one message must not take the batch with it.
             let applied = AssertUnwindSafe(self.message(body)).catch_unwind().await;
+            let mut failed = |error: &str| {
+                let commit = Message::read(body).ok().and_then(Message::into_commit);
+                let correlation_id = commit.and_then(|commit| commit.meta.correlation_id);
+                tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
+                stopped.insert(group);
+                response.add_failure(id);
+            };
             match applied {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::error!(group, message = id, %error, "projection");
-                    stopped.insert(group);
-                    response.add_failure(id);
-                }
-                Err(_) => {
-                    tracing::error!(group, message = id, error = "panic", "projection");
-                    stopped.insert(group);
-                    response.add_failure(id);
-                }
+                Ok(Err(error)) => failed(&error.to_string()),
+                Err(_) => failed("panic"),
             }
         }
         response
@@ -167,7 +166,6 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
                 metrics::position_lag(version - position - 1);
                 self.repair(stream, position, version).await?;
                 metrics::gap_repaired();
-                metrics::projected(commit.at);
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
             }
         }
@@ -195,8 +193,12 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
             for commit in missing.iter().rev() {
                 // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none
                 // that could be repaired.
-                if let (Verdict::Gap, position) = self.apply(commit).await? {
-                    return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+                match self.apply(commit).await? {
+                    (Verdict::Apply, _) => metrics::projected(commit.at),
+                    (Verdict::Skip, _) => {}
+                    (Verdict::Gap, position) => {
+                        return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+                    }
                 }
             }
             position = window;

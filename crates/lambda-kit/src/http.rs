@@ -15,8 +15,9 @@ use tracing::Instrument;
 use uuid::Uuid;
 
 use crate::{
+    Error,
     config::{self, ConfigError},
-    start::{Error, start},
+    start::start,
 };
 
 /// The largest body that a command may have, in bytes.

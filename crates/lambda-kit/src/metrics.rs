@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 
-use crate::{config, start::Error};
+use crate::{Error, config};
 
 /// Commands, by what became of them: the label `Outcome`.
 const COMMANDS: &str = "Commands";

@@ -6,14 +6,15 @@ use std::time::Duration;
 use http::StatusCode;
 use read_models_dynamodb::TableError;
 use serde_json::Value;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 use crate::{
     config::{self, ConfigError},
     http::{HttpRequest, Problem, Response, versions_of},
 };
 
-/// How often a read model that is behind is looked at.
+/// How soon a read model that is behind is looked at again at first; then after twice as long each time, so that who waits
+/// for what never comes costs a handful of reads.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// Rows in a page, where the client does not say.
 const DEFAULT_LIMIT: i32 = 50;
@@ -57,17 +58,19 @@ impl Patience {
             })?,
         };
         let deadline = Instant::now() + self.0;
+        let mut pause = LOOK_AGAIN;
         loop {
             let (version, found) = read().await.map_err(problem)?;
             if version >= wanted {
                 return Ok((version, found));
             }
-            if Instant::now() + LOOK_AGAIN > deadline {
+            if Instant::now() >= deadline {
                 let detail = format!("version {wanted} is not shown yet, only {version}");
                 let behind = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "read-model-behind", detail);
                 return Err(Problem { version: Some(version), ..behind });
             }
-            sleep(LOOK_AGAIN).await;
+            sleep_until(deadline.min(Instant::now() + pause)).await;
+            pause *= 2;
         }
     }
 }

@@ -9,10 +9,7 @@ use lambda_runtime::{LambdaEvent, service_fn};
 use serde::{Serialize, de::DeserializeOwned};
 use tracing_subscriber::EnvFilter;
 
-use crate::{config, metrics};
-
-/// Whatever keeps a function from starting or a batch from being done.
-pub type Error = Box<dyn std::error::Error + Send + Sync>;
+use crate::{Error, config, metrics};
 
 /// Runs a function: builds its parts once, then handles one event at a time with them.
 ///

@@ -12,7 +12,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::start::{Error, start};
+use crate::{Error, start::start};
 
 /// A batch, its records not read yet: one that cannot be read must not take the others with it.
 #[derive(Debug, Deserialize)]

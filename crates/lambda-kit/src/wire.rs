@@ -72,6 +72,15 @@ pub struct Reference {
 }
 
 impl Message {
+    /// The commit, if the message holds it.
+    #[must_use]
+    pub fn into_commit(self) -> Option<Commit> {
+        match self {
+            Self::Commit(commit) => Some(*commit),
+            Self::Reference(_) => None,
+        }
+    }
+
     /// Reads the body of a message.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{Path, State},
+    extract::{DefaultBodyLimit, Path, State},
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode},
     routing::post,
 };
@@ -30,6 +30,8 @@ impl Gateway {
         Router::new()
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
             .fallback(pass_on)
+            // The most that one of them takes: DynamoDB's BatchWriteItem.
+            .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
             .with_state(Arc::new(self))
     }
 

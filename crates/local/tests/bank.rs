@@ -27,6 +27,34 @@ async fn odd_ids_in_paths_are_refused_by_name() {
     }
 }
 
+/// What the dashboard and the alarms rest on: each function writes its metrics when the thing happens.
+#[tokio::test]
+async fn what_happens_is_counted() {
+    let bank = Local::start_with_logs().await;
+    let id = bank.account(1_000).await;
+    let path = format!("/accounts/{id}/debits");
+    let debits = (0..24).map(|_| bank.post(&path, json!({ "amount": 1 })));
+    assert!(join_all(debits).await.iter().any(|answer| answer.status == StatusCode::OK));
+    bank.damage("account-00000000-0000-4000-8000-000000000000").await;
+    bank.settled(&id).await;
+    for (function, metric, at_least) in [
+        ("account-commands", "Commands", 26),
+        ("account-commands", "Conflicts", 1),
+        ("account-commands", "Retries", 1),
+        ("fanout", "FanoutLag", 3),
+        ("fanout", "ParkedRecords", 1),
+        ("balances-projector", "ProjectionLag", 1),
+        ("transactions-projector", "ProjectionLag", 3),
+        ("transactions-projector", "PositionLag", 3),
+    ] {
+        eventually(&format!("{metric} of {function}"), async || {
+            (bank.metric(function, metric) >= at_least).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(bank.metric("fanout", "ParkedRecords"), 1, "once");
+}
+
 /// Rule 11: what cannot be read is set aside with its place in the log, and everybody else goes on.
 #[tokio::test]
 async fn a_poisoned_record_goes_to_the_dead_letters_and_blocks_nobody() {

@@ -7,7 +7,7 @@ use lambda_kit::{
     queries::{Patience, conditional, limit, listed, problem},
 };
 use read_models::{balances, transactions};
-use read_models_dynamodb::{PageQuery, ReadTable};
+use read_models_dynamodb::{PageQuery, ReadTable, TableError};
 use serde_json::{Value, json};
 
 /// The longest owner that an account can have, in characters.
@@ -42,23 +42,25 @@ impl AccountQueries {
             patience,
         );
         // Opens the connection during init.
-        queries.balance("connect").await?;
+        queries.balances.get::<balances::Row>(&[("accountId", "connect")]).await?;
         Ok(queries)
     }
 
-    async fn balance(
-        &self,
-        id: &str,
-    ) -> Result<(u64, Option<balances::Row>), read_models_dynamodb::TableError> {
+    /// The row of an account, if it is the caller's. To everybody else it is as if it were not there, also while they wait
+    /// for a version of it: how long they wait must not tell either.
+    async fn balance(&self, id: &str, actor: &str) -> Result<Option<balances::Row>, TableError> {
         let row = self.balances.get::<balances::Row>(&[("accountId", id)]).await?;
-        Ok((row.as_ref().map_or(0, |row| row.version), row))
+        Ok(row.filter(|row| row.opened_by.as_deref() == Some(actor)))
     }
 
     async fn account(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let (id, actor) = (request.path_uuid("id")?.to_string(), request.actor()?);
-        let (version, row) = self.patience.read(request, async || self.balance(&id).await).await?;
-        let row = row.filter(|row| is_theirs(row, actor)).ok_or_else(unknown_account)?;
-        conditional(request, version, account(&row))
+        let shown = async || {
+            let row = self.balance(&id, actor).await?;
+            Ok((row.as_ref().map_or(0, |row| row.version), row))
+        };
+        let (version, row) = self.patience.read(request, shown).await?;
+        conditional(request, version, account(&row.ok_or_else(unknown_account)?))
     }
 
     async fn transactions(&self, request: &HttpRequest) -> Result<Response, Problem> {
@@ -68,13 +70,14 @@ impl AccountQueries {
         // The position first: the rows, read strongly after it, show at least this version. Whose they are is in the
         // row of the balance; until that is there, nothing is shown.
         let shown = async || {
-            let (position, balance) =
-                tokio::join!(self.transactions.position(&transactions::TABLE, &stream), self.balance(&id));
-            let row = balance?.1;
-            Ok((if row.is_some() { position? } else { 0 }, row))
+            let (position, balance) = tokio::join!(
+                self.transactions.position(&transactions::TABLE, &stream),
+                self.balance(&id, actor)
+            );
+            Ok((if balance?.is_some() { position? } else { 0 }, ()))
         };
-        let (version, row) = self.patience.read(request, shown).await?;
-        if version == 0 || !row.is_some_and(|row| is_theirs(&row, actor)) {
+        let (version, ()) = self.patience.read(request, shown).await?;
+        if version == 0 {
             return Err(unknown_account());
         }
         let query = PageQuery {
@@ -126,11 +129,6 @@ impl Routes for AccountQueries {
 
 fn unknown_account() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-account", "there is no such account")
-}
-
-/// An account is its opener's. To everybody else it is as if it were not there.
-fn is_theirs(row: &balances::Row, actor: &str) -> bool {
-    row.opened_by.as_deref() == Some(actor)
 }
 
 /// What a client sees of an account: not how it is listed.

@@ -6,6 +6,7 @@ use std::{process::Command, time::Duration};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use aws_sdk_dynamodb::Client;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use domain::account::{Account, Status};
 use http::StatusCode;
 use lambda_kit::{
@@ -76,8 +77,13 @@ async fn to_a_stranger_an_account_is_as_if_it_were_not_there() {
     for name in ["account", "transactions"] {
         let mut event = sample(name);
         event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
-        let problem = ask(event).await.unwrap_err();
-        assert_eq!((problem.status, problem.code), (StatusCode::NOT_FOUND, "unknown-account"), "{name}");
+        for query in ["", "minVersion=1", "minVersion=99"] {
+            event["rawQueryString"] = json!(query);
+            let theirs = ask(event.clone()).await.unwrap_err();
+            let mut nobodys = event.clone();
+            nobodys["pathParameters"]["id"] = json!("00000000-0000-4000-8000-000000000000");
+            assert_eq!(theirs, ask(nobodys).await.unwrap_err(), "{name}?{query}");
+        }
     }
     let mut event = sample("accounts");
     event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
@@ -102,6 +108,17 @@ async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
         event["rawQueryString"] = json!(query);
         let body = ask(event).await.unwrap().body.unwrap();
         assert_eq!(body["accounts"].as_array().unwrap().len(), expected, "{query}");
+    }
+}
+
+/// DynamoDB would refuse a start outside of the list: to the client that is a wrong cursor, not an outage.
+#[tokio::test]
+async fn a_cursor_of_another_owners_list_is_refused() {
+    let cursor = URL_SAFE_NO_PAD.encode(format!(r#"{{"accountId":"{ID}","listing":"Ada\u001f{ID}"}}"#));
+    for (owner, expected) in [("Ada", None), ("Bob", Some("cursor"))] {
+        let mut event = sample("accounts");
+        event["rawQueryString"] = json!(format!("owner={owner}&cursor={cursor}"));
+        assert_eq!(ask(event).await.err().and_then(|problem| problem.field).as_deref(), expected, "{owner}");
     }
 }
 

@@ -32,12 +32,19 @@ pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidC
     names.sort_unstable();
     if rest.keys().map(String::as_str).ne(names)
         || !rest.values().all(|key| (1..=MAX_KEY_BYTES).contains(&key.len()))
+        || !begins(&rest, query)
     {
         return Err(InvalidCursor);
     }
     let mut key: Item = rest.into_iter().map(|(name, value)| (name, AttributeValue::S(value))).collect();
     key.insert(query.partition.0.to_owned(), AttributeValue::S(query.partition.1.to_owned()));
     Ok(key)
+}
+
+/// Whether the cursor is in the list that is asked for: DynamoDB takes no other start.
+fn begins(keys: &BTreeMap<String, String>, query: &PageQuery<'_>) -> bool {
+    let sort = query.keys.first().and_then(|sort| keys.get(*sort));
+    query.starts_with.is_none_or(|start| sort.is_some_and(|sort| sort.starts_with(start)))
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<String>,
     /// Sort key of the index: see [`listing`].
+    #[serde(default)]
     pub listing: String,
     /// Who owns it, as the opener wrote it.
     pub owner: String,

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import secrets
 import sys
 import urllib.error
@@ -35,18 +36,36 @@ def physical(logical):
     return detail["StackResourceDetail"]["PhysicalResourceId"]
 
 
+def resolved(value):
+    """What CloudFormation makes of a value, with the parameters at their defaults."""
+    match value:
+        case str():
+            return value
+        case {"Fn::If": ["HasOwnUsers", own, _]}:
+            return resolved(own)
+        case {"Ref": name}:
+            return physical(name)
+        case {"Fn::Sub": str(text)}:
+            known = {"AWS::Region": "us-east-1", "AWS::URLSuffix": "amazonaws.com"}
+            return re.sub(r"\$\{([\w:]+)\}", lambda found: known.get(found[1]) or physical(found[1]), text)
+    raise SystemExit(f"cannot resolve {value}")
+
+
 def routes():
-    """Makes the HTTP API's routes from the OpenAPI body that SAM wrote, with its authorizer, scopes and limits."""
+    """Makes the HTTP API's routes from the OpenAPI body that SAM wrote, with its authorizer and scopes."""
     api, gateway = physical("HttpApi"), client("apigatewayv2")
     body = template()["Resources"]["HttpApi"]["Properties"]["Body"]
-    issuer = f"https://cognito-idp.us-east-1.amazonaws.com/{physical('UserPool')}"
     for name, scheme in body["components"]["securitySchemes"].items():
+        given = scheme["x-amazon-apigateway-authorizer"]
         authorizer = gateway.create_authorizer(
             ApiId=api,
             Name=name,
             AuthorizerType="JWT",
-            IdentitySource=[scheme["x-amazon-apigateway-authorizer"]["identitySource"]],
-            JwtConfiguration={"Issuer": issuer, "Audience": [physical("AppClient")]},
+            IdentitySource=[given["identitySource"]],
+            JwtConfiguration={
+                "Issuer": resolved(given["jwtConfiguration"]["issuer"]),
+                "Audience": [resolved(audience) for audience in given["jwtConfiguration"]["audience"]],
+            },
         )["AuthorizerId"]
     made = []
     for path, methods in body["paths"].items():
@@ -71,9 +90,14 @@ def routes():
                 AuthorizationScopes=scopes,
             )
             made.append(f"{route} {' '.join(scopes)}")
+    protect()
+    return {"url": f"{ENDPOINT}/_aws/execute-api/{api}/$default", "routes": made}
+
+
+def protect():
+    """Puts the table's own policy as the template has it."""
     policy = template()["Resources"]["CommitsTable"]["Properties"]["ResourcePolicy"]["PolicyDocument"]
     client("dynamodb").put_resource_policy(ResourceArn=table_arn(), Policy=json.dumps(policy))
-    return {"url": f"{ENDPOINT}/_aws/execute-api/{api}/$default", "routes": made}
 
 
 def table_arn():
@@ -116,7 +140,7 @@ def token(name, scopes="openid accounts/read accounts/write"):
 
 
 def tokens():
-    return {"TOKEN": token("ada"), "OTHER_TOKEN": token("eve")}
+    return {"TOKEN": token("ada"), "OTHER_TOKEN": token("eve"), "READ_TOKEN": token("reader", "openid accounts/read")}
 
 
 def attempt(what, operation, **arguments):
@@ -148,6 +172,7 @@ def attempts(dynamodb):
     where = f"WHERE stream = '{key['stream']['S']}' AND version = {key['version']['N']}"
     update = {"Key": key, "UpdateExpression": "SET #at = :at", "ExpressionAttributeNames": {"#at": "at"},
               "ExpressionAttributeValues": {":at": {"S": "never"}}}
+    change, remove = f"UPDATE \"{table}\" SET command = 'x' {where}", f'DELETE FROM "{table}" {where}'
     statement = dynamodb.execute_statement
     put, delete = {"TableName": table, "Item": commit}, {"TableName": table, "Key": key}
     tried = [
@@ -155,10 +180,16 @@ def attempts(dynamodb):
         attempt("UpdateItem", dynamodb.update_item, TableName=table, **update),
         attempt("DeleteItem", dynamodb.delete_item, **delete),
         attempt("BatchWriteItem", dynamodb.batch_write_item, RequestItems={table: [{"DeleteRequest": {"Key": key}}]}),
-        attempt("TransactWriteItems", dynamodb.transact_write_items, TransactItems=[{"Put": put}]),
-        attempt("PartiQL UPDATE", statement, Statement=f"UPDATE \"{table}\" SET command = 'x' {where}"),
-        attempt("PartiQL DELETE", statement, Statement=f'DELETE FROM "{table}" {where}'),
+        attempt("PartiQL UPDATE", statement, Statement=change),
+        attempt("PartiQL DELETE", statement, Statement=remove),
     ]
+    for what, item in {"Put": put, "Update": {"TableName": table, **update}, "Delete": delete}.items():
+        transact = dynamodb.transact_write_items
+        tried.append(attempt(f"TransactWriteItems {what}", transact, TransactItems=[{what: item}]))
+    for what, text in {"UPDATE": change, "DELETE": remove}.items():
+        transact, batch = dynamodb.execute_transaction, dynamodb.batch_execute_statement
+        tried.append(attempt(f"ExecuteTransaction {what}", transact, TransactStatements=[{"Statement": text}]))
+        tried.append(attempt(f"BatchExecuteStatement {what}", batch, Statements=[{"Statement": text}]))
     same = client("dynamodb").get_item(TableName=table, Key=key, ConsistentRead=True)["Item"] == commit
     # Not denied, and still no overwriting: the version is taken.
     item = "{'stream': ?, 'version': ?}"
@@ -169,7 +200,7 @@ def attempts(dynamodb):
 
 
 def denials():
-    """As the command function, and as an administrator, whom only the table's own policy stops."""
+    """As the command function, whom its role stops, and as an administrator, whom only the table's own policy stops."""
     iam = client("iam")
     trust = {"Version": "2012-10-17", "Statement": [{
         "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
@@ -180,7 +211,11 @@ def denials():
     # Lambda alone may take the role; for the attempt, so may we.
     iam.update_assume_role_policy(RoleName=writer, PolicyDocument=json.dumps(trust))
     arn = iam.get_role(RoleName=writer)["Role"]["Arn"]
-    return {"account-commands": attempts(as_role(arn)), "an administrator": attempts(as_role(administrator["Arn"]))}
+    # The role by itself first, without what the table's policy would deny it in any case.
+    client("dynamodb").delete_resource_policy(ResourceArn=table_arn())
+    as_writer = attempts(as_role(arn))
+    protect()
+    return {"account-commands": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
 
 
 def functions():

@@ -65,10 +65,10 @@ _checks = iam_actions.dynamodb_transaction_checks
 
 
 def checks(iam_action, body, region, account_id):
-    if iam_action not in ("dynamodb:ExecuteStatement", "dynamodb:ExecuteTransaction"):
+    if iam_action not in ("dynamodb:ExecuteStatement", "dynamodb:ExecuteTransaction", "dynamodb:BatchExecuteStatement"):
         return _checks(iam_action, body, region, account_id)
     data = json.loads(body or b"{}")
-    statements = [data] if "Statement" in data else data.get("TransactStatements", [])
+    statements = [data] if "Statement" in data else data.get("TransactStatements") or data.get("Statements") or []
     found = []
     for statement in statements:
         match = _STATEMENT.match(statement.get("Statement", ""))

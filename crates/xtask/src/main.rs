@@ -39,8 +39,8 @@ enum Task {
     /// `sam local invoke` of every function with every sample event. Needs Docker.
     Samples {
         /// Where containers find the local stack's services on this machine.
-        #[arg(long, default_value = "172.17.0.1:4566")]
-        address: String,
+        #[arg(long)]
+        address: Option<String>,
         /// Invoke what the last `sam build` for this machine left.
         #[arg(long)]
         no_build: bool,
@@ -62,16 +62,19 @@ enum Task {
 const PURE: [&str; 3] = ["decider", "domain", "read-models"];
 
 fn main() -> ExitCode {
-    let done = match Task::parse() {
+    let task = Task::parse();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let done = std::env::set_current_dir(root).with_context(|| root.to_owned());
+    let done = done.and_then(|()| match task {
         Task::Check { template } => check(&template),
         Task::Permissions => permissions(),
         Task::Lint => lint::run(),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Samples { address, no_build, sam_arguments } => {
-            samples::run(&address, !no_build, &sam_arguments)
+            samples::run(address.as_deref(), !no_build, &sam_arguments)
         }
         Task::Sizes => sizes::run(),
-    };
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -13,9 +13,13 @@ use serde_json::Value;
 
 use crate::tools;
 
+/// Where containers find this machine: on Linux by Docker's bridge, with Docker Desktop as if they were on it.
+const DEFAULT_ADDRESS: &str = if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
+
 /// Invokes all of them and prints what they answer. `sam_arguments` are passed on, such as `--skip-pull-image`.
-pub(crate) fn run(address: &str, build: bool, sam_arguments: &[String]) -> Result<()> {
+pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) -> Result<()> {
     let sam = tools::sam()?;
+    let address = address.unwrap_or(DEFAULT_ADDRESS);
     let architecture = format!("Architecture={}", tools::architecture());
     if build {
         tools::run(tools::program(&sam, "sam").args(["build", "--parameter-overrides", &architecture]))?;

@@ -19,6 +19,7 @@ const STARTS: usize = 15;
 
 /// Measures what the last `sam build` for this machine left, and prints the table for docs/sizes.md.
 pub(crate) fn run() -> Result<()> {
+    tools::require_linux()?;
     let sam = tools::sam()?;
     // As SAM's builder has it, for the target that its functions are built for.
     let mut hello = tools::program(&sam, "cargo-lambda");

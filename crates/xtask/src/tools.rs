@@ -25,7 +25,8 @@ pub(crate) fn checkov() -> Result<PathBuf> {
 
 /// The emulator of AWS.
 pub(crate) fn ministack() -> Result<PathBuf> {
-    python("ministack", &["ministack==1.5.*", "aws-sam-translator", "boto3", "cryptography"])
+    // Exactly these: the harness replaces functions of it.
+    python("ministack", &["ministack==1.5.33", "aws-sam-translator==1.115.0", "boto3", "cryptography"])
 }
 
 /// The auditor of dependencies.
@@ -62,7 +63,12 @@ pub(crate) fn program(bin: &Path, name: &str) -> Command {
     let path = env::join_paths([bin.to_owned()].into_iter().chain(env::split_paths(&path)));
     let mut command = Command::new(bin.join(name));
     command.env("PATH", path.unwrap_or_default());
-    command.env("SAM_CLI_TELEMETRY", "0").env("AWS_DEFAULT_REGION", "us-east-1");
+    command
+        .env("SAM_CLI_TELEMETRY", "0")
+        .env("AWS_DEFAULT_REGION", "us-east-1")
+        .env("AWS_REGION", "us-east-1");
+    // Whose account the developer is signed in to is of no concern here.
+    command.env_remove("AWS_PROFILE").env_remove("AWS_SESSION_TOKEN");
     command
 }
 
@@ -93,6 +99,15 @@ fn show(command: &Command) {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     let arguments = command.get_args().map(|argument| argument.to_string_lossy());
     eprintln!("$ {program} {}", arguments.collect::<Vec<_>>().join(" "));
+}
+
+/// What runs the functions themselves needs the system that they are built for.
+pub(crate) fn require_linux() -> Result<()> {
+    if cfg!(target_os = "linux") {
+        Ok(())
+    } else {
+        bail!("Lambda functions run on Linux only: do this there")
+    }
 }
 
 /// The template's name of this machine's processor.

@@ -1,4 +1,5 @@
-//! Rule 11: whatever can fail has an alarm, and every alarm has an entry in the runbook.
+//! Rule 11: whatever can fail has an alarm, and every alarm has an entry in the runbook. And who may only read may not
+//! write: each route wants the scope of its method.
 
 use std::{fs, path::Path};
 
@@ -13,8 +14,11 @@ pub(crate) fn problems(template: &Value, runbook: &Path) -> Result<Vec<String>> 
     let entries: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor).collect();
     let mut problems: Vec<_> = unwatched(template)
         .into_iter()
-        .map(|(metric, dimension, id)| format!("rule 11: no alarm watches {metric} of {dimension} {id}"))
+        .map(|wanted| {
+            format!("rule 11: no alarm watches {} of {}", wanted.metric, wanted.dimensions.join(" "))
+        })
         .collect();
+    problems.extend(wrong_scopes(template));
     for (id, alarm) in resources(template, &["AWS::CloudWatch::Alarm"]) {
         let description = alarm["Properties"]["AlarmDescription"]["Fn::Sub"].as_str().unwrap_or_default();
         match description.split_once("${RunbookUrl}#") {
@@ -33,45 +37,114 @@ fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
 
-/// Metric, dimension and logical id of what should be watched and is not.
-fn unwatched(template: &Value) -> Vec<(&'static str, &'static str, String)> {
+/// A metric that an alarm should watch.
+#[derive(Debug, PartialEq)]
+struct Watched {
+    namespace: &'static str,
+    metric: &'static str,
+    /// Names and what they refer to, `Name=Value`, in order.
+    dimensions: Vec<String>,
+}
+
+impl Watched {
+    fn new(namespace: &'static str, metric: &'static str, dimensions: &[(&str, String)]) -> Self {
+        let mut dimensions: Vec<_> =
+            dimensions.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        dimensions.sort_unstable();
+        Self { namespace, metric, dimensions }
+    }
+
+    fn function(id: &str, metric: &'static str) -> Self {
+        Self::new("AWS/Lambda", metric, &[("FunctionName", id.to_owned())])
+    }
+
+    fn queue(id: String, metric: &'static str) -> Self {
+        Self::new("AWS/SQS", metric, &[("QueueName", id)])
+    }
+
+    /// An alarm that goes off when there is more of it, and tells somebody.
+    fn by(&self, alarm: &Value) -> bool {
+        let mut dimensions: Vec<_> = list(&alarm["Dimensions"])
+            .into_iter()
+            .map(|given| {
+                format!("{}={}", given["Name"].as_str().unwrap_or_default(), reference(&given["Value"]))
+            })
+            .collect();
+        dimensions.sort_unstable();
+        alarm["Namespace"] == self.namespace
+            && alarm["MetricName"] == self.metric
+            && alarm["ComparisonOperator"] == "GreaterThanThreshold"
+            && alarm["AlarmActions"].is_array()
+            && dimensions == self.dimensions
+    }
+}
+
+/// What should be watched and is not.
+fn unwatched(template: &Value) -> Vec<Watched> {
     let mut wanted = Vec::new();
     for (id, function) in resources(template, &["AWS::Serverless::Function"]) {
-        wanted.push(("Errors", "FunctionName", id.to_owned()));
-        wanted.push(("Throttles", "FunctionName", id.to_owned()));
-        for event in
-            function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values())
-        {
+        wanted.push(Watched::function(id, "Errors"));
+        wanted.push(Watched::function(id, "Throttles"));
+        let properties = &function["Properties"];
+        let mut destination = !properties["EventInvokeConfig"]["DestinationConfig"].is_null();
+        for event in events(function) {
             let properties = &event["Properties"];
+            destination |= !properties["DestinationConfig"].is_null();
             match event["Type"].as_str() {
-                Some("DynamoDB") => wanted.push(("IteratorAge", "FunctionName", id.to_owned())),
+                Some("DynamoDB") => wanted.push(Watched::function(id, "IteratorAge")),
                 Some("SQS") => {
                     let queue = reference(&properties["Queue"]);
-                    wanted.push(("ApproximateAgeOfOldestMessage", "QueueName", queue));
+                    wanted.push(Watched::queue(queue, "ApproximateAgeOfOldestMessage"));
                 }
-                Some("EventBridgeRule") => {
-                    wanted.push(("FailedInvocations", "RuleName", reference(&properties["RuleName"])));
-                }
+                // Both dimensions: with the rule's alone, the metric is that of the default bus.
+                Some("EventBridgeRule") => wanted.push(Watched::new(
+                    "AWS/Events",
+                    "FailedInvocations",
+                    &[
+                        ("EventBusName", reference(&properties["EventBusName"])),
+                        ("RuleName", reference(&properties["RuleName"])),
+                    ],
+                )),
                 Some(_) | None => {}
             }
+        }
+        if destination {
+            wanted.push(Watched::function(id, "DestinationDeliveryFailures"));
         }
     }
     for (id, _) in resources(template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))
     {
-        wanted.push(("ApproximateNumberOfMessagesVisible", "QueueName", id.to_owned()));
+        wanted.push(Watched::queue(id.to_owned(), "ApproximateNumberOfMessagesVisible"));
     }
     let alarms: Vec<_> =
         resources(template, &["AWS::CloudWatch::Alarm"]).map(|(_, alarm)| &alarm["Properties"]).collect();
-    wanted.retain(|(metric, dimension, id)| {
-        !alarms.iter().any(|alarm| {
-            let dimensions = list(&alarm["Dimensions"]);
-            let mut dimensions = dimensions.iter().filter(|given| given["Name"] == *dimension);
-            alarm["MetricName"] == *metric
-                && alarm["AlarmActions"].is_array()
-                && dimensions.any(|given| reference(&given["Value"]) == *id)
-        })
-    });
+    wanted.retain(|wanted| !alarms.iter().any(|alarm| wanted.by(alarm)));
     wanted
+}
+
+fn events(function: &Value) -> impl Iterator<Item = &Value> {
+    function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values())
+}
+
+/// Routes that do not want the one scope that their method calls for.
+fn wrong_scopes(template: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (id, function) in resources(template, &["AWS::Serverless::Function"]) {
+        for event in events(function).filter(|event| event["Type"] == "HttpApi") {
+            let properties = &event["Properties"];
+            let wanted = if properties["Method"] == "GET" { "/read" } else { "/write" };
+            let scopes = list(&properties["Auth"]["AuthorizationScopes"]);
+            let right =
+                scopes.iter().all(|scope| scope.as_str().is_some_and(|scope| scope.ends_with(wanted)));
+            if scopes.is_empty() || !right {
+                problems.push(format!(
+                    "{id}: {} {} must want a scope …{wanted}",
+                    properties["Method"], properties["Path"]
+                ));
+            }
+        }
+    }
+    problems
 }
 
 /// The logical id that a value refers to, or the text of a substitution.
@@ -87,6 +160,8 @@ fn reference(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn template() -> Value {
@@ -97,6 +172,35 @@ mod tests {
     fn whatever_can_fail_is_watched_and_written_up() {
         let runbook = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/runbook.md"));
         assert_eq!(problems(&template(), runbook).unwrap(), Vec::<String>::new());
+    }
+
+    /// A token for reading must not move money.
+    #[test]
+    fn a_route_with_another_methods_scope_is_found() {
+        let auth =
+            "/Resources/AccountCommandsFunction/Properties/Events/Debit/Properties/Auth/AuthorizationScopes";
+        for scopes in
+            [json!(["accounts/read"]), json!(["accounts/write", "accounts/read"]), json!([]), json!(null)]
+        {
+            let mut template = template();
+            *template.pointer_mut(auth).unwrap() = scopes;
+            assert_eq!(wrong_scopes(&template).len(), 1, "{template}");
+        }
+    }
+
+    /// An alarm on a metric that does not exist never goes off.
+    #[test]
+    fn an_alarm_that_cannot_go_off_is_found() {
+        for (alarm, field, value) in [
+            ("BalancesRuleFailures", "/Dimensions", json!([{ "Name": "RuleName", "Value": "x" }])),
+            ("FanoutErrors", "/Namespace", json!("AWS/SQS")),
+            ("FanoutErrors", "/ComparisonOperator", json!("LessThanThreshold")),
+            ("FanoutErrors", "/AlarmActions", json!(null)),
+        ] {
+            let mut template = template();
+            *template.pointer_mut(&format!("/Resources/{alarm}/Properties{field}")).unwrap() = value;
+            assert_eq!(unwatched(&template).len(), 1, "{alarm}{field}");
+        }
     }
 
     #[test]
@@ -116,6 +220,6 @@ mod tests {
                 missed += 1;
             }
         }
-        assert!(missed >= 16, "{missed}");
+        assert!(missed >= 18, "{missed}");
     }
 }

@@ -142,7 +142,7 @@ fn cache() -> Cache<Account> {
 async fn credit_behind_the_back(store: &impl EventStore, stream: &StreamId, amount: i64) {
     let command = Command::Credit { amount, reference: None };
     let mut loaded = load::<Account>(store, stream, None, Consistency::Strong).await.unwrap();
-    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None };
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
     let events = Account::decide(&loaded.state, &command, &context).unwrap();
     loaded.state = decider::fold::<Account>(loaded.state, &events);
     let commit = Commit {
@@ -157,7 +157,7 @@ async fn credit_behind_the_back(store: &impl EventStore, stream: &StreamId, amou
 /// What another request would append at the version of this commit.
 async fn a_debit_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
     let loaded = load::<Account>(store, &commit.stream, None, Consistency::Strong).await.unwrap();
-    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None };
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
     let events = Account::decide(&loaded.state, &debit(7), &context).unwrap();
     Commit {
         events: events.iter().map(|event| encode::<Account>(event).unwrap()).collect(),
@@ -208,7 +208,7 @@ impl<'a> Client<'a> {
         let execution = Execution {
             stream: &stream(),
             command: &command,
-            context: &Context { at: jiff::Timestamp::UNIX_EPOCH, actor: None },
+            context: &Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) },
             command_id: options.id.unwrap_or(&fresh),
             meta: &Meta::default(),
             precondition: options.precondition,

@@ -56,6 +56,17 @@ impl Api {
         headers: &[(&str, &str)],
         body: String,
     ) -> Answer {
+        // A deployment takes only so many requests a second, and asks everybody else to come back.
+        loop {
+            let answer = self.call_once(method.clone(), path, headers, body.clone()).await;
+            if answer.status != StatusCode::TOO_MANY_REQUESTS {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn call_once(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
         let mut request = self.http.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
         if let Some(token) = &self.token {
             request = request.bearer_auth(token);

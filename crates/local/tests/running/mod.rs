@@ -5,7 +5,7 @@
 pub(crate) mod api;
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read},
     ops::Deref,
     path::Path,
     process::{Child, Command, Stdio},
@@ -39,6 +39,15 @@ impl Deref for Local {
 impl Local {
     /// Starts the program in the repository and waits until it says that it is ready.
     pub(crate) async fn start(data: Option<&Path>) -> Self {
+        Self::start_with(data, false).await
+    }
+
+    /// The same, and keeps what the functions write to their logs.
+    pub(crate) async fn start_with_logs() -> Self {
+        Self::start_with(None, true).await
+    }
+
+    async fn start_with(data: Option<&Path>, logs: bool) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_local"));
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).args([
             "--port",
@@ -51,14 +60,23 @@ impl Local {
         if let Some(data) = data {
             command.arg("--data").arg(data);
         }
+        if logs {
+            command.arg("--logs").stderr(Stdio::piped());
+        }
         let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = Arc::<Mutex<Vec<String>>>::default();
-        let (output, seen) = (process.stdout.take().unwrap(), Arc::clone(&lines));
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                seen.lock().unwrap().push(line);
-            }
-        });
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            process.stdout.take().map(|output| Box::new(output) as _),
+            process.stderr.take().map(|output| Box::new(output) as _),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let seen = Arc::clone(&lines);
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    seen.lock().unwrap().push(line);
+                }
+            });
+        }
         let mut this = Self { process, lines, api: Api::new(String::new(), None) };
         // The first start builds the functions.
         this.api.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
@@ -79,6 +97,22 @@ impl Local {
 
     fn find<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Option<T> {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
+    }
+
+    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; of a histogram, how many values.
+    pub(crate) fn metric(&self, function: &str, name: &str) -> u64 {
+        let marker = format!("[{function}] ");
+        let lines = self.lines.lock().unwrap();
+        let written =
+            lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
+        written
+            .filter(|line| {
+                line["_aws"]["CloudWatchMetrics"][0]["Metrics"].to_string().contains(&format!("{name:?}"))
+            })
+            .map(|line| {
+                line[name].as_array().map_or(line[name].as_u64().unwrap_or(0), |values| values.len() as u64)
+            })
+            .sum()
     }
 
     /// Kills the instances of a function that run now, as the kernel would when memory is short. Returns how many lines
