@@ -87,9 +87,14 @@ struct Attempts {
 impl Attempts {
     fn judge(&self, who: &str) -> Result<()> {
         for (what, outcome) in &self.tried {
-            // What the emulator says of who asked and for what is in the lines before.
-            let outcome = outcome.split_once(" because ").map_or(outcome.as_str(), |(_, reason)| reason);
-            println!("  {who}: {what}: denied, {outcome}");
+            // The rest of the emulator's sentence says who asked for what, as the line does.
+            let reason = [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
+            let denied = outcome.starts_with("denied");
+            println!(
+                "  {who}: {what}: {}{}",
+                if denied { "denied, " } else { "" },
+                reason.unwrap_or(outcome)
+            );
         }
         println!("  {who}: PartiQL INSERT at a version that is taken: {}", self.insert);
         println!("  {who}: GetItem: {}", self.read);
