@@ -184,12 +184,17 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     fresh = true;
                     cache.put(stream, &loaded);
                     if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
-                        if attempt.is(&winner) {
+                        if attempt.is(&winner) && attempt.commit.at == winner.at {
                             // Our own append, whose reply was lost (rule 4).
                             return Ok(Outcome::Committed(attempt.after));
                         }
-                        // The same request, decided at another time; or another one under our id.
-                        return repeat(store, execution).await?.ok_or(ExecuteError::CommandIdReused);
+                        // The same request, carried out by another instance or at another time; or another one under
+                        // our id.
+                        return match repeat(store, execution).await? {
+                            Some(repeated) => Ok(repeated),
+                            None if attempt.is(&winner) => Ok(Outcome::Committed(attempt.after)),
+                            None => Err(ExecuteError::CommandIdReused),
+                        };
                     }
                     metrics::counter!(CONFLICTS).increment(1);
                 }

@@ -176,6 +176,8 @@ struct Options<'a> {
     id: Option<&'a str>,
     precondition: Option<&'a Precondition>,
     key: Option<(&'a str, &'a str)>,
+    /// Unix seconds.
+    at: i64,
 }
 
 impl<'a> Client<'a> {
@@ -208,7 +210,10 @@ impl<'a> Client<'a> {
         let execution = Execution {
             stream: &stream(),
             command: &command,
-            context: &Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) },
+            context: &Context {
+                at: jiff::Timestamp::from_second(options.at).unwrap(),
+                actor: Some("ada".into()),
+            },
             command_id: options.id.unwrap_or(&fresh),
             meta: &Meta::default(),
             precondition: options.precondition,
@@ -473,7 +478,12 @@ async fn a_repeated_request_with_a_precondition_gets_its_first_answer() {
     let store = Spy::default();
     let client = warm(&store, 100).await;
     let at_2 = Precondition::OneOf(vec![2]);
-    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), precondition: Some(&at_2) };
+    let key = Options {
+        key: Some(("ada/1", "f")),
+        id: Some("ada/1"),
+        precondition: Some(&at_2),
+        ..Options::default()
+    };
     assert_eq!(committed(client.send_with(debit(1), key).await), (3, 99));
     assert_eq!(repeated(client.send_with(debit(1), key).await), "3: 99");
 }
@@ -531,4 +541,19 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+/// The repetition meets the commit before it meets the request: on an instance that is behind. It is a repetition there too.
+#[tokio::test]
+async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
+    let store = Spy::default();
+    let (first, behind) = (Client::new(&store), Client::new(&store));
+    first.send(open()).await.unwrap();
+    behind.send(credit(100)).await.unwrap();
+    let keyed = |at| Options { id: Some("k"), key: Some(("k", "debit 7")), at, ..Options::default() };
+    let answer = first.send_with(debit(7), keyed(1)).await.unwrap();
+    assert!(matches!(answer, Outcome::Committed(ref loaded) if loaded.version == 3));
+    store.faults.lock().unwrap().push_back(Fault::OnlyTheVersionIsNamed);
+    let again = behind.send_with(debit(7), keyed(2)).await.unwrap();
+    assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
 }
