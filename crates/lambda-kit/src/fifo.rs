@@ -175,6 +175,7 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
     /// Applies everything after the position up to the version, from the log (rule 7), window by window: a gap may be
     /// a whole history, as for a projector that is new. What is applied stays applied if the time runs out.
     async fn repair(&self, stream: &StreamId, mut position: u64, version: u64) -> Result<(), ApplyError> {
+        let first = position;
         while position < version {
             let window = position.saturating_add(REPAIR_WINDOW).min(version);
             let mut missing = Vec::new();
@@ -194,8 +195,10 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
                 // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none
                 // that could be repaired.
                 match self.apply(commit).await? {
-                    (Verdict::Apply, _) => metrics::projected(commit.at),
-                    (Verdict::Skip, _) => {}
+                    // The one that waited longest speaks for the gap: a metric has room for a hundred values at once, and
+                    // a gap may be a whole history.
+                    (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
+                    (Verdict::Apply | Verdict::Skip, _) => {}
                     (Verdict::Gap, position) => {
                         return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
                     }

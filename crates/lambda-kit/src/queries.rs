@@ -14,8 +14,10 @@ use crate::{
 };
 
 /// How soon a read model that is behind is looked at again at first; then after twice as long each time, so that who waits
-/// for what never comes costs a handful of reads.
+/// for what never comes costs a score of reads and not hundreds.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// The longest pause between two looks: what a reader waits too long at the most.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
 /// Rows in a page, where the client does not say.
 const DEFAULT_LIMIT: i32 = 50;
 /// Rows in a page, at the most.
@@ -70,7 +72,7 @@ impl Patience {
                 return Err(Problem { version: Some(version), ..behind });
             }
             sleep_until(deadline.min(Instant::now() + pause)).await;
-            pause *= 2;
+            pause = MAX_PAUSE.min(pause * 2);
         }
     }
 }
