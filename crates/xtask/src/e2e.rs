@@ -56,7 +56,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
     routes.iter().for_each(|route| println!("  {route}"));
     let tokens: BTreeMap<String, String> = emulator.deployment("tokens")?;
     let mut scenario = Command::new("cargo");
-    scenario.args(["test", "--quiet", "-p", "local", "--test", "scenario"]);
+    // One test after the other: the emulator is one process, which 64 clients keep busy enough.
+    scenario.args(["test", "--quiet", "-p", "local", "--test", "scenario", "--", "--test-threads=1"]);
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
 
     invoke_samples(&emulator)?;
