@@ -24,7 +24,8 @@ pub(crate) fn authorizer(
         Some(header) => {
             let header = header.to_str().map_err(|_| UNAUTHORIZED)?;
             // API Gateway takes the token with and without the scheme.
-            header.strip_prefix("Bearer ").unwrap_or(header).trim()
+            let (scheme, token) = header.split_once(' ').unwrap_or((header, ""));
+            if scheme == "Bearer" { token.trim() } else { header.trim() }
         }
     };
     if token.is_empty() {
@@ -89,6 +90,7 @@ mod tests {
     fn a_token_that_says_nothing_or_not_enough_is_refused_as_by_the_gateway() {
         for (token, expected) in [
             ("Bearer ".to_owned(), 401),
+            ("Bearer".to_owned(), 401),
             ("Bearer a.b.c".to_owned(), 401),
             (jwt(r#"{"sub":"carol"}"#), 403),
             (jwt(r#"{"sub":"carol","scope":"accounts/read"}"#), 403),
