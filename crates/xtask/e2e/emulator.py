@@ -10,6 +10,7 @@ import re
 from ministack import app
 from ministack.core import iam_actions, iam_evaluator
 from ministack.services import dynamodb
+from ministack.services.cloudformation import provisioners
 
 # --- A commit that is inserted by PartiQL is a record of the stream, as one that is put is. In a transaction, only once
 # --- all of it is done.
@@ -104,5 +105,20 @@ def policy_of(arn):
 
 dynamodb.policy_of = policy_of
 iam_evaluator._RESOURCE_POLICY_LOOKUPS["dynamodb"] = ("dynamodb", "policy_of")
+
+# --- An alarm on an expression is made on the first metric in it. No alarm goes off here in any case.
+
+_alarm = provisioners._cw_metric_alarm_record
+
+
+def alarm(name, props):
+    measured = [metric["MetricStat"] for metric in props.get("Metrics", []) if "MetricStat" in metric]
+    if measured:
+        first = measured[0]
+        props = {**props, **first["Metric"], "Period": first["Period"], "Statistic": first["Stat"], "Metrics": None}
+    return _alarm(name, props)
+
+
+provisioners._cw_metric_alarm_record = alarm
 
 app.main()
