@@ -1,8 +1,18 @@
 //! The aggregates of the applications, one module each, always in the same order: id, events, state, decisions.
 
-pub mod account;
+/// Declares the modules, and shows their aggregates to visitors.
+macro_rules! aggregates {
+    ($($module:ident::$aggregate:ident,)*) => {
+        $(pub mod $module;)*
 
-/// Shows every aggregate to the visitor. A new one adds its module above and its line here.
-pub fn visit(visitor: &mut impl decider::Visitor) {
-    visitor.visit::<account::Account>();
+        /// Shows every aggregate to the visitor.
+        pub fn visit(visitor: &mut impl decider::Visitor) {
+            $(visitor.visit::<$module::$aggregate>();)*
+        }
+    };
+}
+
+// One line for each.
+aggregates! {
+    account::Account,
 }

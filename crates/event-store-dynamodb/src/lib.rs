@@ -14,6 +14,21 @@ use event_store::{AppendError, Commit, Consistency, EventStore, Page, Range, Req
 
 pub use item::{InvalidItem, Keys, MAX_ITEM_BYTES, commit_from_item, keys_from_item};
 
+/// The most items that one transaction takes.
+const MAX_TRANSACTION_ITEMS: usize = 100;
+/// The most bytes that one transaction takes, items and expressions; the request has room beside it.
+const MAX_TRANSACTION_BYTES: usize = 4_000_000;
+
+/// The commit as an item, if it fits in one.
+fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
+    let item = item::commit_to_item(commit)?;
+    let bytes = item::bytes(&item);
+    if bytes > MAX_ITEM_BYTES {
+        return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
+    }
+    Ok(item)
+}
+
 /// The port on two tables. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct DynamoDbStore {
@@ -79,8 +94,8 @@ impl DynamoDbStore {
         (format!("INSERT INTO \"{table}\" VALUE {{{}}}", fields.join(", ")), values)
     }
 
-    async fn transact(&self, commit: item::Item, request: &Request) -> Result<(), Cancelled> {
-        let requests = self.requests().map_err(|error| Cancelled::Other(error.into()))?;
+    /// Writes the commits, and the request if there is one, in one transaction.
+    async fn transact(&self, commits: &[item::Item], request: Option<&Request>) -> Result<(), Cancelled> {
         let statement = |(statement, parameters)| {
             ParameterizedStatement::builder()
                 .statement(statement)
@@ -88,18 +103,47 @@ impl DynamoDbStore {
                 .build()
                 .map_err(|error| Cancelled::Other(StoreError::Unavailable(error.to_string()).into()))
         };
+        let mut statements = Vec::new();
+        for commit in commits {
+            statements.push(statement(Self::insert(&self.commits, commit.clone()))?);
+        }
+        if let Some(request) = request {
+            let requests = self.requests().map_err(|error| Cancelled::Other(error.into()))?;
+            statements.push(statement(Self::insert(requests, item::request_to_item(request)))?);
+        }
         let result = self
             .client
             .execute_transaction()
-            .transact_statements(statement(Self::insert(&self.commits, commit))?)
-            .transact_statements(statement(Self::insert(requests, item::request_to_item(request)))?)
+            .set_transact_statements(Some(statements))
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
         match result {
             Ok(_) => Ok(()),
-            Err(error) => Err(cancelled(&error)),
+            Err(error) => Err(cancelled(&error, commits.len())),
         }
+    }
+
+    /// The same. A request that is in the way is removed if it expired.
+    async fn transact_unless_answered(
+        &self,
+        commits: &[item::Item],
+        request: Option<&Request>,
+    ) -> Result<(), AppendError> {
+        for last in [false, true] {
+            match (self.transact(commits, request).await, request) {
+                (Ok(()), _) => return Ok(()),
+                (Err(Cancelled::Other(error)), _) => return Err(error),
+                (Err(Cancelled::RequestTaken), Some(request)) if !last => {
+                    if self.recall(&request.key, request.now).await?.is_some() {
+                        break;
+                    }
+                    self.forget_expired(request).await?;
+                }
+                (Err(Cancelled::RequestTaken), _) => break,
+            }
+        }
+        Err(AppendError::RequestTaken)
     }
 
     /// Removes a request that expired before now, which the database has not got round to deleting.
@@ -129,14 +173,15 @@ impl DynamoDbStore {
     }
 }
 
-/// Why a transaction of a commit and a request was not written.
+/// Why a transaction of commits and a request was not written.
 enum Cancelled {
     /// The request is there already, and perhaps the commit too.
     RequestTaken,
     Other(AppendError),
 }
 
-fn cancelled(error: &SdkError<ExecuteTransactionError>) -> Cancelled {
+/// The reasons are in the order of the statements: first those of the commits, then that of the request.
+fn cancelled(error: &SdkError<ExecuteTransactionError>, commits: usize) -> Cancelled {
     let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
     let reasons: Vec<&str> = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
@@ -146,8 +191,8 @@ fn cancelled(error: &SdkError<ExecuteTransactionError>) -> Cancelled {
         Some(_) | None => Vec::new(),
     };
     match reasons.as_slice() {
-        [_, request] if taken(request) => Cancelled::RequestTaken,
-        [commit, ..] if taken(commit) => Cancelled::Other(AppendError::VersionTaken),
+        reasons if reasons.get(commits).is_some_and(|request| taken(request)) => Cancelled::RequestTaken,
+        reasons if reasons.iter().any(|commit| taken(commit)) => Cancelled::Other(AppendError::VersionTaken),
         reasons if reasons.contains(&"TransactionConflict") => Cancelled::Other(AppendError::Busy),
         reasons if reasons.iter().any(|code| error::is_throttling(code)) => {
             Cancelled::Other(StoreError::Throttled.into())
@@ -201,29 +246,10 @@ impl EventStore for DynamoDbStore {
     }
 
     async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
-        let item = item::commit_to_item(commit)?;
-        let bytes = item::bytes(&item);
-        if bytes > MAX_ITEM_BYTES {
-            return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
+        if request.is_some() {
+            return self.append_all(std::slice::from_ref(commit), request).await;
         }
-        if let Some(request) = request {
-            return match self.transact(item.clone(), request).await {
-                Ok(()) => Ok(()),
-                Err(Cancelled::Other(error)) => Err(error),
-                Err(Cancelled::RequestTaken) => {
-                    if self.recall(&request.key, request.now).await?.is_some() {
-                        return Err(AppendError::RequestTaken);
-                    }
-                    self.forget_expired(request).await?;
-                    match self.transact(item, request).await {
-                        Ok(()) => Ok(()),
-                        Err(Cancelled::RequestTaken) => Err(AppendError::RequestTaken),
-                        Err(Cancelled::Other(error)) => Err(error),
-                    }
-                }
-            };
-        }
-        let (statement, parameters) = Self::insert(&self.commits, item);
+        let (statement, parameters) = Self::insert(&self.commits, within_item(commit)?);
         let result = self
             .client
             .execute_statement()
@@ -240,6 +266,19 @@ impl EventStore for DynamoDbStore {
                 Some(_) | None => error::store_error(&error).into(),
             }),
         }
+    }
+
+    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+        let limit = MAX_TRANSACTION_ITEMS - usize::from(request.is_some());
+        if commits.len() > limit {
+            return Err(AppendError::TooMany { commits: commits.len(), limit });
+        }
+        let items = commits.iter().map(within_item).collect::<Result<Vec<_>, _>>()?;
+        let bytes = items.iter().map(item::bytes).sum();
+        if bytes > MAX_TRANSACTION_BYTES {
+            return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });
+        }
+        self.transact_unless_answered(&items, request).await
     }
 
     async fn remember(&self, request: &Request) -> Result<(), AppendError> {

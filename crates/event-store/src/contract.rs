@@ -24,6 +24,8 @@ macro_rules! contract_tests {
             streams_do_not_see_each_other
             of_concurrent_appends_at_one_version_exactly_one_wins
             a_commit_and_its_request_are_stored_both_or_none
+            commits_of_several_streams_are_stored_all_or_none
+            of_concurrent_transactions_over_the_same_streams_exactly_one_wins
             a_request_is_answered_once_until_it_expires
         );
     };
@@ -223,6 +225,61 @@ pub async fn a_commit_and_its_request_are_stored_both_or_none(store: &impl Event
     }
     assert_eq!(store.get(&stream, 2).await.unwrap(), None);
     assert_eq!(store.recall("k1", 0).await.unwrap().unwrap().answer, "one");
+}
+
+/// Money that leaves one stream arrives in the other, whatever else happens to either of them.
+pub async fn commits_of_several_streams_are_stored_all_or_none(store: &impl EventStore) {
+    let (from, to) = (stream("from"), stream("to"));
+    store.append(&commit(&from, 1), None).await.unwrap();
+    let both = [commit(&from, 2), commit(&to, 1)];
+    store.append_all(&both, Some(&request("k-all", "both", 0))).await.unwrap();
+    assert_eq!(read_all(store, &from, ALL).await, [commit(&from, 1), both[0].clone()]);
+    assert_eq!(read_all(store, &to, ALL).await, [both[1].clone()]);
+    assert_eq!(store.recall("k-all", 0).await.unwrap().unwrap().answer, "both");
+
+    // Whichever of the versions is taken, neither commit appears, nor the request.
+    for (from_version, to_version) in [(2, 2), (3, 1)] {
+        let commits = [commit(&from, from_version), commit(&to, to_version)];
+        for request in [None, Some(request("k-none", "none", 0))] {
+            let refused = store.append_all(&commits, request.as_ref()).await;
+            assert!(matches!(refused, Err(AppendError::VersionTaken)), "{refused:?}");
+        }
+    }
+    // The request is taken: the commits must not appear, though their versions are free.
+    let free = [commit(&from, 3), commit(&to, 2)];
+    let refused = store.append_all(&free, Some(&request("k-all", "again", 0))).await;
+    assert!(matches!(refused, Err(AppendError::RequestTaken)), "{refused:?}");
+    assert_eq!(read_all(store, &from, ALL).await.len(), 2);
+    assert_eq!(read_all(store, &to, ALL).await.len(), 1);
+    assert_eq!(store.recall("k-none", 0).await.unwrap(), None);
+}
+
+/// Rule 2 over two streams at once: eight writers who name them in either order, five versions, one winner each.
+pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(store: &impl EventStore) {
+    let streams = [stream("left"), stream("right")];
+    for version in 1..=5 {
+        let attempts = (0..8).map(|writer| {
+            let mut commits = streams
+                .clone()
+                .map(|stream| Commit { command: format!("{version}-{writer}"), ..commit(&stream, version) });
+            if writer % 2 == 1 {
+                commits.reverse();
+            }
+            async move {
+                match store.append_all(&commits, None).await {
+                    Ok(()) => Some(commits[0].command.clone()),
+                    Err(AppendError::VersionTaken | AppendError::Busy) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let winners: Vec<_> = futures::future::join_all(attempts).await.into_iter().flatten().collect();
+        assert_eq!(winners.len(), 1);
+        for stream in &streams {
+            let stored = store.get(stream, version).await.unwrap().unwrap();
+            assert_eq!(stored.command, winners[0]);
+        }
+    }
 }
 
 /// A key is taken while it is remembered, and free again after it expired, even where it was not yet deleted.

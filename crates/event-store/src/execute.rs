@@ -115,6 +115,12 @@ pub enum ExecuteError<R: std::fmt::Debug + std::fmt::Display> {
         /// The version that the stream has.
         version: u64,
     },
+    /// The version was the one that If-Match names when the command arrived; another writer won the race in between.
+    #[error("another writer was first, the version is {version}")]
+    Overtaken {
+        /// The version that the stream has now.
+        version: u64,
+    },
     /// Every repair lost its race again.
     #[error("lost {MAX_REPAIRS} races in a row")]
     Contended,
@@ -165,6 +171,8 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     };
     // Whether `loaded` was read strongly after the command arrived.
     let mut fresh = false;
+    // Whether a commit that is younger than the command took the version that it was decided on.
+    let mut overtaken = false;
     let mut delays = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(4))
         .with_max_delay(Duration::from_millis(200))
@@ -183,6 +191,9 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     loaded = caught_up;
                     fresh = true;
                     cache.put(stream, &loaded);
+                    // What the client said of the version held, and the version was still free when the command came.
+                    // The clock only chooses between two words for the same refusal.
+                    overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
                     if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
                         if attempt.is(&winner) && attempt.commit.at == winner.at {
                             // Our own append, whose reply was lost (rule 4).
@@ -205,6 +216,12 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                 }
                 Appended::Busy => metrics::counter!(CONFLICTS).increment(1),
             },
+            Err(Idle::PreconditionFailed) if overtaken => {
+                return match repeat(store, execution).await? {
+                    Some(repeated) => Ok(repeated),
+                    None => Err(ExecuteError::Overtaken { version: loaded.version }),
+                };
+            }
             Err(idle) if fresh => return conclude(store, execution, loaded, idle).await,
             Err(_) => {
                 loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
@@ -297,7 +314,9 @@ async fn append<A: Aggregate>(
         Err(AppendError::VersionTaken) => Ok(Appended::VersionTaken(Box::new(attempt))),
         Err(AppendError::RequestTaken) => Ok(Appended::RequestTaken),
         Err(AppendError::Busy) => Ok(Appended::Busy),
-        Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
+        Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
+            Err(ExecuteError::TooLarge { bytes, limit })
+        }
         Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled))) => {
             // It may have been stored all the same, by a try before the last one: look, before the client is told to
             // try again. The events are compared too: under a client's key, another request has the same command id.
@@ -384,7 +403,7 @@ async fn conclude<A: Aggregate>(
             }
             Err(AppendError::Store(error)) => return Err(error.into()),
             Err(AppendError::Busy | AppendError::VersionTaken) => return Err(ExecuteError::Contended),
-            Err(AppendError::TooLarge { bytes, limit }) => {
+            Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
                 return Err(ExecuteError::TooLarge { bytes, limit });
             }
         }

@@ -56,18 +56,22 @@ impl EventStore for MemoryStore {
     }
 
     async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        self.append_all(std::slice::from_ref(commit), request).await
+    }
+
+    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
         let mut tables = self.tables();
         if let Some(request) = request {
             tables.check(request)?;
         }
-        let key = (commit.stream.clone(), commit.version);
-        if tables.commits.contains_key(&key) {
+        let key = |commit: &Commit| (commit.stream.clone(), commit.version);
+        if commits.iter().any(|commit| tables.commits.contains_key(&key(commit))) {
             return Err(AppendError::VersionTaken);
         }
         if let Some(request) = request {
             tables.requests.insert(request.key.clone(), request.clone());
         }
-        tables.commits.insert(key, commit.clone());
+        tables.commits.extend(commits.iter().map(|commit| (key(commit), commit.clone())));
         Ok(())
     }
 

@@ -69,6 +69,16 @@ pub trait EventStore: Send + Sync {
         request: Option<&Request>,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
+    /// Stores commits of several streams, and with them the request if there is one: all or none. For what must never
+    /// be seen half done; everything else is cheaper and freer as one commit after the other (docs/data.md).
+    ///
+    /// Refuses all of them if one version is taken. No version may be there twice.
+    fn append_all(
+        &self,
+        commits: &[Commit],
+        request: Option<&Request>,
+    ) -> impl Future<Output = Result<(), AppendError>> + Send;
+
     /// Remembers the answer to a request that appended nothing.
     fn remember(&self, request: &Request) -> impl Future<Output = Result<(), AppendError>> + Send;
 
@@ -122,12 +132,20 @@ pub enum AppendError {
     /// Another writer is busy with the same items. Nothing was written.
     #[error("another writer is busy with this stream")]
     Busy,
-    /// The commit does not fit in one item. Nothing was written.
-    #[error("the commit has {bytes} bytes, the limit is {limit}")]
+    /// A commit does not fit in one item, or all of them together not in one transaction. Nothing was written.
+    #[error("there are {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.
         bytes: usize,
         /// The largest size in bytes.
+        limit: usize,
+    },
+    /// More commits than one transaction takes. Nothing was written.
+    #[error("there are {commits} commits, the limit is {limit}")]
+    TooMany {
+        /// How many there are.
+        commits: usize,
+        /// How many there may be.
         limit: usize,
     },
     /// The database failed. For [`StoreError::Unavailable`] the commit may have been stored all the same.

@@ -240,6 +240,15 @@ fn problem<R: Rejection>(error: &ExecuteError<R>) -> Problem {
                 format!("the version is {version}, load it and decide again"),
             )
         },
+        ExecuteError::Overtaken { version } => Problem {
+            version: Some(*version),
+            field: Some("If-Match".into()),
+            ..Problem::new(
+                StatusCode::CONFLICT,
+                "overtaken",
+                format!("another change was first, the version is {version} now: load it and decide again"),
+            )
+        },
         ExecuteError::Contended => {
             Problem::new(StatusCode::CONFLICT, "conflict", "others change this at the same time, try again")
         }
@@ -276,6 +285,7 @@ fn log<A: Aggregate>(
         Ok(Outcome::Repeated(_)) => ("repeated", None, None),
         Err(ExecuteError::Refused(rejection)) => ("refused", None, Some(rejection.code())),
         Err(ExecuteError::PreconditionFailed { version }) => ("precondition failed", Some(*version), None),
+        Err(ExecuteError::Overtaken { version }) => ("overtaken", Some(*version), None),
         Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => ("invalid", None, None),
         Err(ExecuteError::Contended) => ("contended", None, None),
         Err(error @ (ExecuteError::Load(_) | ExecuteError::Encode(_) | ExecuteError::Store(_))) => {

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     fn scopes() -> Vec<String> {
-        vec!["accounts/write".to_owned()]
+        vec!["ledgerline/write".to_owned()]
     }
 
     fn called_with(token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
@@ -78,11 +78,11 @@ mod tests {
             (None, "developer"),
             (Some("Bearer bob"), "bob"),
             (Some("bob"), "bob"),
-            (Some(jwt(r#"{"sub":"carol","scope":"openid accounts/write","exp":1}"#).as_str()), "carol"),
+            (Some(jwt(r#"{"sub":"carol","scope":"openid ledgerline/write","exp":1}"#).as_str()), "carol"),
         ] {
             let authorizer = called_with(token).unwrap();
             assert_eq!(authorizer["jwt"]["claims"]["sub"], expected);
-            assert!(authorizer["jwt"]["claims"]["scope"].as_str().unwrap().contains("accounts/write"));
+            assert!(authorizer["jwt"]["claims"]["scope"].as_str().unwrap().contains("ledgerline/write"));
         }
     }
 
@@ -93,7 +93,7 @@ mod tests {
             ("Bearer".to_owned(), 401),
             ("Bearer a.b.c".to_owned(), 401),
             (jwt(r#"{"sub":"carol"}"#), 403),
-            (jwt(r#"{"sub":"carol","scope":"accounts/read"}"#), 403),
+            (jwt(r#"{"sub":"carol","scope":"ledgerline/read"}"#), 403),
         ] {
             assert_eq!(called_with(Some(&token)).unwrap_err().0, expected, "{token}");
         }

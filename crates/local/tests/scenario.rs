@@ -47,7 +47,7 @@ impl Bank {
         let token = match self {
             // Nothing is verified there: the claims alone.
             Self::Local(_) => {
-                let claims = json!({ "sub": "reader", "scope": "openid accounts/read" }).to_string();
+                let claims = json!({ "sub": "reader", "scope": "openid ledgerline/read" }).to_string();
                 format!("header.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims))
             }
             Self::There(_) => env::var("READ_TOKEN").expect("READ_TOKEN is an access token for reading only"),

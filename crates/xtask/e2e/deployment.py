@@ -109,7 +109,7 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def token(name, scopes="openid accounts/read accounts/write"):
+def token(name, scopes="openid ledgerline/read ledgerline/write"):
     """Signs a user in as a browser does, with the authorization code and PKCE, and returns the access token."""
     pool, app, cognito = physical("UserPool"), physical("AppClient"), client("cognito-idp")
     mail, password = f"{name}@example.com", secrets.token_urlsafe(16) + "aA1!"
@@ -140,7 +140,7 @@ def token(name, scopes="openid accounts/read accounts/write"):
 
 
 def tokens():
-    return {"TOKEN": token("ada"), "OTHER_TOKEN": token("eve"), "READ_TOKEN": token("reader", "openid accounts/read")}
+    return {"TOKEN": token("ada"), "OTHER_TOKEN": token("eve"), "READ_TOKEN": token("reader", "openid ledgerline/read")}
 
 
 def attempt(what, operation, **arguments):

@@ -179,9 +179,12 @@ mod tests {
     fn a_route_with_another_methods_scope_is_found() {
         let auth =
             "/Resources/AccountCommandsFunction/Properties/Events/Debit/Properties/Auth/AuthorizationScopes";
-        for scopes in
-            [json!(["accounts/read"]), json!(["accounts/write", "accounts/read"]), json!([]), json!(null)]
-        {
+        for scopes in [
+            json!(["ledgerline/read"]),
+            json!(["ledgerline/write", "ledgerline/read"]),
+            json!([]),
+            json!(null),
+        ] {
             let mut template = template();
             *template.pointer_mut(auth).unwrap() = scopes;
             assert_eq!(wrong_scopes(&template).len(), 1, "{template}");

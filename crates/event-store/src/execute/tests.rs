@@ -115,6 +115,11 @@ impl EventStore for Spy {
         }
     }
 
+    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+        self.note("append all");
+        self.inner.append_all(commits, request).await
+    }
+
     async fn remember(&self, request: &Request) -> Result<(), AppendError> {
         self.note("remember");
         self.inner.remember(request).await
@@ -422,11 +427,33 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     credit_behind_the_back(&store.inner, &stream(), 1).await;
     assert_eq!(committed(client.send_with(debit(100), options(&at(&[4]))).await), (5, 0));
 
-    // The race is lost between the check and the append: 412, not a second decision.
+    // The race is lost between the check and the append: no second decision.
     store.fail_next(Fault::LostRace);
     let raced = client.send_with(credit(1), options(&at(&[5]))).await;
-    assert!(matches!(raced, Err(ExecuteError::PreconditionFailed { version: 6 })));
+    assert!(matches!(raced, Err(ExecuteError::Overtaken { version: 6 })));
     assert_eq!(committed(client.send_with(credit(1), options(&Precondition::Exists)).await), (7, 2));
+}
+
+/// 412 for who was late before they asked, 409 for who lost the race afterwards; with both versions named, neither.
+#[tokio::test]
+async fn to_be_overtaken_is_told_from_to_be_stale() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let winner = crate::contract::commit(&stream(), 1).at.as_second();
+    let send = async |at: i64, versions: &[u64]| {
+        let precondition = Precondition::OneOf(versions.to_vec());
+        client
+            .send_with(debit(1), Options { at, precondition: Some(&precondition), ..Options::default() })
+            .await
+    };
+    // The instance is behind: the version that the client names was gone when the command came.
+    credit_behind_the_back(&store.inner, &stream(), 1).await;
+    assert!(matches!(send(winner + 1, &[2]).await, Err(ExecuteError::PreconditionFailed { version: 3 })));
+    // It was still there then.
+    store.fail_next(Fault::LostRace);
+    assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
+    store.fail_next(Fault::LostRace);
+    assert_eq!(committed(send(winner, &[4, 5]).await), (6, 102));
 }
 
 #[tokio::test]
