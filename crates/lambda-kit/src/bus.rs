@@ -6,6 +6,7 @@ use aws_lambda_events::eventbridge::EventBridgeEvent;
 use decider::Aggregate;
 use event_store::StreamId;
 use futures::{FutureExt, future::LocalBoxFuture};
+use read_models::StateTable;
 use read_models_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
 use serde_json::Value;
@@ -16,24 +17,29 @@ use crate::{
     wire::BusEntry,
 };
 
-/// The row that shows a state at a version.
-pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Row;
+/// The row that shows a state at a version, or none where the read model forgets the aggregate.
+pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
+
+/// For how long after its event a row that was forgotten keeps older events out, in seconds: 30 days. An event may be
+/// retried by EventBridge for a day, by Lambda for six hours, and wait in dead-letter queues for 14 days.
+const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 
 /// Runs a state projector: writes the row of every event's state, unless the row is as new already (rule 8).
 ///
-/// `table` is the environment variable that names the table.
+/// `table` is the environment variable that names the table, `keys` where the rows are in it.
 ///
 /// # Errors
 /// When its configuration is wrong.
 pub async fn run<A: Aggregate, Row: Serialize + 'static>(
     table: &'static str,
+    keys: StateTable,
     row: RowOf<A, Row>,
 ) -> Result<(), Error> {
     start(
         async || {
             let table = ReadTable::new(dynamodb().await, config::text(table)?);
-            table.connect("connect").await;
-            Ok(StateProjector::<A, Row> { table, row, aggregate: PhantomData })
+            table.connect(keys.key).await;
+            Ok(StateProjector::<A, Row> { table, keys, row, aggregate: PhantomData })
         },
         |projector: Arc<StateProjector<A, Row>>,
          event: EventBridgeEvent<Value>|
@@ -49,6 +55,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
 pub struct StateProjector<A: Aggregate, Row> {
     /// Where the rows are.
     pub table: ReadTable,
+    /// Where in it.
+    pub keys: StateTable,
     /// Makes them.
     pub row: RowOf<A, Row>,
     /// The aggregate whose states they show.
@@ -110,8 +118,13 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         }
         let state = serde_path_to_error::deserialize(Value::Object(entry.aggregate.state))
             .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
-        let row = (self.row)(stream.id(), version, state);
-        let written = self.table.put_newer(&row, version).await?;
+        let written = match (self.row)(stream.id(), version, state) {
+            Some(row) => self.table.put_newer(&row, version).await?,
+            None => {
+                let expires = entry.last_event.at.as_second().saturating_add(TOMBSTONE_SECONDS);
+                self.table.forget(&self.keys, stream.id(), version, expires).await?
+            }
+        };
         if written {
             metrics::projected(entry.last_event.at);
         }

@@ -1,68 +1,99 @@
-//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
+//! The runner of functions behind a FIFO queue of commits: log projectors, whose read model needs every event, and
+//! process managers.
 
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
 
+use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use decider::DecodeError;
 use event_store::{Commit, Consistency, EventStore, Range, StoreError, StreamId};
 use event_store_dynamodb::DynamoDbStore;
 use futures::{FutureExt, future::LocalBoxFuture};
-use read_models::{LogTable, guard::Verdict};
+use read_models::{Changes, LogTable, guard::Verdict};
 use read_models_dynamodb::{ReadTable, TableError};
-use serde::Serialize;
 
 use crate::{
     Error, config, metrics,
-    start::{dynamodb, start, store},
+    start::{sdk_config, start, store},
     wire::{Message, Reference},
 };
 
 /// Commits that are read at once to repair a gap: bounds the memory that it takes (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
-/// The rows that a commit adds.
-pub type RowsOf<Row> = fn(&Commit) -> Result<Vec<Row>, DecodeError>;
+/// What is done with the commits of a queue, one after the other.
+pub trait Consumer {
+    /// Takes the commit if it is the next one in its stream (rule 7). Otherwise nothing is done, and the verdict says
+    /// what the consumer's position in the stream is good for; with it comes the position.
+    fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
+}
 
-/// Runs a log projector: applies every commit exactly once and in order (rule 7).
-///
-/// `table` is the environment variable that names the table, `keys` where the rows are in it.
+/// Runs a consumer of commits: every commit exactly once and in order (rule 7), or at least once for what a consumer does
+/// besides its position.
 ///
 /// # Errors
-/// When its configuration is wrong.
-pub async fn run<Row: Serialize + 'static>(
-    table: &'static str,
-    keys: LogTable,
-    rows: RowsOf<Row>,
+/// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
+pub async fn run<C: Consumer + 'static>(
+    build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
 ) -> Result<(), Error> {
     start(
         async || {
-            let table = config::text(table)?;
-            let client = dynamodb().await;
-            let store = store(client.clone()).await?;
-            let table = ReadTable::new(client, table);
-            table.connect(keys.partition).await;
-            Ok(LogProjector { store, table, keys, rows })
+            let sdk = sdk_config().await;
+            let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+            Ok(Fifo { store, consumer: build(sdk).await? })
         },
-        |projector: Arc<LogProjector<DynamoDbStore, Row>>,
+        |fifo: Arc<Fifo<DynamoDbStore, C>>,
          event: SqsEvent|
          -> LocalBoxFuture<'static, Result<SqsBatchResponse, Error>> {
-            async move { Ok(projector.batch(&event.records).await) }.boxed_local()
+            async move { Ok(fifo.batch(&event.records).await) }.boxed_local()
         },
     )
     .await
 }
 
-/// The parts of a log projector.
+/// The parts of a function behind a FIFO queue of commits.
 #[derive(Debug)]
-pub struct LogProjector<S, Row> {
+pub struct Fifo<S, C> {
     /// The log, for gaps and for commits that are too large for a message.
     pub store: S,
+    /// Takes the commits.
+    pub consumer: C,
+}
+
+/// What a commit changes.
+pub type ChangesOf = fn(&Commit) -> Result<Changes, DecodeError>;
+
+/// Runs a log projector: makes the changes of every commit exactly once and in order.
+///
+/// `table` is the environment variable that names the table, `keys` where the rows are in it.
+///
+/// # Errors
+/// When its configuration is wrong.
+pub async fn project(table: &'static str, keys: LogTable, changes: ChangesOf) -> Result<(), Error> {
+    run(async |sdk| {
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(table)?);
+        table.connect(keys.partition).await;
+        Ok(LogProjector { table, keys, changes })
+    })
+    .await
+}
+
+/// A read model that is written from the log.
+#[derive(Debug)]
+pub struct LogProjector {
     /// Where the rows are.
     pub table: ReadTable,
     /// Where in it.
     pub keys: LogTable,
     /// Makes them.
-    pub rows: RowsOf<Row>,
+    pub changes: ChangesOf,
+}
+
+impl Consumer for LogProjector {
+    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        let changes = (self.changes)(commit).map_err(|source| ApplyError::decode(commit, source))?;
+        Ok(self.table.apply(&self.keys, commit.stream.as_str(), commit.version, &changes).await?)
+    }
 }
 
 /// Why a commit was not applied. The message comes again, then it goes to the dead-letter queue.
@@ -95,9 +126,20 @@ pub enum ApplyError {
     /// The rows could not be written.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// What has to be done beyond the tables could not be done.
+    #[error("{0}")]
+    Effect(String),
 }
 
-impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
+impl ApplyError {
+    /// An event of this commit cannot be read.
+    #[must_use]
+    pub fn decode(commit: &Commit, source: DecodeError) -> Self {
+        Self::Decode { stream: commit.stream.clone(), version: commit.version, source }
+    }
+}
+
+impl<S: EventStore, C: Consumer> Fifo<S, C> {
     /// Applies a batch in order. Once a message of a group failed, the later ones of its group are reported as failed
     /// too, untried: they must not overtake it. Other groups go on.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
@@ -152,7 +194,7 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
     async fn commit(&self, commit: &Commit) -> Result<(), ApplyError> {
         let (stream, version) = (&commit.stream, commit.version);
         let correlation_id = commit.meta.correlation_id.as_deref();
-        let (verdict, position) = self.apply(commit).await?;
+        let (verdict, position) = self.consumer.take(commit).await?;
         match verdict {
             Verdict::Apply => {
                 metrics::position_lag(0);
@@ -194,7 +236,7 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
             for commit in missing.iter().rev() {
                 // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none
                 // that could be repaired.
-                match self.apply(commit).await? {
+                match self.consumer.take(commit).await? {
                     // The one that waited longest speaks for the gap: a metric has room for a hundred values at once, and
                     // a gap may be a whole history.
                     (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
@@ -207,14 +249,5 @@ impl<S: EventStore, Row: Serialize> LogProjector<S, Row> {
             position = window;
         }
         Ok(())
-    }
-
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        let rows = (self.rows)(commit).map_err(|source| ApplyError::Decode {
-            stream: commit.stream.clone(),
-            version: commit.version,
-            source,
-        })?;
-        Ok(self.table.apply(&self.keys, commit.stream.as_str(), commit.version, &rows).await?)
     }
 }

@@ -14,7 +14,11 @@ use aws_sdk_dynamodb::{Client, config::Builder};
 use domain::account::Account;
 use event_store::{Commit, EventStore, StreamId};
 use event_store_dynamodb::DynamoDbStore;
-use lambda_kit::{bus::StateProjector, fifo::LogProjector, wire::Message};
+use lambda_kit::{
+    bus::StateProjector,
+    fifo::{Fifo, LogProjector},
+    wire::Message,
+};
 use local::testing::{self, Wire};
 use proptest::prelude::*;
 use read_models::{balances, transactions};
@@ -29,7 +33,7 @@ fn sample(name: &str) -> Value {
 }
 
 struct Transactions {
-    projector: LogProjector<DynamoDbStore, transactions::Row>,
+    projector: Fifo<DynamoDbStore, LogProjector>,
     wire: Wire,
 }
 
@@ -40,11 +44,13 @@ impl Transactions {
         let client = Client::from_conf(
             Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build(),
         );
-        let projector = LogProjector {
+        let projector = Fifo {
             store: DynamoDbStore::new(client.clone(), testing::table("CommitsTable")),
-            table: ReadTable::new(client, testing::table("TransactionsTable")),
-            keys: transactions::TABLE,
-            rows: transactions::rows,
+            consumer: LogProjector {
+                table: ReadTable::new(client, testing::table("TransactionsTable")),
+                keys: transactions::TABLE,
+                changes: transactions::changes,
+            },
         };
         Self { projector, wire }
     }
@@ -86,7 +92,7 @@ impl Transactions {
             limit: 100,
             cursor: None,
         };
-        self.projector.table.page(&query).await.unwrap().rows
+        self.projector.consumer.table.page(&query).await.unwrap().rows
     }
 }
 
@@ -161,9 +167,9 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
 async fn a_panic_over_one_message_leaves_the_others_their_turn() {
     let mut transactions = Transactions::new().await;
     let commits = transactions.log().await;
-    transactions.projector.rows = |commit| match commit.version {
+    transactions.projector.consumer.changes = |commit| match commit.version {
         2 => panic!("a bug"),
-        _ => transactions::rows(commit),
+        _ => transactions::changes(commit),
     };
     let message = |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
     let event = event([message("1", "a", &commits[1]), message("2", "b", &commits[0])]);
@@ -180,8 +186,12 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     let client =
         Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
     let table = ReadTable::new(client, testing::table("BalancesTable"));
-    let projector =
-        StateProjector::<Account, _> { table: table.clone(), row: balances::row, aggregate: PhantomData };
+    let projector = StateProjector::<Account, _> {
+        table: table.clone(),
+        keys: balances::TABLE,
+        row: balances::row,
+        aggregate: PhantomData,
+    };
     let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
     projector.project(event.detail.clone()).await.unwrap();
     let [write] = wire.take().try_into().unwrap();
@@ -217,7 +227,7 @@ proptest! {
             }
             prop_assert_eq!(transactions.rows().await, fold(&commits));
             let stream = StreamId::new("account", ID).unwrap();
-            prop_assert_eq!(transactions.projector.table.position(&transactions::TABLE, stream.as_str()).await.unwrap(), 10);
+            prop_assert_eq!(transactions.projector.consumer.table.position(&transactions::TABLE, stream.as_str()).await.unwrap(), 10);
             Ok(())
         })?;
     }

@@ -36,7 +36,7 @@ async fn queries() -> AccountQueries {
         total_balance: 7,
         ..initial
     };
-    balances.put_newer(&balances::row(ID, 1, state), 1).await.unwrap();
+    balances.put_newer(&balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
     let row = transactions::Row {
         account_id: ID.into(),
         entry: "1".into(),
@@ -48,7 +48,9 @@ async fn queries() -> AccountQueries {
         booked_on: jiff::civil::date(2026, 11, 21),
         at: jiff::Timestamp::UNIX_EPOCH,
     };
-    transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &[row]).await.unwrap();
+    let mut changes = read_models::Changes::new(transactions::TABLE);
+    changes.put(&row).unwrap();
+    transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &changes).await.unwrap();
     AccountQueries::new(balances, transactions, Patience::new(Duration::from_millis(60)))
 }
 

@@ -2,21 +2,24 @@
 
 mod cursor;
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client,
     error::{ProvideErrorMetadata, SdkError},
     operation::{put_item::PutItemError, transact_write_items::TransactWriteItemsError},
     types::{
-        AttributeValue, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+        AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
+        TransactWriteItem, Update,
     },
 };
+use backon::{BackoffBuilder, ExponentialBuilder};
 use read_models::{
-    LogTable,
+    Changes, LogTable, StateTable,
+    changes::{Change, Key},
     guard::{Verdict, judge},
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 pub use cursor::InvalidCursor;
 
@@ -26,11 +29,32 @@ type Item = HashMap<String, AttributeValue>;
 const VERSION: &str = "version";
 /// Attribute of a handler's place in a stream: the last version that it applied.
 const POSITION: &str = "position";
+/// Attribute of a row that was forgotten: Unix seconds after which nothing needs to know. The table's time to live.
+const TOMBSTONE: &str = "tombstone";
 /// Sort key of a handler's place in a stream.
 const POSITION_ENTRY: &str = "#position";
 
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
+
+/// How often a write is tried again that met another writer at one of its rows (rule 11).
+const MAX_CONFLICTS: usize = 8;
+
+/// A handler's place in a stream.
+#[derive(Debug, Serialize, Deserialize)]
+struct Position {
+    /// The last version that it applied.
+    position: u64,
+    /// How far it got with the next one, where that takes more than one write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<String>,
+}
+
+impl Position {
+    fn at(version: u64) -> Self {
+        Self { position: version, progress: None }
+    }
+}
 
 /// A table of a read model. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -90,7 +114,30 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn put_newer(&self, row: &impl Serialize, version: u64) -> Result<bool, TableError> {
-        let mut item = to_item(row)?;
+        self.overwrite(to_item(row)?, version).await
+    }
+
+    /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone,
+    /// which keeps older versions out (rule 8) until `expires`, in Unix seconds: later than anything may still arrive.
+    /// Whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn forget(
+        &self,
+        table: &StateTable,
+        id: &str,
+        version: u64,
+        expires: i64,
+    ) -> Result<bool, TableError> {
+        let tombstone = HashMap::from([
+            (table.key.to_owned(), AttributeValue::S(id.to_owned())),
+            (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
+        ]);
+        self.overwrite(tombstone, version).await
+    }
+
+    async fn overwrite(&self, mut item: Item, version: u64) -> Result<bool, TableError> {
         item.insert(VERSION.into(), number(version));
         let result = self
             .client
@@ -116,9 +163,9 @@ impl ReadTable {
         }
     }
 
-    /// Writes the rows that a commit adds, and the handler's position, if the commit is the next one in its stream:
-    /// all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is good for
-    /// (rule 7); with it comes the position.
+    /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in
+    /// its stream: all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is
+    /// good for (rule 7); with it comes the position.
     ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes.
@@ -127,17 +174,56 @@ impl ReadTable {
         keys: &LogTable,
         stream: &str,
         version: u64,
-        rows: &[impl Serialize],
+        changes: &Changes,
     ) -> Result<(Verdict, u64), TableError> {
-        let position = HashMap::from([
-            (keys.partition.to_owned(), AttributeValue::S(stream.to_owned())),
-            (keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())),
-            (POSITION.to_owned(), number(version)),
-        ]);
-        let found = if rows.is_empty() {
-            self.put_position(position, version).await?
-        } else {
-            self.put_rows_and_position(rows, position, version).await?
+        self.guarded(keys, stream, version, changes, Position::at(version)).await
+    }
+
+    /// The same for a commit that needs more than one write: the position stays where it is, so that the commit comes
+    /// again until somebody moves it with [`apply`](Self::apply). Everything until then may happen twice.
+    ///
+    /// # Errors
+    /// When the table fails, or there are more changes than one transaction takes.
+    pub async fn begin(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        version: u64,
+        changes: &Changes,
+        progress: Option<String>,
+    ) -> Result<(Verdict, u64), TableError> {
+        self.guarded(keys, stream, version, changes, Position { position: version - 1, progress }).await
+    }
+
+    async fn guarded(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        version: u64,
+        changes: &Changes,
+        next: Position,
+    ) -> Result<(Verdict, u64), TableError> {
+        let mut position = to_item(&next)?;
+        position.insert(keys.partition.to_owned(), AttributeValue::S(stream.to_owned()));
+        position.insert(keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned()));
+        let mut delays = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(10))
+            .with_max_delay(Duration::from_millis(200))
+            .with_max_times(MAX_CONFLICTS)
+            .with_jitter()
+            .build();
+        let found = loop {
+            let written = if changes.is_empty() {
+                self.put_position(position.clone(), version).await
+            } else {
+                self.put_changes_and_position(keys, changes, position.clone(), version).await
+            };
+            match (written, delays.next()) {
+                // Another stream changes the same row, as a sum. It costs less to wait here than to have the message
+                // delivered again, with all of its group behind it.
+                (Err(TableError::Throttled), Some(delay)) => tokio::time::sleep(delay).await,
+                (written, _) => break written?,
+            }
         };
         match found {
             None => Ok((Verdict::Apply, version)),
@@ -175,17 +261,16 @@ impl ReadTable {
         }
     }
 
-    async fn put_rows_and_position(
+    async fn put_changes_and_position(
         &self,
-        rows: &[impl Serialize],
+        keys: &LogTable,
+        changes: &Changes,
         position: Item,
         version: u64,
     ) -> Result<Option<u64>, TableError> {
-        if rows.len() >= MAX_TRANSACTION_ITEMS {
-            return Err(TableError::TooManyRows(rows.len()));
+        if changes.len() >= MAX_TRANSACTION_ITEMS {
+            return Err(TableError::TooManyRows(changes.len()));
         }
-        let write = |put| TransactWriteItem::builder().put(put).build();
-        let invalid = |error: aws_sdk_dynamodb::error::BuildError| TableError::Row(error.to_string());
         let (condition, values) = after(version);
         let guarded = Put::builder()
             .table_name(&self.name)
@@ -196,10 +281,9 @@ impl ReadTable {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .build()
             .map_err(invalid)?;
-        let mut writes = vec![write(guarded)];
-        for row in rows {
-            let put = Put::builder().table_name(&self.name).set_item(Some(to_item(row)?)).build();
-            writes.push(write(put.map_err(invalid)?));
+        let mut writes = vec![TransactWriteItem::builder().put(guarded).build()];
+        for (key, change) in changes.iter() {
+            writes.push(self.write(keys, key, change)?);
         }
         let result = self
             .client
@@ -230,25 +314,77 @@ impl ReadTable {
         Err(table_error(&error))
     }
 
+    /// One change, as a part of a transaction.
+    fn write(&self, keys: &LogTable, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
+        let item = TransactWriteItem::builder();
+        let key = HashMap::from([
+            (keys.partition.to_owned(), AttributeValue::S(key.0.clone())),
+            (keys.sort.to_owned(), AttributeValue::S(key.1.clone())),
+        ]);
+        Ok(match change {
+            Change::Put(fields) => {
+                let put = Put::builder().table_name(&self.name).set_item(Some(to_item(fields)?));
+                item.put(put.build().map_err(invalid)?)
+            }
+            Change::Delete => {
+                let delete = Delete::builder().table_name(&self.name).set_key(Some(key));
+                item.delete(delete.build().map_err(invalid)?)
+            }
+            Change::Update { set, add } => {
+                let (mut sets, mut adds) = (Vec::new(), Vec::new());
+                let mut update = Update::builder().table_name(&self.name).set_key(Some(key));
+                for (place, (field, value)) in set.iter().enumerate() {
+                    sets.push(format!("#s{place} = :s{place}"));
+                    let value = serde_dynamo::to_attribute_value(value)
+                        .map_err(|error| TableError::Row(error.to_string()))?;
+                    update = update
+                        .expression_attribute_names(format!("#s{place}"), field)
+                        .expression_attribute_values(format!(":s{place}"), value);
+                }
+                for (place, (field, amount)) in add.iter().enumerate() {
+                    adds.push(format!("#a{place} :a{place}"));
+                    update = update
+                        .expression_attribute_names(format!("#a{place}"), field)
+                        .expression_attribute_values(
+                            format!(":a{place}"),
+                            AttributeValue::N(amount.to_string()),
+                        );
+                }
+                let clause = |word: &str, parts: Vec<String>| match parts.is_empty() {
+                    true => String::new(),
+                    false => format!("{word} {} ", parts.join(", ")),
+                };
+                let expression = clause("SET", sets) + &clause("ADD", adds);
+                item.update(update.update_expression(expression.trim_end()).build().map_err(invalid)?)
+            }
+        }
+        .build())
+    }
+
     // --- Reading ------------------------------------------------------------------------------------------------
 
-    /// The row with this key.
+    /// The row with this key, unless it was forgotten.
     ///
     /// # Errors
     /// When the table fails.
     pub async fn get<T: DeserializeOwned>(&self, key: &[(&str, &str)]) -> Result<Option<T>, TableError> {
-        let key =
-            key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
-        let output = self
-            .client
-            .get_item()
-            .table_name(&self.name)
-            .set_key(Some(key.collect()))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await
-            .map_err(|error| table_error(&error))?;
-        output.item.map(from_item).transpose()
+        let item = self.item(key, false).await?;
+        item.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).transpose()
+    }
+
+    /// The row of an aggregate and the version that it shows, also where the row was forgotten; 0 for none.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn shown<T: DeserializeOwned>(
+        &self,
+        table: &StateTable,
+        id: &str,
+    ) -> Result<(u64, Option<T>), TableError> {
+        let Some(item) = self.item(&[(table.key, id)], false).await? else { return Ok((0, None)) };
+        let version = item.get(VERSION).and_then(|version| version.as_n().ok()?.parse().ok()).unwrap_or(0);
+        let row = if item.contains_key(TOMBSTONE) { None } else { Some(from_item(item)?) };
+        Ok((version, row))
     }
 
     /// The last version of the stream that the read model shows; 0 for none.
@@ -256,12 +392,34 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn position(&self, keys: &LogTable, stream: &str) -> Result<u64, TableError> {
-        #[derive(serde::Deserialize)]
-        struct Position {
-            position: u64,
-        }
-        let key = [(keys.partition, stream), (keys.sort, POSITION_ENTRY)];
-        Ok(self.get::<Position>(&key).await?.map_or(0, |position| position.position))
+        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], false).await?;
+        Ok(item.map(from_item::<Position>).transpose()?.map_or(0, |position| position.position))
+    }
+
+    /// The same, read strongly, with how far the next commit got (see [`begin`](Self::begin)).
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn progress(&self, keys: &LogTable, stream: &str) -> Result<(u64, Option<String>), TableError> {
+        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], true).await?;
+        let position = item.map(from_item::<Position>).transpose()?;
+        Ok(position.map_or((0, None), |position| (position.position, position.progress)))
+    }
+
+    async fn item(&self, key: &[(&str, &str)], strongly: bool) -> Result<Option<Item>, TableError> {
+        let key =
+            key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
+        let output = self
+            .client
+            .get_item()
+            .table_name(&self.name)
+            .set_key(Some(key.collect()))
+            .consistent_read(strongly)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| table_error(&error))?;
+        Ok(output.item)
     }
 
     /// A page of the rows in one partition of the table, or of its index, in the order of the sort key.
@@ -296,7 +454,9 @@ impl ReadTable {
             .await
             .map_err(|error| table_error(&error))?;
         let cursor = output.last_evaluated_key.as_ref().map(|key| cursor::write(key, query)).transpose()?;
-        let rows = output.items.unwrap_or_default().into_iter().map(from_item).collect::<Result<_, _>>()?;
+        let rows = output.items.unwrap_or_default().into_iter();
+        let rows =
+            rows.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).collect::<Result<_, _>>()?;
         Ok(Page { rows, cursor })
     }
 }
@@ -322,10 +482,16 @@ pub struct PageQuery<'a> {
 
 /// The condition that the position is just before this version.
 fn after(version: u64) -> (&'static str, Option<Item>) {
+    let values = HashMap::from([(":before".to_owned(), number(version.saturating_sub(1)))]);
     match version {
-        0 | 1 => ("attribute_not_exists(#position)", None),
-        _ => ("#position = :before", Some(HashMap::from([(":before".to_owned(), number(version - 1))]))),
+        // Begun and not done is position 0.
+        0 | 1 => ("attribute_not_exists(#position) OR #position = :before", Some(values)),
+        _ => ("#position = :before", Some(values)),
     }
+}
+
+fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> TableError {
+    TableError::Row(error.to_string())
 }
 
 fn position_of(item: Option<&Item>) -> u64 {

@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::Client;
 use jiff::Timestamp;
 use local::testing::{self, Wire};
 use read_models::{
-    LogTable,
+    Changes, LogTable, balances,
     guard::Verdict,
     transactions::{Kind, Row, TABLE},
 };
@@ -29,7 +29,8 @@ async fn table(id: &str) -> (ReadTable, Wire) {
 const STREAM: &str = "account-1";
 const KEYS: &LogTable = &TABLE;
 
-fn rows(version: u64, count: usize) -> Vec<Row> {
+fn rows(version: u64, count: usize) -> Changes {
+    let mut changes = Changes::new(TABLE);
     (0..count)
         .map(|index| Row {
             account_id: "1".into(),
@@ -42,7 +43,8 @@ fn rows(version: u64, count: usize) -> Vec<Row> {
             booked_on: jiff::civil::date(2026, 11, 21),
             at: Timestamp::UNIX_EPOCH,
         })
-        .collect()
+        .for_each(|row| changes.put(&row).unwrap());
+    changes
 }
 
 async fn shown(table: &ReadTable) -> Vec<u64> {
@@ -70,6 +72,97 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     }
     let found: serde_json::Value = balances.get(&[("accountId", "1")]).await.unwrap().unwrap();
     assert_eq!((found["totalBalance"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
+}
+
+/// A late or repeated older event does not bring back what was forgotten.
+#[tokio::test]
+async fn rule_8_holds_for_rows_that_were_forgotten() {
+    let (table, wire) = table("BalancesTable").await;
+    let row = json!({ "accountId": "1", "owner": "Ada" });
+    table.put_newer(&row, 1).await.unwrap();
+    assert!(!table.forget(&balances::TABLE, "1", 1, 9).await.unwrap());
+    wire.take();
+    assert!(table.forget(&balances::TABLE, "1", 3, 9).await.unwrap());
+    assert_eq!(wire.operations(), ["PutItem"]);
+    for version in [2, 3] {
+        assert!(!table.put_newer(&row, version).await.unwrap(), "{version}");
+    }
+    assert_eq!(table.get::<serde_json::Value>(&[("accountId", "1")]).await.unwrap(), None);
+    assert_eq!(table.shown::<serde_json::Value>(&balances::TABLE, "1").await.unwrap(), (3, None));
+    // Forgotten without ever having been seen.
+    assert!(table.forget(&balances::TABLE, "2", 2, 9).await.unwrap());
+    assert!(!table.put_newer(&json!({ "accountId": "2" }), 1).await.unwrap());
+}
+
+#[tokio::test]
+async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
+    let (table, wire) = table("TransactionsTable").await;
+    let mut expected = std::collections::BTreeMap::new();
+    let mut apply = async |version: u64, changes: Changes| {
+        changes.fold(&mut expected);
+        wire.take();
+        assert_eq!(table.apply(KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Apply, version));
+        // The same again changes nothing.
+        assert_eq!(table.apply(KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Skip, version));
+        assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
+    };
+    let mut changes = Changes::new(TABLE);
+    changes.add("1", "sum", "count", 1);
+    changes.add("1", "sum", "total", 4);
+    changes.set("1", "a", "title", "First");
+    changes.set("1", "a", "tags", json!(["x", "y"]));
+    changes.put(&json!({ "accountId": "1", "entry": "b", "n": 1 })).unwrap();
+    apply(1, changes).await;
+    let mut changes = Changes::new(TABLE);
+    changes.add("1", "sum", "total", -3);
+    changes.set("1", "sum", "name", "it");
+    changes.delete("1", "b");
+    apply(2, changes).await;
+    let query = PageQuery {
+        index: None,
+        partition: ("accountId", "1"),
+        keys: &["entry"],
+        starts_with: None,
+        newest_first: false,
+        limit: 100,
+        cursor: None,
+    };
+    let rows = table.page::<serde_json::Value>(&query).await.unwrap().rows;
+    assert_eq!(rows, expected.into_values().map(serde_json::Value::Object).collect::<Vec<_>>());
+    assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
+}
+
+/// A commit that takes more than one write is begun, goes on, and is done once.
+#[tokio::test]
+async fn what_was_begun_comes_again_until_it_is_done() {
+    let (table, _) = table("TransactionsTable").await;
+    assert_eq!(table.progress(KEYS, STREAM).await.unwrap(), (0, None));
+    for progress in [None, Some("half".to_owned())] {
+        let begun = table.begin(KEYS, STREAM, 1, &rows(1, 1), progress.clone()).await.unwrap();
+        assert_eq!(begun, (Verdict::Apply, 1));
+        assert_eq!(table.progress(KEYS, STREAM).await.unwrap(), (0, progress));
+    }
+    assert_eq!(table.begin(KEYS, STREAM, 2, &rows(2, 1), None).await.unwrap(), (Verdict::Gap, 0));
+    table.apply(KEYS, STREAM, 1, &rows(1, 0)).await.unwrap();
+    assert_eq!(table.progress(KEYS, STREAM).await.unwrap(), (1, None));
+    assert_eq!(table.begin(KEYS, STREAM, 1, &rows(1, 1), None).await.unwrap(), (Verdict::Skip, 1));
+}
+
+/// Many streams that change one sum: each waits for its turn instead of being delivered again.
+#[tokio::test]
+async fn one_sum_over_many_streams_is_exact() {
+    let (table, _) = table("TransactionsTable").await;
+    let streams = (0..20).map(|stream| {
+        let table = table.clone();
+        async move {
+            let mut changes = Changes::new(TABLE);
+            changes.add("all", "sum", "count", 1);
+            table.apply(KEYS, &format!("account-{stream}"), 1, &changes).await.unwrap();
+        }
+    });
+    futures::future::join_all(streams).await;
+    let sum: serde_json::Value = table.get(&[("accountId", "all"), ("entry", "sum")]).await.unwrap().unwrap();
+    assert_eq!(sum["count"], 20);
 }
 
 #[tokio::test]

@@ -4,6 +4,8 @@ use domain::account::{State, Status};
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
+use crate::StateTable;
+
 /// One account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -33,6 +35,9 @@ pub struct Row {
     pub version: u64,
 }
 
+/// Where the rows are.
+pub const TABLE: StateTable = StateTable { key: "accountId" };
+
 /// Name of the index by opener, in which their accounts are in order of the owner's name.
 pub const BY_OPENER: &str = "byOpener";
 
@@ -46,9 +51,9 @@ pub fn listing(owner: &str, account_id: &str) -> String {
 
 /// The row that shows this state of the account.
 #[must_use]
-pub fn row(account_id: &str, version: u64, state: State) -> Row {
+pub fn row(account_id: &str, version: u64, state: State) -> Option<Row> {
     let State { status, owner, currency, opened_by, total_balance, last_month, last_month_balance } = state;
-    Row {
+    Some(Row {
         account_id: account_id.to_owned(),
         opened_by,
         listing: listing(&owner, account_id),
@@ -59,5 +64,5 @@ pub fn row(account_id: &str, version: u64, state: State) -> Row {
         last_month_balance,
         status,
         version,
-    }
+    })
 }

@@ -2,8 +2,18 @@
 //! keep rows right when events come twice, late or not at all.
 
 pub mod balances;
+pub mod changes;
 pub mod guard;
 pub mod transactions;
+
+pub use changes::Changes;
+
+/// Where the rows of a read model written from states live: one row for each aggregate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateTable {
+    /// Name of the key, which is the aggregate's id.
+    pub key: &'static str,
+}
 
 /// Where the rows of a read model written from the log live, and beside them the handler's position in each stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

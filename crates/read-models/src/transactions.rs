@@ -6,7 +6,7 @@ use event_store::Commit;
 use jiff::{Timestamp, civil::Date};
 use serde::{Deserialize, Serialize};
 
-use crate::LogTable;
+use crate::{Changes, LogTable};
 
 /// Where the rows are.
 pub const TABLE: LogTable = LogTable { partition: "accountId", sort: "entry" };
@@ -44,6 +44,18 @@ pub enum Kind {
     Credit,
     /// Money went out.
     Debit,
+}
+
+/// What a commit changes: it adds its rows.
+///
+/// # Errors
+/// When an event of it cannot be read.
+pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+    let mut changes = Changes::new(TABLE);
+    for row in rows(commit)? {
+        changes.put(&row)?;
+    }
+    Ok(changes)
 }
 
 /// The rows that a commit adds.

@@ -5,5 +5,5 @@ use read_models::balances;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_kit::Error> {
-    lambda_kit::bus::run::<Account, _>("BALANCES_TABLE", balances::row).await
+    lambda_kit::bus::run::<Account, _>("BALANCES_TABLE", balances::TABLE, balances::row).await
 }

@@ -4,5 +4,5 @@ use read_models::transactions;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_kit::Error> {
-    lambda_kit::fifo::run("TRANSACTIONS_TABLE", transactions::TABLE, transactions::rows).await
+    lambda_kit::fifo::project("TRANSACTIONS_TABLE", transactions::TABLE, transactions::changes).await
 }
