@@ -1,11 +1,17 @@
-//! The sample events, and what docs/samples.md says that they are answered with.
+//! The sample events, and what the tables beside them say that they are answered with.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
-/// One line of the table.
+use crate::template;
+
+/// One line of a table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Logical id of the function.
@@ -18,43 +24,62 @@ pub struct Sample {
     pub answer: Value,
 }
 
-/// Reads the table, in its order.
+/// Crates of functions, in the order in which their samples make sense: later ones find what earlier ones wrote.
+const CRATES: [&str; 5] = ["commands", "fanout", "projectors", "process-managers", "queries"];
+
+/// The table beside the events of a function.
+const ANSWERS: &str = "answers.md";
+
+/// Reads the tables of all functions, in their order.
 ///
 /// # Errors
 /// When a line cannot be read, or an event has no line.
 pub fn samples(repository: &Path) -> Result<Vec<Sample>> {
-    let docs = repository.join("docs/samples.md");
-    let text = fs::read_to_string(&docs).with_context(|| docs.display().to_string())?;
+    let template = template::load(&repository.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    let mut functions: Vec<_> = template.functions.iter().collect();
+    functions.sort_by_key(|function| {
+        let source = |name: &&str| {
+            repository
+                .join("crates")
+                .join(name)
+                .join("src/bin")
+                .join(&function.binary)
+                .with_extension("rs")
+                .exists()
+        };
+        CRATES.iter().position(|name| source(&name))
+    });
     let mut samples = Vec::new();
-    for line in text.lines().filter(|line| line.starts_with("| ") && line.contains(".json |")) {
-        samples.push(sample(repository, line).with_context(|| line.to_owned())?);
-    }
-    let written: BTreeSet<_> = samples.iter().map(|sample| sample.path.as_str()).collect();
-    for folder in fs::read_dir(repository.join("events"))? {
-        for file in fs::read_dir(folder?.path())? {
-            let file = file?.path();
-            let path = file.strip_prefix(repository.join("events"))?.to_string_lossy().into_owned();
-            if !written.contains(path.as_str()) {
-                return Err(anyhow!("docs/samples.md does not say what {path} is answered with"));
+    for function in functions {
+        let folder = repository.join("events").join(&function.binary);
+        let table = folder.join(ANSWERS);
+        let text = fs::read_to_string(&table).with_context(|| table.display().to_string())?;
+        let lines: Vec<_> = text.lines().filter(|line| line.contains(".json |")).collect();
+        let mut told = BTreeSet::from([ANSWERS.to_owned()]);
+        for line in lines {
+            // An answer may have a bar in it; what comes before has none.
+            let cells: Vec<_> = line.trim_matches(['|', ' ']).splitn(3, '|').map(str::trim).collect();
+            let [case, _, answer] = cells.as_slice() else {
+                return Err(anyhow!("{}: three columns are needed: {line}", table.display()));
+            };
+            let event = folder.join(case);
+            let event = fs::read_to_string(&event).with_context(|| event.display().to_string())?;
+            told.insert((*case).to_owned());
+            samples.push(Sample {
+                function: function.id.clone(),
+                path: format!("{}/{case}", function.binary),
+                event: serde_json::from_str(&event).with_context(|| line.to_owned())?,
+                answer: serde_json::from_str(answer.trim_matches('`')).with_context(|| line.to_owned())?,
+            });
+        }
+        for file in fs::read_dir(&folder)? {
+            let name = file?.file_name().to_string_lossy().into_owned();
+            if !told.contains(&name) {
+                return Err(anyhow!("{} does not say what {name} is answered with", table.display()));
             }
         }
     }
     Ok(samples)
-}
-
-fn sample(repository: &Path, line: &str) -> Result<Sample> {
-    // An answer may have a bar in it; what comes before has none.
-    let cells: Vec<_> = line.trim_matches(['|', ' ']).splitn(4, '|').map(str::trim).collect();
-    let [function, path, _, answer] = cells.as_slice() else {
-        return Err(anyhow!("four columns are needed"));
-    };
-    let event = fs::read_to_string(repository.join("events").join(path))?;
-    Ok(Sample {
-        function: (*function).to_owned(),
-        path: (*path).to_owned(),
-        event: serde_json::from_str(&event)?,
-        answer: serde_json::from_str(answer.trim_matches('`'))?,
-    })
 }
 
 /// Whether an answer has everything that is expected of it. A body that is JSON text is looked into.

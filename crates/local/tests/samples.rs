@@ -1,4 +1,4 @@
-//! Every sample event is answered as docs/samples.md says, by the functions themselves.
+//! Every sample event is answered as the table beside it says, by the functions themselves.
 
 #![allow(
     clippy::unwrap_used,

@@ -26,13 +26,13 @@ use clap::Parser;
 #[command(name = "xtask")]
 enum Task {
     /// The pure crates reach no AWS and no runtime; every function has its binary, its resource, its sample events and
-    /// its alarms; permissions are those of docs/permissions.md.
+    /// its alarms; permissions are those of docs/permissions/.
     Check {
         /// The template whose permissions and alarms are checked: as it is written, or as SAM processed it.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
-    /// Prints who may do what, for docs/permissions.md.
+    /// Writes who may do what into docs/permissions/.
     Permissions,
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
@@ -90,7 +90,7 @@ fn check(template: &Path) -> Result<()> {
     let mut problems = impurities(&metadata);
     problems.extend(mismatches(&metadata)?);
     let template = local::template::tree(template)?;
-    problems.extend(permissions::read(&template).problems(&docs.join("permissions.md"))?);
+    problems.extend(permissions::read(&template).problems(&docs.join("permissions"))?);
     problems.extend(watched::problems(&template, &docs.join("runbook.md"))?);
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -103,8 +103,8 @@ fn check(template: &Path) -> Result<()> {
 }
 
 fn permissions() -> Result<()> {
-    print!("{}", permissions::read(&local::template::tree(Path::new("template.yaml"))?).table());
-    Ok(())
+    permissions::read(&local::template::tree(Path::new("template.yaml"))?)
+        .write(Path::new("docs/permissions"))
 }
 
 /// Paths from a pure crate to something that it must not reach.

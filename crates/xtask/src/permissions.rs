@@ -1,4 +1,4 @@
-//! Which function may do what on which resource, read off the template and compared with docs/permissions.md.
+//! Which function may do what on which resource, read off the template and compared with docs/permissions/.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -194,32 +194,63 @@ fn name(resource: &Value) -> String {
 }
 
 impl Permissions {
-    /// The matrix as a table of Markdown.
-    pub(crate) fn table(&self) -> String {
-        let mut rows = BTreeMap::<(&str, &str), Vec<&str>>::new();
+    /// By function: a page of Markdown with the table of what it may do.
+    fn pages(&self) -> BTreeMap<&str, String> {
+        let mut rows = BTreeMap::<&str, BTreeMap<&str, Vec<String>>>::new();
         for Permission { function, resource, action } in &self.granted {
-            rows.entry((function, resource)).or_default().push(action);
+            rows.entry(function).or_default().entry(resource).or_default().push(format!("`{action}`"));
         }
-        let mut table = String::from("| function | resource | actions |\n|---|---|---|\n");
-        for ((function, resource), actions) in rows {
-            let actions: Vec<_> = actions.iter().map(|action| format!("`{action}`")).collect();
-            table += &format!("| {function} | {resource} | {} |\n", actions.join(", "));
-        }
-        table
+        let page = |function: &str, rows: BTreeMap<&str, Vec<String>>| {
+            let mut page = format!("# {function}\n\n| resource | actions |\n|---|---|\n");
+            for (resource, actions) in rows {
+                page += &format!("| {resource} | {} |\n", actions.join(", "));
+            }
+            page
+        };
+        rows.into_iter().map(|(function, rows)| (function, page(function, rows))).collect()
     }
 
-    /// What is wrong with it, a difference from the table in `docs` among that.
-    pub(crate) fn problems(&self, docs: &Path) -> Result<Vec<String>> {
-        let text = fs::read_to_string(docs).with_context(|| docs.display().to_string())?;
-        let (mut written, table) = (BTreeSet::new(), self.table());
-        written.extend(text.lines().filter(|line| line.starts_with("| ")));
-        let given: BTreeSet<_> = table.lines().filter(|line| line.starts_with("| ")).collect();
-        let docs = docs.file_name().unwrap_or_default().to_string_lossy();
+    /// Writes the pages into `folder`, and removes those of functions that are gone.
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        let pages = self.pages();
+        for file in files(folder)?.keys().filter(|name| !pages.contains_key(name.as_str())) {
+            fs::remove_file(folder.join(file).with_extension("md"))?;
+        }
+        for (function, page) in pages {
+            fs::write(folder.join(function).with_extension("md"), page)?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with it, a difference from the pages in `folder` among that.
+    pub(crate) fn problems(&self, folder: &Path) -> Result<Vec<String>> {
+        let (written, given) = (files(folder)?, self.pages());
+        let lines = |page: Option<&String>| -> BTreeSet<String> {
+            page.into_iter().flat_map(|page| page.lines()).map(ToOwned::to_owned).collect()
+        };
         let mut problems = self.problems.clone();
-        problems.extend(given.difference(&written).map(|row| format!("{docs} does not have: {row}")));
-        problems.extend(written.difference(&given).map(|row| format!("{docs} has too much: {row}")));
+        let functions: BTreeSet<&str> =
+            written.keys().map(String::as_str).chain(given.keys().copied()).collect();
+        for function in functions {
+            let (written, given) = (lines(written.get(function)), lines(given.get(function)));
+            let file = format!("docs/permissions/{function}.md");
+            problems.extend(given.difference(&written).map(|row| format!("{file} does not have: {row}")));
+            problems.extend(written.difference(&given).map(|row| format!("{file} has too much: {row}")));
+        }
         Ok(problems)
     }
+}
+
+/// The pages in a folder, by function.
+fn files(folder: &Path) -> Result<BTreeMap<String, String>> {
+    let mut files = BTreeMap::new();
+    for file in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = file?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        files.insert(name, fs::read_to_string(&path).with_context(|| path.display().to_string())?);
+    }
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -233,7 +264,7 @@ mod tests {
     }
 
     fn docs() -> &'static Path {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/permissions.md"))
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/permissions"))
     }
 
     #[test]

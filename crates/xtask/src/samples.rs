@@ -43,7 +43,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     }
     if wrong > 0 {
         bail!(
-            "{wrong} samples are not answered as docs/samples.md says; target/samples.log has what SAM said"
+            "{wrong} samples are not answered as events/*/answers.md say; target/samples.log has what SAM said"
         );
     }
     Ok(())
