@@ -3,7 +3,7 @@
 use domain::account::{Account, CATEGORY, Command, State};
 use event_store::StreamId;
 use lambda_kit::{
-    commands::Routed,
+    commands::{Routed, stream},
     http::{HttpRequest, Problem},
 };
 use serde::Deserialize;
@@ -49,7 +49,7 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Account>, Problem> {
             let Open { account_id, owner, currency } = request.json()?;
             let id = account_id.map_or_else(Uuid::now_v7, |Id(id)| id);
             Ok(Routed {
-                stream: stream(id)?,
+                stream: stream(CATEGORY, &id.to_string())?,
                 command: Command::Open { owner: owner.0, currency: currency.0 },
                 location: Some(format!("/accounts/{id}")),
                 if_match_required: false,
@@ -77,11 +77,13 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Account>, Problem> {
 
 fn change(request: &HttpRequest, command: Command) -> Result<Routed<Account>, Problem> {
     let id = request.path_uuid("id")?;
-    Ok(Routed { stream: stream(id)?, command, location: None, if_match_required: false, body: changed })
-}
-
-fn stream(id: Uuid) -> Result<StreamId, Problem> {
-    StreamId::new(CATEGORY, &id.to_string()).map_err(|error| Problem::field("id", error.to_string()))
+    Ok(Routed {
+        stream: stream(CATEGORY, &id.to_string())?,
+        command,
+        location: None,
+        if_match_required: false,
+        body: changed,
+    })
 }
 
 fn opened(stream: &StreamId, _: &State, version: u64) -> Value {

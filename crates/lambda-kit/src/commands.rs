@@ -45,6 +45,14 @@ pub struct Routed<A: Aggregate> {
     pub body: fn(&StreamId, &A::State, u64) -> Value,
 }
 
+/// The stream of an aggregate whose id came with a request.
+///
+/// # Errors
+/// When no stream can have this id.
+pub fn stream(category: &str, id: &str) -> Result<StreamId, Problem> {
+    StreamId::new(category, id).map_err(|error| Problem::field("id", error.to_string()))
+}
+
 /// Reads requests of one aggregate's routes.
 pub type Route<A> = fn(&HttpRequest) -> Result<Routed<A>, Problem>;
 

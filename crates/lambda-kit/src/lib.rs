@@ -7,6 +7,7 @@ pub mod config;
 pub mod fifo;
 pub mod http;
 pub mod metrics;
+pub mod process_manager;
 pub mod queries;
 mod start;
 pub mod stream;

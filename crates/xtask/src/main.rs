@@ -4,6 +4,7 @@
 
 mod e2e;
 mod lint;
+mod new;
 mod permissions;
 mod samples;
 mod sizes;
@@ -34,6 +35,19 @@ enum Task {
     },
     /// Writes who may do what into docs/permissions/.
     Permissions,
+    /// Lays down an aggregate, a projector or a process manager that compiles, passes and deploys, to go on from.
+    New {
+        /// What.
+        kind: new::Kind,
+        /// Its name: lower-case words with dashes.
+        name: String,
+        /// The category of the aggregate that a projector or process manager is about.
+        #[arg(long, value_name = "CATEGORY")]
+        of: Option<String>,
+        /// A projector of every event, from the log, rather than of states.
+        #[arg(long)]
+        log: bool,
+    },
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
     /// `sam local invoke` of every function with every sample event. Needs Docker.
@@ -68,6 +82,7 @@ fn main() -> ExitCode {
     let done = done.and_then(|()| match task {
         Task::Check { template } => check(&template),
         Task::Permissions => permissions(),
+        Task::New { kind, name, of, log } => new::run(kind, &name, of.as_deref(), log),
         Task::Lint => lint::run(),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Samples { address, no_build, sam_arguments } => {
