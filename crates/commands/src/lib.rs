@@ -2,3 +2,8 @@
 
 pub mod account;
 mod fields;
+pub mod link;
+pub mod todo;
+pub mod transfer;
+pub mod user;
+pub mod widget;

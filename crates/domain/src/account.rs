@@ -162,6 +162,24 @@ pub enum Command {
     },
     /// Close it.
     Close,
+    /// Take money out, for a transfer in this currency.
+    Send {
+        /// Minor units, from 1 to [`MAX_MINOR_UNITS`].
+        amount: i64,
+        /// ISO 4217 code.
+        currency: String,
+        /// The payer's note.
+        reference: Option<String>,
+    },
+    /// Put money in that comes by a transfer in this currency, from whomever.
+    Receive {
+        /// Minor units, from 1 to [`MAX_MINOR_UNITS`].
+        amount: i64,
+        /// ISO 4217 code.
+        currency: String,
+        /// The payer's note.
+        reference: Option<String>,
+    },
 }
 
 /// Why the bank says no.
@@ -190,6 +208,9 @@ pub enum Refusal {
     /// The balance would leave the range that every JSON reader can hold exactly.
     #[error("the balance would pass {MAX_MINOR_UNITS}")]
     BalanceLimit,
+    /// Money is not exchanged here.
+    #[error("the account is in {0}")]
+    OtherCurrency(String),
     /// Only an empty account is closed.
     #[error("the balance is {balance}, an account is closed at 0")]
     BalanceNotZero {
@@ -207,6 +228,7 @@ impl Rejection for Refusal {
             Self::Closed
             | Self::InsufficientFunds { .. }
             | Self::BalanceLimit
+            | Self::OtherCurrency(_)
             | Self::BalanceNotZero { .. } => RejectionKind::Refused,
         }
     }
@@ -219,6 +241,7 @@ impl Rejection for Refusal {
             Self::Closed => "account-closed",
             Self::InsufficientFunds { .. } => "insufficient-funds",
             Self::BalanceLimit => "balance-limit",
+            Self::OtherCurrency(_) => "other-currency",
             Self::BalanceNotZero { .. } => "balance-not-zero",
         }
     }
@@ -284,6 +307,11 @@ fn must_be_open(state: &State) -> Result<(), Refusal> {
         Status::Open => Ok(()),
         Status::Closed => Err(Refusal::Closed),
     }
+}
+
+fn must_be_in(state: &State, currency: &str) -> Result<(), Refusal> {
+    must_be_open(state)?;
+    if state.currency == currency { Ok(()) } else { Err(Refusal::OtherCurrency(state.currency.clone())) }
 }
 
 /// Before anything else that could be said of the account: a stranger learns no more than that it is not theirs.
@@ -361,6 +389,12 @@ impl Aggregate for Account {
                 if_yours.and_then(|()| debit(state, *amount, reference.as_deref(), booked_on))
             }
             Command::Close => if_yours.and_then(|()| close(state, booked_on)),
+            Command::Send { amount, currency, reference } => if_yours
+                .and_then(|()| must_be_in(state, currency))
+                .and_then(|()| debit(state, *amount, reference.as_deref(), booked_on)),
+            // Whoever sends it: nobody has to ask before they are given money.
+            Command::Receive { amount, currency, reference } => must_be_in(state, currency)
+                .and_then(|()| credit(state, *amount, reference.as_deref(), booked_on)),
         }
     }
 }
@@ -473,6 +507,42 @@ mod tests {
             given::<Account>([opened(), credited(1, 1, TODAY), debited(1, 0, TODAY)])
                 .when(Command::Close, &on("2026-11-21"))
                 .then([closed()]);
+        }
+    }
+
+    mod when_money_is_transferred {
+        use super::*;
+
+        fn send(currency: &str) -> Command {
+            Command::Send { amount: 1, currency: currency.into(), reference: None }
+        }
+
+        fn receive(currency: &str) -> Command {
+            Command::Receive { amount: 1, currency: currency.into(), reference: None }
+        }
+
+        #[test]
+        fn it_is_sent_by_its_owner_and_received_from_everybody() {
+            let eve = Context { actor: Some("eve".into()), ..on("2026-11-21") };
+            let history = [opened(), credited(5, 5, TODAY)];
+            given::<Account>(history.clone()).when(send("EUR"), &on("2026-11-21")).then([debited(1, 4, TODAY)]);
+            given::<Account>(history.clone()).when(send("EUR"), &eve).then_refused(&Refusal::NotYours);
+            given::<Account>(history).when(receive("EUR"), &eve).then([credited(1, 6, TODAY)]);
+        }
+
+        #[test]
+        fn it_is_not_exchanged_and_goes_to_no_account_that_is_not_open() {
+            for command in [send("USD"), receive("USD")] {
+                given::<Account>([opened(), credited(5, 5, TODAY)])
+                    .when(command.clone(), &on("2026-11-21"))
+                    .then_refused(&Refusal::OtherCurrency("EUR".into()));
+            }
+            for command in [send("EUR"), receive("EUR")] {
+                given::<Account>([]).when(command.clone(), &on("2026-11-21")).then_refused(&Refusal::Unknown);
+                given::<Account>([opened(), closed()])
+                    .when(command, &on("2026-11-21"))
+                    .then_refused(&Refusal::Closed);
+            }
         }
     }
 

@@ -14,5 +14,10 @@ macro_rules! aggregates {
 
 // One line for each.
 aggregates! {
+    transfer::Transfer,
+    link::Link,
+    user::User,
+    todo::Todo,
+    widget::Widget,
     account::Account,
 }

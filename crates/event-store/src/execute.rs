@@ -253,14 +253,15 @@ fn decide<A: Aggregate>(
 ) -> Result<Vec<A::Event>, Idle<A::Rejection>> {
     let decision = A::decide(&loaded.state, execution.command, execution.context);
     if let Err(rejection) = &decision
-        && matches!(rejection.kind(), RejectionKind::Forbidden | RejectionKind::AlreadyExists)
+        && matches!(
+            rejection.kind(),
+            RejectionKind::Forbidden | RejectionKind::AlreadyExists | RejectionKind::NotFound
+        )
     {
         // Before the precondition (RFC 9110, 13.2.1), whose failure would tell a stranger the version.
         return Err(Idle::Refused(rejection.clone()));
     }
-    // A stream that does not exist is the domain's to answer (404), unless the command would start it.
-    let exists = loaded.version > 0 || execution.creates;
-    if exists && execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
+    if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
         return Err(Idle::PreconditionFailed);
     }
     match decision {
