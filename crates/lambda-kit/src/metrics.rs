@@ -24,6 +24,9 @@ const GAPS_REPAIRED: &str = "GapsRepaired";
 /// What was set aside into a dead-letter queue by the fanout itself (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
+/// Transfers whose money cannot go on by itself.
+const STUCK_TRANSFERS: &str = "StuckTransfers";
+
 /// Installs the recorder. `METRICS_NAMESPACE` names the metrics' place in CloudWatch.
 pub(crate) fn init() -> Result<&'static Collector, Error> {
     let collector = builder()?.init()?;
@@ -35,6 +38,7 @@ pub(crate) fn init() -> Result<&'static Collector, Error> {
     describe_histogram!(POSITION_LAG, Unit::Count, "commits missing when one came");
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
+    describe_counter!(STUCK_TRANSFERS, Unit::Count, "transfers that somebody has to look at");
     Ok(collector)
 }
 
@@ -89,6 +93,11 @@ pub(crate) fn gap_repaired() {
 /// A record was set aside.
 pub fn parked() {
     counter!(PARKED_RECORDS).increment(1);
+}
+
+/// A transfer cannot go on by itself.
+pub fn stuck() {
+    counter!(STUCK_TRANSFERS).increment(1);
 }
 
 fn milliseconds_since(at: Timestamp) -> f64 {

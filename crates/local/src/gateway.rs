@@ -4,15 +4,19 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Json, Router,
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, Path, State},
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode},
-    routing::post,
+    routing::{get, post},
 };
 use serde_json::json;
 
-use crate::host::Function;
+use crate::{
+    hops::Hops,
+    host::Function,
+    mailbox::{Mailbox, SendEmail},
+};
 
 /// Where requests go.
 #[derive(Debug)]
@@ -23,12 +27,16 @@ pub(crate) struct Gateway {
     /// Logical ids and functions.
     pub(crate) functions: Vec<(String, Arc<Function>)>,
     pub(crate) client: reqwest::Client,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) hops: Hops,
 }
 
 impl Gateway {
     pub(crate) fn router(self) -> Router {
         Router::new()
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
+            .route("/v2/email/outbound-emails", post(send_mail))
+            .route("/mailbox", get(async |State(gateway): State<Arc<Gateway>>| gateway.mailbox.mails()))
             .fallback(pass_on)
             // The most that one of them takes: DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
@@ -50,7 +58,7 @@ impl Gateway {
 async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     let Some(url) = gateway.service(target) else {
-        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, and the invocation of functions";
+        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation of functions, and SendEmail of SES";
         return answer(
             StatusCode::BAD_REQUEST,
             json!({ "__type": "UnknownOperationException", "message": message }),
@@ -77,6 +85,12 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
         }
         Err(error) => answer(StatusCode::BAD_GATEWAY, json!({ "message": error.to_string() })),
     }
+}
+
+/// SES's SendEmail.
+async fn send_mail(State(gateway): State<Arc<Gateway>>, Json(mail): Json<SendEmail>) -> Response<Body> {
+    gateway.hops.line("mail", "sent: read it at /mailbox");
+    gateway.mailbox.send(mail)
 }
 
 /// Lambda's Invoke: by logical id, as `sam local start-lambda` names functions, or by the binary's name.

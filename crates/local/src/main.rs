@@ -73,9 +73,15 @@ async fn run(arguments: Arguments) -> Result<()> {
         Some(folder) => folder.display().to_string(),
         None => "memory (keep it with --data DIR)".to_owned(),
     };
+    let mut parameters = BTreeMap::new();
+    // On AWS, mails wait until somebody names an address of theirs; here they go to the mailbox.
+    if !local::template::tree(&arguments.template)?["Parameters"]["MailSender"].is_null() {
+        parameters.insert("MailSender".to_owned(), "ledgerline@localhost".to_owned());
+    }
+    parameters.extend(arguments.parameter_overrides);
     let stack = Stack::start(Options {
         template: arguments.template,
-        parameters: arguments.parameter_overrides.into_iter().collect(),
+        parameters,
         port: arguments.port,
         aws_address: arguments.aws_address,
         user: arguments.user.clone(),
@@ -92,6 +98,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     println!();
     println!("  signed in    {} (be somebody else with -H 'Authorization: Bearer NAME')", arguments.user);
     println!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url);
+    println!("  mails        {}/mailbox", stack.aws_url);
     println!("  data         {place}");
     println!("  not emulated {}", not_emulated(&stack.ignored));
     println!("\nReady at {}. Stop with Ctrl-C.\n", stack.url);

@@ -24,6 +24,7 @@ use crate::{
     hops::Hops,
     host::{Function, Host, Launch},
     http_api::{Api, Route},
+    mailbox::Mailbox,
     pattern::Filters,
     services::{DynamoDb, EventBridge, Sqs},
     sources::{
@@ -119,6 +120,7 @@ impl Stack {
             ("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.url.clone()),
             ("AWS_ENDPOINT_URL_SQS", sqs.url.clone()),
             ("AWS_ENDPOINT_URL_EVENTBRIDGE", events.url.clone()),
+            ("AWS_ENDPOINT_URL_SESV2", format!("http://{aws_address}")),
         ]);
         let mut functions = Vec::new();
         for function in &template.functions {
@@ -176,6 +178,8 @@ impl Stack {
             events: events.url.clone(),
             functions: ids.zip(functions.iter().cloned()).collect(),
             client: reqwest::Client::new(),
+            mailbox: Mailbox::default(),
+            hops,
         };
         tokio::spawn(async move { axum::serve(aws_listener, gateway.router()).await });
 

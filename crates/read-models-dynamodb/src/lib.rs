@@ -1,5 +1,6 @@
 //! The read tables: rows that are written only under their guard, read back one by one or in pages.
 
+mod batch;
 mod cursor;
 
 use std::{collections::HashMap, time::Duration};
@@ -137,6 +138,24 @@ impl ReadTable {
         self.overwrite(tombstone, version).await
     }
 
+    /// Writes a row if there is none with its keys. Whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_new(&self, keys: &LogTable, row: &impl Serialize) -> Result<bool, TableError> {
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(to_item(row)?))
+            .condition_expression("attribute_not_exists(#sort)")
+            .expression_attribute_names("#sort", keys.sort)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        written(result)
+    }
+
     async fn overwrite(&self, mut item: Item, version: u64) -> Result<bool, TableError> {
         item.insert(VERSION.into(), number(version));
         let result = self
@@ -150,17 +169,7 @@ impl ReadTable {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
-        match result {
-            Ok(_) => Ok(true),
-            Err(error)
-                if error
-                    .as_service_error()
-                    .is_some_and(PutItemError::is_conditional_check_failed_exception) =>
-            {
-                Ok(false)
-            }
-            Err(error) => Err(table_error(&error)),
-        }
+        written(result)
     }
 
     /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in
@@ -478,6 +487,17 @@ pub struct PageQuery<'a> {
     pub limit: i32,
     /// Where the page before ended.
     pub cursor: Option<&'a str>,
+}
+
+/// Whether the condition of a write held.
+fn written<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableError> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) => match error.as_service_error() {
+            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(false),
+            Some(_) | None => Err(table_error(&error)),
+        },
+    }
 }
 
 /// The condition that the position is just before this version.

@@ -3,8 +3,14 @@
 
 pub mod balances;
 pub mod changes;
+pub mod feeds;
 pub mod guard;
+pub mod link_ratings;
+pub mod todos;
 pub mod transactions;
+pub mod transfers;
+pub mod user_ratings;
+pub mod widgets;
 
 pub use changes::Changes;
 

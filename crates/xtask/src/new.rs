@@ -109,7 +109,7 @@ impl Words {
             .fold(text.to_owned(), |text, (word, value)| text.replace(&format!("{{{{{word}}}}}"), value));
         // Headings of sections in the template end in one column.
         let lines = filled.lines().map(|line| match line.strip_suffix("{{dashes}}") {
-            Some(heading) => format!("{heading}{}", "-".repeat(118_usize.saturating_sub(heading.len()))),
+            Some(heading) => format!("{heading}{}", "-".repeat(114_usize.saturating_sub(heading.len()))),
             None => line.to_owned(),
         });
         lines.map(|line| line + "\n").collect()

@@ -1,0 +1,98 @@
+//! SES: takes mails as its version 2 does, and keeps them where they can be read.
+//!
+//! Source: the SES API v2 reference, `SendEmail` with simple content.
+
+use std::sync::{Mutex, PoisonError};
+
+use axum::{Json, body::Body, http::Response};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// Mails that are kept: the newest ones.
+const KEPT: usize = 1_000;
+
+/// The mails that were sent, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox(Mutex<Vec<Mail>>);
+
+/// A mail.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Mail {
+    message_id: Uuid,
+    at: Timestamp,
+    from: String,
+    to: Vec<String>,
+    subject: String,
+    text: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SendEmail {
+    from_email_address: String,
+    destination: Destination,
+    content: Content,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Destination {
+    #[serde(default)]
+    to_addresses: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Content {
+    simple: Simple,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Simple {
+    subject: Text,
+    body: Texts,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Texts {
+    text: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Text {
+    data: String,
+}
+
+impl Mailbox {
+    /// Takes a mail.
+    pub(crate) fn send(
+        &self,
+        SendEmail { from_email_address, destination, content }: SendEmail,
+    ) -> Response<Body> {
+        let mail = Mail {
+            message_id: Uuid::now_v7(),
+            at: Timestamp::now(),
+            from: from_email_address,
+            to: destination.to_addresses,
+            subject: content.simple.subject.data,
+            text: content.simple.body.text.data,
+        };
+        let answer = json!({ "MessageId": mail.message_id });
+        let mut mails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        mails.push(mail);
+        let over = mails.len().saturating_sub(KEPT);
+        mails.drain(..over);
+        Response::new(Body::from(answer.to_string()))
+    }
+
+    /// All of them.
+    pub(crate) fn mails(&self) -> Json<Value> {
+        Json(json!({ "mails": *self.0.lock().unwrap_or_else(PoisonError::into_inner) }))
+    }
+}

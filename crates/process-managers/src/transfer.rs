@@ -1,0 +1,85 @@
+//! Transfers of money, as a saga: each event of a transfer makes one command to an account due, and what comes of it is
+//! recorded with the transfer, which is the next event.
+
+use std::num::NonZeroUsize;
+
+use decider::decode;
+use domain::{
+    account::{self, Account},
+    transfer::{Command, Event, State, Step, Transfer},
+};
+use event_store::{Cache, Commit, Consistency, EventStore, StreamId, load};
+use lambda_kit::{
+    fifo::ApplyError,
+    metrics,
+    process_manager::{Due, Reaction},
+};
+
+/// Accounts and transfers that a warm instance remembers.
+const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
+
+/// Sends the commands.
+#[derive(Debug)]
+pub struct Transfers<S> {
+    store: S,
+    accounts: Cache<Account>,
+    transfers: Cache<Transfer>,
+}
+
+impl<S> Transfers<S> {
+    /// Sends commands to the accounts in this store, where the transfers are too.
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        Self { store, accounts: Cache::new(CACHED_STREAMS), transfers: Cache::new(CACHED_STREAMS) }
+    }
+}
+
+impl<S: EventStore> Reaction for Transfers<S> {
+    async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
+        for recorded in &commit.events {
+            let event = decode::<Transfer>(recorded).map_err(|source| ApplyError::decode(commit, source))?;
+            if let Some(step) = Step::after(&event) {
+                self.step(commit, step).await?;
+            } else if let Event::TransferRefundRefused { reason } = &event {
+                // Money is neither here nor there: an alarm is on this.
+                tracing::error!(stream = %commit.stream, version = commit.version, reason, "a transfer is stuck");
+                metrics::stuck();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: EventStore> Transfers<S> {
+    async fn step(&self, commit: &Commit, step: Step) -> Result<(), ApplyError> {
+        // What a transfer is about never changes: which version is read does not matter.
+        let transfer = load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong)
+            .await
+            .map_err(|error| ApplyError::Effect(error.to_string()))?
+            .state;
+        let (name, record, account) = match step {
+            Step::Debit => ("debit", "record-debit", &transfer.from_account_id),
+            Step::Credit => ("credit", "record-credit", &transfer.to_account_id),
+            Step::Refund => ("refund", "record-refund", &transfer.from_account_id),
+        };
+        let stream = StreamId::new(account::CATEGORY, account)
+            .map_err(|error| ApplyError::Effect(error.to_string()))?;
+        let actor = transfer.requested_by.as_deref();
+        let command = &to_account(step, &transfer);
+        let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };
+        let outcome = due.send(&self.store, &self.accounts).await?;
+        let command = &Command::Record { step, outcome };
+        let due = Due::<Transfer> { cause: commit, step: record, stream: &commit.stream, command, actor };
+        let recorded = due.send(&self.store, &self.transfers).await?;
+        recorded.map_err(|code| ApplyError::Effect(format!("the transfer did not take it: {code}")))
+    }
+}
+
+fn to_account(step: Step, transfer: &State) -> account::Command {
+    let (amount, currency) = (transfer.amount, transfer.currency.clone());
+    let reference = transfer.reference.clone();
+    match step {
+        Step::Debit => account::Command::Send { amount, currency, reference },
+        Step::Credit | Step::Refund => account::Command::Receive { amount, currency, reference },
+    }
+}
