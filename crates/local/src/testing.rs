@@ -5,7 +5,10 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use aws_config::SdkConfig;
@@ -14,9 +17,19 @@ use aws_sdk_sqs::{
     config::{ConfigBag, Intercept, RuntimeComponents},
     error::BoxError,
 };
+use axum::{
+    Json,
+    body::Body,
+    http::{HeaderValue, Response, StatusCode},
+    routing::post,
+};
 use serde_json::Value;
 
-use crate::{services::DynamoDb, template};
+use crate::{
+    mailbox::{Mailbox, SendEmail},
+    services::DynamoDb,
+    template,
+};
 
 /// DynamoDB in memory with the tables of the repository's template, under these logical ids.
 ///
@@ -114,5 +127,89 @@ impl Intercept for Wire {
             call.units = units;
         }
         Ok(())
+    }
+}
+
+/// Ends a program after some of its calls, as far as anybody else can see: what it calls then is never sent.
+#[derive(Debug, Clone)]
+pub struct Crash(Arc<AtomicUsize>);
+
+impl Default for Crash {
+    /// Never.
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
+
+impl Crash {
+    /// So many calls are sent from now on, and no other.
+    pub fn after(&self, calls: usize) {
+        self.0.store(calls, Ordering::SeqCst);
+    }
+
+    /// Everything is sent from now on. Whether anything was not.
+    pub fn recover(&self) -> bool {
+        self.0.swap(usize::MAX, Ordering::SeqCst) == 0
+    }
+}
+
+impl Intercept for Crash {
+    fn name(&self) -> &'static str {
+        "Crash"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.map(|_| ()).map_err(|_| "crashed".into())
+    }
+}
+
+/// SES with a mailbox of its own. What it is told to refuse, it refuses.
+#[derive(Debug, Clone, Default)]
+pub struct Ses {
+    mailbox: Arc<Mailbox>,
+    refusals: Arc<AtomicUsize>,
+}
+
+impl Ses {
+    /// Starts it, and says where it is.
+    pub async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let ses = self.clone();
+        let send = async move |Json(mail): Json<SendEmail>| {
+            if ses
+                .refusals
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_ok()
+            {
+                let mut refused = Response::new(Body::from(r#"{"message":"slow down"}"#));
+                *refused.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                let kind = HeaderValue::from_static("TooManyRequestsException");
+                refused.headers_mut().insert("x-amzn-errortype", kind);
+                return refused;
+            }
+            ses.mailbox.send(mail)
+        };
+        let router = axum::Router::new().route("/v2/email/outbound-emails", post(send));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        url
+    }
+
+    /// Refuses so many mails from now on.
+    pub fn refuse(&self, mails: usize) {
+        self.refusals.store(mails, Ordering::SeqCst);
+    }
+
+    /// The mails that it took.
+    #[must_use]
+    pub fn mails(&self) -> Value {
+        let Json(mails) = self.mailbox.mails();
+        mails["mails"].clone()
     }
 }
