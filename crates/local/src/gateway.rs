@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::{
     Json, Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, Path, State},
+    extract::{DefaultBodyLimit, Path, RawQuery, State},
     http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode},
     routing::{get, post},
 };
@@ -36,7 +36,7 @@ impl Gateway {
         Router::new()
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
             .route("/v2/email/outbound-emails", post(send_mail))
-            .route("/mailbox", get(async |State(gateway): State<Arc<Gateway>>| gateway.mailbox.mails()))
+            .route("/mailbox", get(mails))
             .fallback(pass_on)
             // The most that one of them takes: DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
@@ -85,6 +85,13 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
         }
         Err(error) => answer(StatusCode::BAD_GATEWAY, json!({ "message": error.to_string() })),
     }
+}
+
+/// What was sent: `?to=` for one address.
+async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -> Json<serde_json::Value> {
+    let query = query.unwrap_or_default();
+    let to = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "to");
+    gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
 }
 
 /// SES's SendEmail.

@@ -91,8 +91,10 @@ impl Mailbox {
         Response::new(Body::from(answer.to_string()))
     }
 
-    /// All of them.
-    pub(crate) fn mails(&self) -> Json<Value> {
-        Json(json!({ "mails": *self.0.lock().unwrap_or_else(PoisonError::into_inner) }))
+    /// All of them, or those to one address.
+    pub(crate) fn mails(&self, to: Option<&str>) -> Json<Value> {
+        let mails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = |mail: &&Mail| to.is_none_or(|to| mail.to.iter().any(|address| address == to));
+        Json(json!({ "mails": mails.iter().filter(wanted).collect::<Vec<_>>() }))
     }
 }

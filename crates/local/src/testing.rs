@@ -209,7 +209,7 @@ impl Ses {
     /// The mails that it took.
     #[must_use]
     pub fn mails(&self) -> Value {
-        let Json(mails) = self.mailbox.mails();
+        let Json(mails) = self.mailbox.mails(None);
         mails["mails"].clone()
     }
 }
