@@ -55,6 +55,11 @@ impl Bank {
         Api::new(self.url.clone(), Some(token))
     }
 
+    /// The id of the user who calls.
+    fn me(&self) -> String {
+        subject(self).unwrap_or_else(|| "developer".to_owned())
+    }
+
     /// The same API, for somebody else.
     fn stranger(&self) -> Api {
         let token = match self {
@@ -76,6 +81,12 @@ impl Deref for Bank {
             Self::There(api) => api,
         }
     }
+}
+
+/// The subject of a caller's token, where it is a real one.
+fn subject(api: &Api) -> Option<String> {
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(api.token.as_ref()?.split('.').nth(1)?).ok()?;
+    serde_json::from_slice::<Value>(&claims).ok()?["sub"].as_str().map(ToOwned::to_owned)
 }
 
 /// An id that no run before used.
@@ -402,4 +413,227 @@ async fn an_account_belongs_to_who_opened_it() {
         assert_eq!(nobody.get(&account).await.status, StatusCode::UNAUTHORIZED);
         assert_eq!(nobody.post("/accounts", json!({})).await.status, StatusCode::UNAUTHORIZED);
     }
+}
+
+/// The article on the event log and bus: its todos, on its paths.
+#[tokio::test]
+async fn a_todo_is_changed_by_who_has_seen_it() {
+    let bank = Bank::start().await;
+    let id = fresh();
+    let todo = format!("/todo/{id}");
+    let create = json!({ "id": &id, "title": "TODO", "message": "Make coffee" });
+    let created = bank.post("/todo", create.clone()).await;
+    assert_eq!((created.status, created.etag()), (StatusCode::CREATED, Some("\"1\"")));
+    assert_eq!(bank.post("/todo", create).await.problem(), "todo-exists");
+    let change = async |if_match: Option<&str>, path: &str| {
+        let headers: Vec<_> = if_match.map(|tag| ("If-Match", tag)).into_iter().collect();
+        bank.post_with(path, &headers, json!({ "title": "TODO", "message": "Make 2 coffees" })).await
+    };
+    assert_eq!(change(Some("\"1\""), &format!("/todo/{}", fresh())).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(change(None, &todo).await.status, StatusCode::PRECONDITION_REQUIRED);
+    assert_eq!(change(Some("\"1\""), &todo).await.etag(), Some("\"2\""));
+    assert_eq!(change(Some("\"1\""), &todo).await.status, StatusCode::PRECONDITION_FAILED);
+
+    let shown = bank.get(&format!("{todo}?minVersion=2")).await;
+    assert_eq!((shown.etag(), &shown.body["message"]), (Some("\"2\""), &json!("Make 2 coffees")));
+    let is_listed = async || {
+        let listed = bank.get("/todo?status=open&limit=200").await;
+        assert_eq!(listed.status, StatusCode::OK);
+        listed.body["todos"].as_array().unwrap().iter().any(|todo| todo["id"] == *id)
+    };
+    eventually("it is listed", async || is_listed().await.then_some(())).await;
+    assert_eq!(bank.get("/todo?status=late").await.body["field"], "status");
+    let stranger = bank.stranger();
+    assert_eq!(stranger.get(&todo).await.status, StatusCode::NOT_FOUND);
+
+    let deleted = bank.call(Method::DELETE, &todo, &[("If-Match", "\"2\"")], String::new()).await;
+    assert_eq!((deleted.status, deleted.etag()), (StatusCode::OK, Some("\"3\"")));
+    assert_eq!(bank.get(&format!("{todo}?minVersion=3")).await.problem(), "unknown-todo");
+    eventually("it is listed no more", async || (!is_listed().await).then_some(())).await;
+    assert_eq!(change(Some("\"3\""), &todo).await.problem(), "unknown-todo");
+    let again = bank.post("/todo", json!({ "id": &id, "title": "Again" })).await;
+    assert_eq!(again.problem(), "todo-exists");
+}
+
+/// Of two who saw the same version and change it at the same time, one is told that the other was first.
+#[tokio::test]
+async fn of_two_changes_at_once_one_is_told_that_it_lost() {
+    let bank = Bank::start().await;
+    let mut lost = Vec::new();
+    // Whether two meet is chance; that one of ten pairs does is as good as certain.
+    for _ in 0..10 {
+        let id = fresh();
+        bank.post("/todo", json!({ "id": &id, "title": "TODO" })).await;
+        let path = format!("/todo/{id}");
+        let change = |title: &'static str| {
+            let (bank, path) = (&bank, &path);
+            async move { bank.post_with(path, &[("If-Match", "\"1\"")], json!({ "title": title })).await }
+        };
+        let answers = join_all(["One", "Two", "Three", "Four"].map(change)).await;
+        let won = answers.iter().filter(|answer| answer.status == StatusCode::OK).count();
+        assert_eq!(won, 1, "{answers:?}");
+        lost.extend(answers.iter().filter(|answer| answer.status != StatusCode::OK).map(|answer| {
+            assert_eq!(answer.etag(), Some("\"2\""), "{answer:?}");
+            (answer.status, answer.problem().to_owned())
+        }));
+    }
+    let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
+    let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
+    assert!(lost.iter().all(|answer| *answer == late || *answer == overtaken), "{lost:?}");
+    assert!(lost.contains(&overtaken), "{lost:?}");
+}
+
+/// The project Beenion: ratings, follows and feeds.
+#[tokio::test]
+async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
+    let bank = Bank::start().await;
+    let (me, other) = (bank.me(), bank.stranger());
+    let bob = subject(&other).unwrap_or_else(|| "somebody-else".to_owned());
+    for (api, id, name) in [(&*bank, &me, "Ada"), (&other, &bob, "Bob")] {
+        let registered = api.post("/users", json!({ "name": name, "email": "ada@example.com" })).await;
+        // Another run registered them before.
+        assert!([StatusCode::CREATED, StatusCode::CONFLICT].contains(&registered.status), "{registered:?}");
+        if registered.status == StatusCode::CREATED {
+            assert_eq!(registered.body["userId"], **id);
+        }
+    }
+    let follow = async |method: Method| {
+        let path = format!("/users/{me}/follows/{bob}");
+        bank.call(method, &path, &[], String::new()).await
+    };
+    assert_eq!(follow(Method::DELETE).await.status, StatusCode::OK);
+    let url = format!("https://example.com/{}", fresh());
+    let rate = async |api: &Api, id: &str, body: Value| api.post(&format!("/users/{id}/ratings"), body).await;
+    let rated =
+        rate(&other, &bob, json!({ "linkUrl": &url, "rating": 4, "title": "It", "tags": ["x"] })).await;
+    assert_eq!((rated.status, rated.version()), (StatusCode::OK, 1), "{rated:?}");
+    assert_eq!(rate(&bank, &bob, json!({ "linkUrl": &url, "rating": 1 })).await.problem(), "not-you");
+    for (body, field) in [
+        (json!({ "linkUrl": &url, "rating": 6 }), "rating"),
+        (json!({ "linkUrl": "ftp://x", "rating": 1 }), "linkUrl"),
+        (json!({ "linkUrl": &url }), "rating"),
+    ] {
+        assert_eq!(rate(&bank, &me, body).await.body["field"], field);
+    }
+
+    let feed = format!("/users/{me}/feed");
+    let in_feed = async || {
+        let feed = bank.get(&format!("{feed}?limit=200")).await;
+        assert_eq!(feed.status, StatusCode::OK, "{feed:?}");
+        feed.body["feed"].as_array().unwrap().iter().find(|entry| entry["linkUrl"] == *url).cloned()
+    };
+    assert_eq!(in_feed().await, None);
+    // Following brings in what is there, and nobody follows twice.
+    let followed = follow(Method::PUT).await;
+    assert_eq!(follow(Method::PUT).await.version(), followed.version());
+    let entry = eventually("it is brought in", async || in_feed().await).await;
+    assert_eq!((&entry["userId"], &entry["rating"], &entry["title"]), (&json!(bob), &json!(4), &json!("It")));
+    // What comes later comes too; another rating is shown where the first one was.
+    rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
+    eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2)).await;
+    let newer = format!("https://example.com/{}", fresh());
+    rate(&other, &bob, json!({ "linkUrl": &newer, "rating": 5 })).await;
+    let newest = eventually("the newest is first", async || {
+        let page = bank.get(&format!("{feed}?limit=1")).await;
+        (page.body["feed"][0]["linkUrl"] == *newer).then_some(page)
+    })
+    .await;
+    let cursor = newest.body["cursor"].as_str().expect("there is more");
+    assert_eq!(bank.get(&format!("{feed}?limit=1&cursor={cursor}")).await.body["feed"][0]["linkUrl"], *url);
+    assert_eq!(other.get(&feed).await.problem(), "not-you");
+
+    // The average counts everybody once.
+    rate(&bank, &me, json!({ "linkUrl": &url, "rating": 5 })).await;
+    let of_link = format!("/links/ratings?url={url}");
+    eventually("both count once", async || {
+        let all = bank.get(&of_link).await.body;
+        (all["count"] == 2 && all["average"] == 3.5 && all["ratings"].as_array()?.len() == 2).then_some(())
+    })
+    .await;
+    let mine = bank.get(&format!("/users/{me}/ratings?limit=200")).await;
+    let mine =
+        mine.body["ratings"].as_array().unwrap().iter().filter(|rating| rating["linkUrl"] == *url).count();
+    assert_eq!(mine, 1);
+
+    follow(Method::DELETE).await;
+    eventually("it is gone", async || in_feed().await.is_none().then_some(())).await;
+}
+
+/// A transfer writes two accounts, one after the other: the money is never in both, and comes back when it is refused.
+#[tokio::test]
+async fn money_is_transferred_or_comes_back() {
+    let bank = Bank::start().await;
+    let other = bank.stranger();
+    let (from, to) = (bank.account(100).await, other.account(0).await);
+    let transfer = async |amount: i64, currency: &str| {
+        let id = fresh();
+        let body = json!({
+            "transferId": &id, "fromAccountId": &from, "toAccountId": &to, "amount": amount, "currency": currency,
+        });
+        let requested = bank.post("/transfers", body).await;
+        assert_eq!((requested.status, &requested.body["status"]), (StatusCode::CREATED, &json!("requested")));
+        id
+    };
+    let ends = async |id: &str, status: &str, reason: Option<&str>| {
+        let answer = eventually(&format!("the transfer is {status}"), async || {
+            let answer = bank.get(&format!("/transfers/{id}")).await;
+            (answer.body["status"] == status).then_some(answer)
+        })
+        .await;
+        assert_eq!(answer.body["reason"].as_str(), reason);
+    };
+    let balance = async |api: &Api, id: &str, version: u64| {
+        api.get(&format!("/accounts/{id}?minVersion={version}")).await.body["totalBalance"].as_i64().unwrap()
+    };
+    let arrives = transfer(30, "EUR").await;
+    ends(&arrives, "completed", None).await;
+    assert_eq!((balance(&bank, &from, 3).await, balance(&other, &to, 2).await), (70, 30));
+    assert_eq!(other.get(&format!("/transfers/{arrives}")).await.problem(), "unknown-transfer");
+
+    ends(&transfer(71, "EUR").await, "refused", Some("insufficient-funds")).await;
+    ends(&transfer(1, "USD").await, "refused", Some("other-currency")).await;
+    other.post(&format!("/accounts/{to}/debits"), json!({ "amount": 30 })).await;
+    other.post(&format!("/accounts/{to}/close"), json!({})).await;
+    ends(&transfer(70, "EUR").await, "refunded", Some("account-closed")).await;
+    assert_eq!(balance(&bank, &from, 5).await, 70);
+    let to_itself = json!({ "fromAccountId": &from, "toAccountId": &from, "amount": 1, "currency": "EUR" });
+    assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
+}
+
+/// The article on the AWS event store: its widgets.
+#[tokio::test]
+async fn a_widget_changes_its_name_description_and_stock() {
+    let bank = Bank::start().await;
+    let id = fresh();
+    let widget = format!("/widgets/{id}");
+    let created = bank.post("/widgets", json!({ "widgetId": &id, "name": "Sprocket", "stock": 5 })).await;
+    assert_eq!((created.status, created.etag()), (StatusCode::CREATED, Some("\"1\"")));
+    for (path, body, version) in [
+        ("name", json!({ "name": "Cog" }), 2),
+        ("description", json!({ "description": "Round,\nwith teeth" }), 3),
+        ("stock", json!({ "stock": 4 }), 4),
+        // What it is like already is no change.
+        ("stock", json!({ "stock": 4 }), 4),
+    ] {
+        let changed = bank.post(&format!("{widget}/{path}"), body).await;
+        assert_eq!((changed.status, changed.version()), (StatusCode::OK, version), "{changed:?}");
+    }
+    let negative = bank.post(&format!("{widget}/stock"), json!({ "stock": -1 })).await;
+    assert_eq!((negative.status, &negative.body["field"]), (StatusCode::BAD_REQUEST, &json!("stock")));
+    let stranger = bank.stranger();
+    assert_eq!(
+        stranger.post(&format!("{widget}/name"), json!({ "name": "Mine" })).await.problem(),
+        "not-your-widget"
+    );
+    let shown = bank.get(&format!("{widget}?minVersion=4")).await;
+    let expected = json!({
+        "widgetId": &id, "name": "Cog", "description": "Round,\nwith teeth", "stock": 4, "version": 4,
+    });
+    assert_eq!(shown.body, expected);
+    eventually("it is listed", async || {
+        let listed = bank.get("/widgets?limit=200").await;
+        listed.body["widgets"].as_array()?.contains(&expected).then_some(())
+    })
+    .await;
+    assert_eq!(stranger.get(&widget).await.problem(), "unknown-widget");
 }
