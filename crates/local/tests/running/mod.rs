@@ -187,6 +187,27 @@ impl Local {
         serde_json::from_str(received.messages?.first()?.body()?).ok()
     }
 
+    /// The commits of a stream as the fanout gets them from the table's stream.
+    pub(crate) async fn stream_records(&self, stream: &str) -> Vec<Value> {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let query = client.query().table_name(testing::table("CommitsTable")).consistent_read(true);
+        let query = query.key_condition_expression("#s = :s").expression_attribute_names("#s", "stream");
+        let found = query.expression_attribute_values(":s", AttributeValue::S(stream.into())).send().await;
+        let records = found.unwrap().items.unwrap().into_iter().enumerate().map(|(index, item)| {
+            let image: Value = item.iter().map(|(name, value)| (name.clone(), wire_format(value))).collect();
+            json!({
+                "eventID": index.to_string(), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventSource": "aws:dynamodb", "awsRegion": "us-east-1", "eventSourceARN": "arn",
+                "dynamodb": {
+                    "ApproximateCreationDateTime": 0, "SizeBytes": 1, "StreamViewType": "NEW_IMAGE",
+                    "Keys": { "stream": image["stream"], "version": image["version"] },
+                    "NewImage": image, "SequenceNumber": (index + 1).to_string(),
+                },
+            })
+        });
+        records.collect()
+    }
+
     pub(crate) async fn log(&self, id: &str) -> Vec<Commit> {
         let (store, stream) = (self.store(), StreamId::new("account", id).unwrap());
         let mut commits = Vec::new();
@@ -231,6 +252,20 @@ impl Local {
             |row: &Value| json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]]);
         let expected: Vec<_> = expected_rows.iter().map(|row| compared(&json!(row))).collect();
         assert_eq!(shown.iter().map(compared).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// A value as DynamoDB writes it on the wire, as far as commits have it.
+fn wire_format(value: &AttributeValue) -> Value {
+    match value {
+        AttributeValue::S(text) => json!({ "S": text }),
+        AttributeValue::N(number) => json!({ "N": number }),
+        AttributeValue::L(values) => json!({ "L": values.iter().map(wire_format).collect::<Vec<_>>() }),
+        AttributeValue::M(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), wire_format(value)));
+            json!({ "M": fields.collect::<Value>() })
+        }
+        other => panic!("{other:?}"),
     }
 }
 
