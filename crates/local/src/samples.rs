@@ -47,7 +47,7 @@ pub fn samples(repository: &Path) -> Result<Vec<Sample>> {
                 .with_extension("rs")
                 .exists()
         };
-        CRATES.iter().position(|name| source(&name))
+        CRATES.iter().position(source)
     });
     let mut samples = Vec::new();
     for function in functions {
