@@ -102,6 +102,19 @@ pub enum Status {
     Stuck,
 }
 
+impl Status {
+    /// The step whose outcome is not recorded yet.
+    #[must_use]
+    pub fn awaits(self) -> Option<Step> {
+        match self {
+            Self::Requested => Some(Step::Debit),
+            Self::Debited => Some(Step::Credit),
+            Self::Returning => Some(Step::Refund),
+            Self::Unrequested | Self::Refused | Self::Completed | Self::Refunded | Self::Stuck => None,
+        }
+    }
+}
+
 impl State {
     /// Money that left one account and has not arrived at another, in minor units.
     #[must_use]
@@ -205,27 +218,17 @@ impl Rejection for Refusal {
 
 /// What is recorded of a step in this state; nothing where it was recorded before.
 fn record(status: Status, step: Step, outcome: &Result<(), String>) -> Option<Event> {
-    let reason = || outcome.clone().err().unwrap_or_default();
-    match (status, step, outcome) {
-        (Status::Requested, Step::Debit, Ok(())) => Some(Event::TransferDebited {}),
-        (Status::Requested, Step::Debit, Err(_)) => Some(Event::TransferRefused { reason: reason() }),
-        (Status::Debited, Step::Credit, Ok(())) => Some(Event::TransferCompleted {}),
-        (Status::Debited, Step::Credit, Err(_)) => Some(Event::TransferCreditRefused { reason: reason() }),
-        (Status::Returning, Step::Refund, Ok(())) => Some(Event::TransferRefunded {}),
-        (Status::Returning, Step::Refund, Err(_)) => Some(Event::TransferRefundRefused { reason: reason() }),
-        (
-            Status::Unrequested
-            | Status::Requested
-            | Status::Refused
-            | Status::Debited
-            | Status::Completed
-            | Status::Returning
-            | Status::Refunded
-            | Status::Stuck,
-            Step::Debit | Step::Credit | Step::Refund,
-            _,
-        ) => None,
+    if status.awaits() != Some(step) {
+        return None;
     }
+    Some(match (step, outcome.clone()) {
+        (Step::Debit, Ok(())) => Event::TransferDebited {},
+        (Step::Debit, Err(reason)) => Event::TransferRefused { reason },
+        (Step::Credit, Ok(())) => Event::TransferCompleted {},
+        (Step::Credit, Err(reason)) => Event::TransferCreditRefused { reason },
+        (Step::Refund, Ok(())) => Event::TransferRefunded {},
+        (Step::Refund, Err(reason)) => Event::TransferRefundRefused { reason },
+    })
 }
 
 /// The transfer aggregate.

@@ -4,6 +4,8 @@
 mod error;
 mod item;
 
+use std::collections::HashSet;
+
 use aws_sdk_dynamodb::{
     Client,
     error::SdkError,
@@ -272,6 +274,14 @@ impl EventStore for DynamoDbStore {
         let limit = MAX_TRANSACTION_ITEMS - usize::from(request.is_some());
         if commits.len() > limit {
             return Err(AppendError::TooMany { commits: commits.len(), limit });
+        }
+        if commits.is_empty() && request.is_none() {
+            return Ok(());
+        }
+        // The database would call a transaction with one item twice malformed, which is no reason to try again.
+        let keys: HashSet<_> = commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
+        if keys.len() < commits.len() {
+            return Err(AppendError::VersionTaken);
         }
         let items = commits.iter().map(within_item).collect::<Result<Vec<_>, _>>()?;
         let bytes = items.iter().map(item::bytes).sum();

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use decider::{RecordedEvent, RecordedState};
 
-use crate::{AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId};
+use crate::{AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId, append_all_once};
 
 /// Writes one `#[tokio::test]` for each test of the contract. The argument makes an empty store.
 #[macro_export]
@@ -26,6 +26,7 @@ macro_rules! contract_tests {
             a_commit_and_its_request_are_stored_both_or_none
             commits_of_several_streams_are_stored_all_or_none
             of_concurrent_transactions_over_the_same_streams_exactly_one_wins
+            the_same_transaction_twice_is_one
             a_request_is_answered_once_until_it_expires
         );
     };
@@ -280,6 +281,26 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(s
             assert_eq!(stored.command, winners[0]);
         }
     }
+}
+
+/// Rule 4 over several streams: who sends it again, because the reply was lost, is told that it is done; who takes the
+/// same versions with something else is not. What can be no transaction is none.
+pub async fn the_same_transaction_twice_is_one(store: &impl EventStore) {
+    let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
+    for _ in 0..2 {
+        append_all_once(store, &both, None).await.unwrap();
+    }
+    let another = both.clone().map(|commit| Commit { command: "another".into(), ..commit });
+    let half = [both[0].clone(), commit(&stream("once-c"), 1)];
+    let twice = [commit(&stream("once-d"), 1), commit(&stream("once-d"), 1)];
+    for commits in [&another, &half, &twice] {
+        let refused = append_all_once(store, commits, None).await;
+        assert!(matches!(refused, Err(AppendError::VersionTaken)), "{refused:?}");
+    }
+    for id in ["once-c", "once-d"] {
+        assert_eq!(read_all(store, &stream(id), ALL).await, []);
+    }
+    append_all_once(store, &[], None).await.unwrap();
 }
 
 /// A key is taken while it is remembered, and free again after it expired, even where it was not yet deleted.

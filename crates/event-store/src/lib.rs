@@ -19,5 +19,5 @@ pub use execute::{CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondit
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
 pub use states::states;
-pub use store::{AppendError, Consistency, EventStore, Page, Range, Request, StoreError};
+pub use store::{AppendError, Consistency, EventStore, Page, Range, Request, StoreError, append_all_once};
 pub use stream::{InvalidStreamId, StreamId};

@@ -1,7 +1,7 @@
 //! A store in memory: the reference implementation of the port, for tests.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -65,7 +65,8 @@ impl EventStore for MemoryStore {
             tables.check(request)?;
         }
         let key = |commit: &Commit| (commit.stream.clone(), commit.version);
-        if commits.iter().any(|commit| tables.commits.contains_key(&key(commit))) {
+        let keys: BTreeSet<_> = commits.iter().map(key).collect();
+        if keys.len() < commits.len() || keys.iter().any(|key| tables.commits.contains_key(key)) {
             return Err(AppendError::VersionTaken);
         }
         if let Some(request) = request {

@@ -72,7 +72,8 @@ pub trait EventStore: Send + Sync {
     /// Stores commits of several streams, and with them the request if there is one: all or none. For what must never
     /// be seen half done; everything else is cheaper and freer as one commit after the other (docs/data.md).
     ///
-    /// Refuses all of them if one version is taken. No version may be there twice.
+    /// Refuses all of them if one version is taken, be it by another one of them. A reply that was lost is not looked
+    /// into: callers use [`append_all_once`].
     fn append_all(
         &self,
         commits: &[Commit],
@@ -88,6 +89,34 @@ pub trait EventStore: Send + Sync {
 
     /// The size of the commit as this store keeps it, in bytes: what the snapshot policy measures.
     fn stored_bytes(&self, commit: &Commit) -> usize;
+}
+
+/// Appends commits of several streams, all or none, and recognises its own: a version that is taken by the very commit
+/// that was to take it means that only the reply of an earlier try was lost (rule 4).
+///
+/// # Errors
+/// See [`EventStore::append_all`].
+pub async fn append_all_once(
+    store: &impl EventStore,
+    commits: &[Commit],
+    request: Option<&Request>,
+) -> Result<(), AppendError> {
+    let error = match store.append_all(commits, request).await {
+        Err(
+            error @ (AppendError::VersionTaken
+            | AppendError::RequestTaken
+            | AppendError::Busy
+            | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
+        ) => error,
+        other => return other,
+    };
+    for commit in commits {
+        match store.get(&commit.stream, commit.version).await {
+            Ok(Some(stored)) if stored.command == commit.command && stored.events == commit.events => {}
+            Ok(_) | Err(_) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// A page of commits, newest first.

@@ -6,6 +6,7 @@ use aws_lambda_events::eventbridge::EventBridgeEvent;
 use decider::Aggregate;
 use event_store::StreamId;
 use futures::{FutureExt, future::LocalBoxFuture};
+use jiff::Timestamp;
 use read_models::StateTable;
 use read_models_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
@@ -20,7 +21,7 @@ use crate::{
 /// The row that shows a state at a version, or none where the read model forgets the aggregate.
 pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 
-/// For how long after its event a row that was forgotten keeps older events out, in seconds: 30 days. An event may be
+/// For how long a row that was forgotten keeps older events out, in seconds: 30 days. An event may be
 /// retried by EventBridge for a day, by Lambda for six hours, and wait in dead-letter queues for 14 days.
 const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 
@@ -121,7 +122,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let written = match (self.row)(stream.id(), version, state) {
             Some(row) => self.table.put_newer(&row, version).await?,
             None => {
-                let expires = entry.last_event.at.as_second().saturating_add(TOMBSTONE_SECONDS);
+                // From now on, also where the event itself waited for weeks: others may have waited with it.
+                let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
                 self.table.forget(&self.keys, stream.id(), version, expires).await?
             }
         };

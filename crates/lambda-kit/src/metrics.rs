@@ -27,6 +27,9 @@ const PARKED_RECORDS: &str = "ParkedRecords";
 /// Transfers whose money cannot go on by itself.
 const STUCK_TRANSFERS: &str = "StuckTransfers";
 
+/// Mails that were refused, or of which nobody knows.
+const UNSENT_MAILS: &str = "UnsentMails";
+
 /// Installs the recorder. `METRICS_NAMESPACE` names the metrics' place in CloudWatch.
 pub(crate) fn init() -> Result<&'static Collector, Error> {
     let collector = builder()?.init()?;
@@ -38,6 +41,7 @@ pub(crate) fn init() -> Result<&'static Collector, Error> {
     describe_histogram!(POSITION_LAG, Unit::Count, "commits missing when one came");
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
+    describe_counter!(UNSENT_MAILS, Unit::Count, "mails that somebody has to look at");
     describe_counter!(STUCK_TRANSFERS, Unit::Count, "transfers that somebody has to look at");
     Ok(collector)
 }
@@ -98,6 +102,11 @@ pub fn parked() {
 /// A transfer cannot go on by itself.
 pub fn stuck() {
     counter!(STUCK_TRANSFERS).increment(1);
+}
+
+/// A mail was not sent, as far as is known.
+pub fn unsent_mail() {
+    counter!(UNSENT_MAILS).increment(1);
 }
 
 fn milliseconds_since(at: Timestamp) -> f64 {

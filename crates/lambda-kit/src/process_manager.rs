@@ -26,11 +26,11 @@ use crate::{
 /// Where a process manager keeps its position in each stream.
 pub const POSITIONS: LogTable = LogTable { partition: "stream", sort: "entry" };
 
-/// For how long it is remembered that a command was sent on behalf of an event, in seconds: 90 days. A message lives for 14
-/// days in its queue and 14 more in the dead-letter queue.
-const REMEMBERED_SECONDS: i64 = 90 * 86_400;
+/// For how long it is remembered that a command was sent on behalf of an event, in seconds: ten years. A message lives for
+/// weeks, but a commit can be replayed at any time, and then must not move money again.
+const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 
-/// How long a command may take: less than the function's timeout.
+/// How long one command may take: less than the function's timeout, in whose time there may be two.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// What is done about commits.

@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use aws_config::SdkConfig;
@@ -173,7 +174,8 @@ impl Intercept for Crash {
 #[derive(Debug, Clone, Default)]
 pub struct Ses {
     mailbox: Arc<Mailbox>,
-    refusals: Arc<AtomicUsize>,
+    refusals: Arc<Mutex<Vec<(u16, &'static str)>>>,
+    pause: Arc<Mutex<Duration>>,
 }
 
 impl Ses {
@@ -183,15 +185,13 @@ impl Ses {
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         let ses = self.clone();
         let send = async move |Json(mail): Json<SendEmail>| {
-            if ses
-                .refusals
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
-                .is_ok()
-            {
-                let mut refused = Response::new(Body::from(r#"{"message":"slow down"}"#));
-                *refused.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-                let kind = HeaderValue::from_static("TooManyRequestsException");
-                refused.headers_mut().insert("x-amzn-errortype", kind);
+            let pause = *ses.pause.lock().unwrap_or_else(PoisonError::into_inner);
+            tokio::time::sleep(pause).await;
+            let refusal = ses.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if let Some((status, code)) = refusal {
+                let mut refused = Response::new(Body::from(r#"{"message":"no"}"#));
+                *refused.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+                refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(code));
                 return refused;
             }
             ses.mailbox.send(mail)
@@ -201,9 +201,14 @@ impl Ses {
         url
     }
 
-    /// Refuses so many mails from now on.
-    pub fn refuse(&self, mails: usize) {
-        self.refusals.store(mails, Ordering::SeqCst);
+    /// Refuses so many mails from now on, with this status and code.
+    pub fn refuse(&self, mails: usize, status: u16, code: &'static str) {
+        *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = vec![(status, code); mails];
+    }
+
+    /// Thinks for so long about every mail.
+    pub fn pause(&self, pause: Duration) {
+        *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = pause;
     }
 
     /// The mails that it took.

@@ -594,7 +594,7 @@ async fn money_is_transferred_or_comes_back() {
     ends(&transfer(1, "USD").await, "refused", Some("other-currency")).await;
     other.post(&format!("/accounts/{to}/debits"), json!({ "amount": 30 })).await;
     other.post(&format!("/accounts/{to}/close"), json!({})).await;
-    ends(&transfer(70, "EUR").await, "refunded", Some("account-closed")).await;
+    ends(&transfer(70, "EUR").await, "refunded", Some("not-accepted")).await;
     assert_eq!(balance(&bank, &from, 5).await, 70);
     let to_itself = json!({ "fromAccountId": &from, "toAccountId": &from, "amount": 1, "currency": "EUR" });
     assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");

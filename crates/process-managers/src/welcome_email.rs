@@ -1,11 +1,15 @@
 //! Welcomes a new user with a mail: at most one, whatever comes twice.
 //!
 //! Before a mail is sent, the table says that it is about to be: who finds that, and not that it was sent, cannot know
-//! whether it was, because the provider (SES) knows no request ids of ours. It is not sent again then; the message goes
-//! to the dead-letter queue, and somebody looks. docs/mails.md says how far that goes.
+//! whether it was, because the provider (SES) knows no request ids of ours. It is not sent again then; an alarm tells
+//! somebody, and the user's stream goes on. docs/mails.md says how far that goes.
 
+use std::time::Duration;
+
+use aws_config::SdkConfig;
 use aws_sdk_sesv2::{
     Client,
+    config::{Builder, retry::RetryConfig, timeout::TimeoutConfig},
     error::SdkError,
     operation::send_email::SendEmailError,
     types::{Body, Content, Destination, EmailContent, Message},
@@ -15,10 +19,15 @@ use domain::user::{Event, User};
 use event_store::Commit;
 use lambda_kit::{
     fifo::ApplyError,
+    metrics,
     process_manager::{POSITIONS, Reaction},
 };
 use read_models_dynamodb::ReadTable;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// How long the provider has to answer. It is asked once: what was sent and not heard of cannot be sent again.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A mail, before it is sent and after.
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,6 +35,8 @@ struct Mail {
     stream: String,
     entry: String,
     status: Status,
+    /// Who is sending it: tells one's own claim, whose answer was lost, from another's.
+    claim: Uuid,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +46,10 @@ enum Status {
     Sending,
     /// The provider took it.
     Sent,
+    /// The provider will never take it.
+    Refused,
+    /// Nobody knows whether it was sent.
+    Unknown,
 }
 
 /// Sends the mails.
@@ -42,10 +57,18 @@ enum Status {
 pub struct WelcomeEmail {
     /// Which mails were sent: the process manager's own table.
     pub mails: ReadTable,
-    /// The provider. Its client must not try again by itself: a reply that was lost is a mail that was sent.
+    /// The provider.
     pub ses: Client,
     /// Where mails come from, a verified identity; without one, none is sent.
     pub sender: Option<String>,
+}
+
+/// A client that asks once, and waits for the answer: a reply that was lost is a mail that was sent.
+#[must_use]
+pub fn ses(sdk: &SdkConfig) -> Builder {
+    // Both: an attempt would else have the time that is enough for a database.
+    let timeout = TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
+    Builder::from(sdk).retry_config(RetryConfig::disabled()).timeout_config(timeout.build())
 }
 
 impl Reaction for WelcomeEmail {
@@ -53,8 +76,8 @@ impl Reaction for WelcomeEmail {
         for (index, recorded) in commit.events.iter().enumerate() {
             let event = decode::<User>(recorded).map_err(|source| ApplyError::decode(commit, source))?;
             match (event, &self.sender) {
-                (Event::UserRegistered { name, email, user_id: _ }, Some(sender)) => {
-                    self.once(commit, index, sender, &name, &email).await?;
+                (Event::UserRegistered { email, name: _, user_id: _ }, Some(sender)) => {
+                    self.once(commit, index, sender, &email).await?;
                 }
                 (Event::UserRegistered { .. }, None) => {
                     tracing::warn!(stream = %commit.stream, version = commit.version, "no MAIL_SENDER: no mail");
@@ -73,54 +96,60 @@ impl Reaction for WelcomeEmail {
 
 impl WelcomeEmail {
     /// Sends the mail for one event, unless it was sent, or may have been.
-    async fn once(
-        &self,
-        commit: &Commit,
-        index: usize,
-        sender: &str,
-        name: &str,
-        email: &str,
-    ) -> Result<(), ApplyError> {
+    async fn once(&self, commit: &Commit, index: usize, sender: &str, email: &str) -> Result<(), ApplyError> {
+        let (stream, claim) = (commit.stream.as_str(), Uuid::new_v4());
         let entry = format!("mail#{:020}#{index:04}", commit.version);
-        let mail = |status| Mail { stream: commit.stream.to_string(), entry: entry.clone(), status };
-        let key = [(POSITIONS.partition, commit.stream.as_str()), (POSITIONS.sort, entry.as_str())];
+        let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim };
         if !self.mails.put_new(&POSITIONS, &mail(Status::Sending)).await? {
-            return match self.mails.get::<Mail>(&key).await? {
-                Some(Mail { status: Status::Sent, .. }) => Ok(()),
-                _ => Err(ApplyError::Effect(format!(
-                    "whether the mail of version {} of {} was sent is not known: see docs/mails.md",
-                    commit.version, commit.stream
-                ))),
-            };
+            let found = self.mails.read::<Mail>(&POSITIONS, stream, &entry).await?;
+            match found.map(|found| (found.status, found.claim == claim)) {
+                // Our own claim, whose answer was lost: nobody else sends it.
+                Some((Status::Sending, true)) => {}
+                Some((Status::Sending, false)) => {
+                    self.mails.put_all(&[mail(Status::Unknown)]).await?;
+                    unsent(commit, "unknown", "the function ended");
+                    return Ok(());
+                }
+                Some((Status::Sent | Status::Refused | Status::Unknown, _)) => return Ok(()),
+                // Taken back meanwhile, by another instance.
+                None => return Err(ApplyError::Effect("another instance has the mail".into())),
+            }
         }
-        match self.send(sender, name, email).await {
+        let error = match self.send(sender, email).await {
             Ok(()) => {
                 self.mails.put_all(&[mail(Status::Sent)]).await?;
-                tracing::info!(stream = %commit.stream, version = commit.version, "a mail was sent");
+                tracing::info!(stream, version = commit.version, "a mail was sent");
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        // Rule 14: the provider's code, not its words, which may quote the address.
+        let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
+        match verdict(&error) {
+            Verdict::Later => {
+                self.mails.delete_all(&POSITIONS, &[(stream.to_owned(), entry)]).await?;
+                Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
+            }
+            Verdict::Never => {
+                self.mails.put_all(&[mail(Status::Refused)]).await?;
+                unsent(commit, "refused", code);
                 Ok(())
             }
-            // Rule 14: not the provider's words, which may quote the address.
-            Err(error) if was_refused(&error) => {
-                self.mails.delete_all(&POSITIONS, &[(commit.stream.to_string(), entry)]).await?;
-                let code =
-                    error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no reason");
-                Err(ApplyError::Effect(format!("the mail was refused: {code}")))
+            Verdict::Unknown => {
+                self.mails.put_all(&[mail(Status::Unknown)]).await?;
+                unsent(commit, "unknown", code);
+                Ok(())
             }
-            Err(_) => Err(ApplyError::Effect("whether the mail was sent is not known".into())),
         }
     }
 
-    async fn send(&self, sender: &str, name: &str, email: &str) -> Result<(), SdkError<SendEmailError>> {
-        let text = |data: String| Content::builder().data(data).charset("UTF-8").build();
+    /// The same words for everybody: what a user typed goes to an address that nobody has verified.
+    async fn send(&self, sender: &str, email: &str) -> Result<(), SdkError<SendEmailError>> {
+        let text = |data: &str| Content::builder().data(data).charset("UTF-8").build();
+        let body = "Hello,\n\nyou can rate links now, and follow others to see what they rate.\n";
         let message = Message::builder()
-            .subject(text(format!("Welcome, {name}"))?)
-            .body(
-                Body::builder()
-                    .text(text(format!(
-                        "Hello {name},\n\nyou can rate links now, and follow others to see what they rate.\n"
-                    ))?)
-                    .build(),
-            )
+            .subject(text("Welcome")?)
+            .body(Body::builder().text(text(body)?).build())
             .build();
         self.ses
             .send_email()
@@ -133,13 +162,34 @@ impl WelcomeEmail {
     }
 }
 
-/// Whether the provider said no. Everything else, a failure on its side among that, may have come after the mail was
-/// taken.
+/// An alarm is on this.
+fn unsent(commit: &Commit, outcome: &str, code: &str) {
+    tracing::error!(stream = %commit.stream, version = commit.version, outcome, code, "a mail was not sent, as far as is known");
+    metrics::unsent_mail();
+}
+
+/// What an error of the provider means.
+enum Verdict {
+    /// It asks to come back.
+    Later,
+    /// It will say the same next time.
+    Never,
+    /// The mail may have been taken all the same.
+    Unknown,
+}
+
 #[expect(clippy::wildcard_enum_match_arm, reason = "whatever the SDK may learn, it is no refusal")]
-fn was_refused(error: &SdkError<SendEmailError>) -> bool {
+fn verdict(error: &SdkError<SendEmailError>) -> Verdict {
     match error {
-        SdkError::ConstructionFailure(_) => true,
-        SdkError::ServiceError(refused) => refused.raw().status().is_client_error(),
-        _ => false,
+        SdkError::ConstructionFailure(_) => Verdict::Never,
+        SdkError::ServiceError(refused) => match refused.err() {
+            SendEmailError::TooManyRequestsException(_)
+            | SendEmailError::LimitExceededException(_)
+            | SendEmailError::SendingPausedException(_) => Verdict::Later,
+            _ if refused.raw().status().as_u16() == 429 => Verdict::Later,
+            _ if refused.raw().status().is_client_error() => Verdict::Never,
+            _ => Verdict::Unknown,
+        },
+        _ => Verdict::Unknown,
     }
 }

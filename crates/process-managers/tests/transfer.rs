@@ -262,6 +262,41 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     }
 }
 
+/// However long ago it was, and whatever was lost since: a replay of the whole transfer moves nothing.
+#[tokio::test]
+async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
+    for way in Way::ALL {
+        let bank = Bank::new().await;
+        way.prepare(&bank).await;
+        assert!(bank.deliver(&bank.manager()).await);
+        bank.credit("a", 1_000).await;
+        let before = (bank.balance("a").await, bank.balance("b").await, bank.transfer().await);
+        let client = Client::new(&testing::sdk_config(&bank.dynamodb));
+        for (table, keys) in
+            [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
+        {
+            let items = client.scan().table_name(testing::table(table)).send().await.unwrap().items.unwrap();
+            assert!(!items.is_empty(), "{table}");
+            for item in items {
+                let key = keys.iter().map(|key| ((*key).to_owned(), item[*key].clone())).collect();
+                client
+                    .delete_item()
+                    .table_name(testing::table(table))
+                    .set_key(Some(key))
+                    .send()
+                    .await
+                    .unwrap();
+            }
+        }
+        assert!(bank.deliver(&bank.manager()).await);
+        assert_eq!(
+            (bank.balance("a").await, bank.balance("b").await, bank.transfer().await),
+            before,
+            "{way:?}"
+        );
+    }
+}
+
 /// The same for somebody else's account: nothing moves.
 #[tokio::test]
 async fn nobody_sends_somebody_elses_money() {

@@ -38,8 +38,10 @@ impl TodoQueries {
                 Some(row) if row.created_by.as_deref() == Some(actor) => (version, Some(row)),
                 // A stranger learns nothing, not even by how long they wait.
                 Some(_) => (0, None),
-                // Deleted: who waits for that version need not wait any longer.
-                None => (version, None),
+                // Deleted: no version will ever be shown again, so nobody waits for one. That the id is taken, everybody
+                // can see who tries to create it.
+                None if version > 0 => (u64::MAX, None),
+                None => (0, None),
             })
         };
         let (version, row) = self.patience.read(request, yours).await?;

@@ -85,7 +85,7 @@ impl ReadTable {
         }
     }
 
-    /// The rows with these keys, in no particular order, as far as they are there. No key may be there twice.
+    /// The rows with these keys, read strongly, in no particular order, as far as they are there. No key may be there twice.
     ///
     /// # Errors
     /// When the table fails, or gives no more.
@@ -99,7 +99,11 @@ impl ReadTable {
             let mut wanted: Vec<Item> = rows.iter().map(|row| key(keys, row)).collect();
             let mut delays = delays();
             loop {
-                let wants = KeysAndAttributes::builder().set_keys(Some(wanted)).build().map_err(invalid)?;
+                let wants = KeysAndAttributes::builder()
+                    .set_keys(Some(wanted))
+                    .consistent_read(true)
+                    .build()
+                    .map_err(invalid)?;
                 let output = self
                     .client
                     .batch_get_item()

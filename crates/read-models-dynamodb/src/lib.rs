@@ -381,6 +381,19 @@ impl ReadTable {
         item.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).transpose()
     }
 
+    /// The row with these keys, read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        keys: &LogTable,
+        partition: &str,
+        sort: &str,
+    ) -> Result<Option<T>, TableError> {
+        self.item(&[(keys.partition, partition), (keys.sort, sort)], true).await?.map(from_item).transpose()
+    }
+
     /// The row of an aggregate and the version that it shows, also where the row was forgotten; 0 for none.
     ///
     /// # Errors
@@ -528,7 +541,12 @@ fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
 }
 
 fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
-    serde_dynamo::from_item(item).map_err(|error| TableError::Row(error.to_string()))
+    serde_dynamo::from_item(item).map_err(|error| {
+        // Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
+        let message = error.to_string();
+        let kept = message.split_once("invalid ").map_or(message.as_str(), |(before, _)| before);
+        TableError::Row(format!("{kept}a row has another shape"))
+    })
 }
 
 fn table_error<E: ProvideErrorMetadata + std::fmt::Debug>(error: &SdkError<E>) -> TableError {

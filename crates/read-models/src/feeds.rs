@@ -154,6 +154,16 @@ pub struct Work {
     pub then: Option<Then>,
 }
 
+impl Work {
+    /// Something more has to be done. Once for each commit: how far it is, is marked for one thing only.
+    fn then(&mut self, then: Then) -> Result<(), DecodeError> {
+        match self.then.replace(then) {
+            None => Ok(()),
+            Some(_) => Err(DecodeError::Unencodable("two things for one commit of the feeds".into())),
+        }
+    }
+}
+
 /// What is more than one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
@@ -199,35 +209,34 @@ pub fn work(commit: &Commit) -> Result<Work, DecodeError> {
 
 fn of_link(commit: &Commit) -> Result<Work, DecodeError> {
     let mut work = Work { changes: Changes::new(TABLE), then: None };
-    let changes = &mut work.changes;
     let link = commit.stream.id();
     for recorded in &commit.events {
         match decode::<Link>(recorded)? {
             link::Event::LinkCreated { .. } => {}
             link::Event::LinkRated { user_id, link_url, rating, previous } => {
-                changes.set(&ratings(&user_id), link, "userId", &*user_id);
-                changes.set(&ratings(&user_id), link, "linkUrl", link_url);
-                changes.set(&ratings(&user_id), link, "rating", rating);
+                work.changes.set(&ratings(&user_id), link, "userId", &*user_id);
+                work.changes.set(&ratings(&user_id), link, "linkUrl", link_url);
+                work.changes.set(&ratings(&user_id), link, "rating", rating);
                 if previous.is_none() {
                     // Microseconds in a fixed width: text order is the order in time. Rating again changes what is shown,
                     // not where.
                     let place = format!("{:020}#{link}", commit.at.as_microsecond());
-                    changes.put(&Recent {
+                    work.changes.put(&Recent {
                         owner: recent(&user_id),
                         entry: place.clone(),
                         link: link.to_owned(),
                     })?;
-                    work.then = Some(Then::Deliver { author: user_id, place, link: link.to_owned() });
+                    work.then(Then::Deliver { author: user_id, place, link: link.to_owned() })?;
                 }
             }
             link::Event::LinkTagged { user_id, tags, link_url: _ } => {
-                changes.set(&ratings(&user_id), link, "tags", tags);
+                work.changes.set(&ratings(&user_id), link, "tags", tags);
             }
             link::Event::LinkTitleUpdated { user_id, title, link_url: _ } => {
-                changes.set(&ratings(&user_id), link, "title", title);
+                work.changes.set(&ratings(&user_id), link, "title", title);
             }
             link::Event::LinkImageUpdated { user_id, image, link_url: _ } => {
-                changes.set(&ratings(&user_id), link, "image", image);
+                work.changes.set(&ratings(&user_id), link, "image", image);
             }
         }
     }
@@ -245,14 +254,12 @@ fn of_user(commit: &Commit) -> Result<Work, DecodeError> {
                 {
                     work.changes.put(&Follow { owner, entry: entry.clone(), following: number })?;
                 }
-                work.then =
-                    Some(Then::BringIn { follower: user_id, author: followed_user_id, following: number });
+                work.then(Then::BringIn { follower: user_id, author: followed_user_id, following: number })?;
             }
             user::Event::UserUnfollowed { user_id, unfollowed_user_id, following: number } => {
                 work.changes.delete(&followers(&unfollowed_user_id), &user_id);
                 work.changes.delete(&following(&user_id), &unfollowed_user_id);
-                work.then =
-                    Some(Then::Remove { follower: user_id, author: unfollowed_user_id, following: number });
+                work.then(Then::Remove { follower: user_id, author: unfollowed_user_id, following: number })?;
             }
         }
     }

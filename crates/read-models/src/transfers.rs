@@ -27,7 +27,7 @@ pub struct Row {
     /// The payer's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The code of the last refusal.
+    /// The code of the last refusal; `not-accepted` where it was the receiver's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The version that the row shows.
@@ -42,6 +42,16 @@ pub const TABLE: StateTable = StateTable { key: "transferId" };
 pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
     let State { status, from_account_id, to_account_id, amount, currency, reference, requested_by, reason } =
         state;
+    // What is wrong with somebody else's account is theirs to know, and in the log.
+    let reason = reason.map(|reason| match status {
+        Status::Returning | Status::Refunded => "not-accepted".to_owned(),
+        Status::Unrequested
+        | Status::Requested
+        | Status::Refused
+        | Status::Debited
+        | Status::Completed
+        | Status::Stuck => reason,
+    });
     Some(Row {
         transfer_id: transfer_id.to_owned(),
         requested_by,

@@ -215,14 +215,14 @@ mod tests {
             let mut template = template();
             template["Resources"].as_object_mut().unwrap().remove(alarm);
             let found = unwatched(&template);
-            // What the whole API answers belongs to no resource that could lack it.
-            if alarm == "ApiFailures" {
+            // What the whole API answers, and what an application counts by itself, belongs to no resource that could lack it.
+            if ["ApiFailures", "StuckTransfers", "UnsentMails"].contains(&alarm.as_str()) {
                 assert_eq!(found, []);
             } else {
                 assert_eq!(found.len(), 1, "{alarm}: {found:?}");
                 missed += 1;
             }
         }
-        assert!(missed >= 18, "{missed}");
+        assert!(missed >= 70, "{missed}");
     }
 }
