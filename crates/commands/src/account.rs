@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::fields::{Amount, Currency, Id, Text};
+use crate::fields::{Amount, Currency, Id, Text, nothing};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -34,10 +34,6 @@ impl Booking {
         (self.amount.0, self.reference.map(|reference| reference.0))
     }
 }
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 /// Reads a request.
 ///
@@ -65,10 +61,7 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Account>, Problem> {
             change(request, Command::Debit { amount, reference })
         }
         "POST /accounts/{id}/close" => {
-            // Nothing has to be said: an empty body is as good as an empty object.
-            if !request.body()?.is_empty() {
-                let Nothing {} = request.json()?;
-            }
+            nothing(request)?;
             change(request, Command::Close)
         }
         _ => Err(Problem::no_route()),

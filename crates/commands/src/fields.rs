@@ -1,8 +1,11 @@
 //! Fields of request bodies, each with its own rules and its own words for when they are broken.
 
-use domain::{account::MAX_MINOR_UNITS, link::normal_url};
+use domain::{
+    account::MAX_MINOR_UNITS,
+    link::{NOT_A_URL, normal_url},
+};
 use email_address::{EmailAddress, Options};
-use lambda_kit::http::{NOT_A_UUID, uuid};
+use lambda_kit::http::{HttpRequest, NOT_A_UUID, Problem, uuid};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
@@ -23,6 +26,18 @@ impl TryFrom<Value> for Amount {
             .map(Self)
             .ok_or_else(|| format!("an amount is a whole number of minor units from 1 to {MAX_MINOR_UNITS}"))
     }
+}
+
+/// Reads the body of a request that has nothing to say: none, or an empty object.
+pub(crate) fn nothing(request: &HttpRequest) -> Result<(), Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    if request.body()?.is_empty() {
+        return Ok(());
+    }
+    let Nothing {} = request.json()?;
+    Ok(())
 }
 
 /// Text of 1 to `MAX` characters without control characters.
@@ -92,7 +107,7 @@ impl TryFrom<Value> for Email {
     type Error = &'static str;
 
     fn try_from(value: Value) -> Result<Self, Self::Error> {
-        let options = Options::default().without_display_text().without_domain_literal();
+        let options = Options::default().without_display_text().without_domain_literal().with_required_tld();
         let valid = |text: &&str| text.is_ascii() && EmailAddress::parse_with_options(text, options).is_ok();
         let email = value.as_str().filter(valid).map(|text| Self(text.to_owned()));
         email.ok_or("an address for mails is like ada@example.com")
@@ -109,7 +124,7 @@ impl TryFrom<Value> for WebUrl {
 
     fn try_from(value: Value) -> Result<Self, Self::Error> {
         let url = value.as_str().and_then(normal_url).map(Self);
-        url.ok_or("expected a URL with http or https, of up to 2000 characters and without a password")
+        url.ok_or(NOT_A_URL)
     }
 }
 
@@ -177,6 +192,7 @@ mod tests {
             ("ada.l+news@mail.example.com", true),
             ("ada", false),
             ("ada@", false),
+            ("ada@localhost", false),
             ("Ada <ada@example.com>", false),
             ("ada@example.com, eve@example.com", false),
             ("ada@example.com\r\nBcc: eve@example.com", false),

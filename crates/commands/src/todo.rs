@@ -9,7 +9,7 @@ use lambda_kit::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::fields::{Id, LongText, Text};
+use crate::fields::{Id, LongText, Text, nothing};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,7 +17,7 @@ struct Create {
     id: Id,
     title: Text<200>,
     #[serde(default)]
-    message: LongText<4_000>,
+    message: Option<LongText<4_000>>,
 }
 
 #[derive(Deserialize)]
@@ -32,10 +32,22 @@ struct Update {
 }
 
 #[derive(Deserialize, PartialEq)]
-#[serde(rename_all = "camelCase")]
+#[serde(try_from = "Value")]
 enum Status {
     Open,
     Done,
+}
+
+impl TryFrom<Value> for Status {
+    type Error = &'static str;
+
+    fn try_from(value: Value) -> Result<Self, Self::Error> {
+        match value.as_str() {
+            Some("open") => Ok(Self::Open),
+            Some("done") => Ok(Self::Done),
+            Some(_) | None => Err("a status is open or done"),
+        }
+    }
 }
 
 /// Reads a request.
@@ -48,7 +60,7 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Todo>, Problem> {
             let Create { id: Id(id), title, message } = request.json()?;
             Ok(Routed {
                 stream: stream(CATEGORY, &id.to_string())?,
-                command: Command::Create { title: title.0, message: message.0 },
+                command: Command::Create { title: title.0, message: message.unwrap_or_default().0 },
                 location: Some(format!("/todo/{id}")),
                 if_match_required: false,
                 body: changed,
@@ -63,7 +75,10 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Todo>, Problem> {
             let done = status.map(|status| status == Status::Done);
             change(request, Command::Update { title, message, done })
         }
-        "DELETE /todo/{id}" => change(request, Command::Delete),
+        "DELETE /todo/{id}" => {
+            nothing(request)?;
+            change(request, Command::Delete)
+        }
         _ => Err(Problem::no_route()),
     }
 }

@@ -9,7 +9,7 @@ use lambda_kit::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::fields::{Email, Text};
+use crate::fields::{Email, Text, nothing};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,15 +37,20 @@ pub fn route(request: &HttpRequest) -> Result<Routed<User>, Problem> {
             let id = id_of(request.actor()?).ok_or_else(|| {
                 Problem::field("Authorization", "the subject of the token is too long to be a user's id")
             })?;
-            let location = Some(format!("/users/{id}"));
+            // There is nothing of a user to be read but this.
+            let location = Some(format!("/users/{id}/ratings"));
             routed(id, Action::Register { name: name.0, email: email.0 }, location)
         }
         "POST /users/{id}/email" => {
             let UpdateEmail { email } = request.json()?;
             routed(id()?, Action::UpdateEmail { email: email.0 }, None)
         }
-        "PUT /users/{id}/follows/{otherId}" => routed(id()?, Action::Follow { other: other(request)? }, None),
+        "PUT /users/{id}/follows/{otherId}" => {
+            nothing(request)?;
+            routed(id()?, Action::Follow { other: other(request)? }, None)
+        }
         "DELETE /users/{id}/follows/{otherId}" => {
+            nothing(request)?;
             routed(id()?, Action::Unfollow { other: other(request)? }, None)
         }
         _ => Err(Problem::no_route()),

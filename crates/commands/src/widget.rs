@@ -21,9 +21,9 @@ struct Create {
     widget_id: Option<Id>,
     name: Text<200>,
     #[serde(default)]
-    description: LongText<2_000>,
+    description: Option<LongText<2_000>>,
     #[serde(default)]
-    stock: Stock,
+    stock: Option<Stock>,
 }
 
 #[derive(Deserialize)]
@@ -55,7 +55,11 @@ pub fn route(request: &HttpRequest) -> Result<Routed<Widget>, Problem> {
             let id = widget_id.map_or_else(Uuid::now_v7, |Id(id)| id);
             Ok(Routed {
                 stream: stream(CATEGORY, &id.to_string())?,
-                command: Command::Create { name: name.0, description: description.0, stock: stock.0 },
+                command: Command::Create {
+                    name: name.0,
+                    description: description.unwrap_or_default().0,
+                    stock: stock.unwrap_or_default().0,
+                },
                 location: Some(format!("/widgets/{id}")),
                 if_match_required: false,
                 body: changed,

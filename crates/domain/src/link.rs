@@ -26,6 +26,10 @@ pub fn id(user_id: &str, link_url: &str) -> String {
 /// The longest URL, in bytes: less than the longest partition key.
 pub const MAX_URL: usize = 2_000;
 
+/// What is said to a URL that is none.
+pub const NOT_A_URL: &str =
+    "expected a URL with http or https, of up to 2000 bytes when it is encoded, and without a password";
+
 /// The one spelling of a URL (WHATWG URL Standard), if it is one of the web's, without a password in it.
 #[must_use]
 pub fn normal_url(text: &str) -> Option<String> {

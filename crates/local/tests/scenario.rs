@@ -1,8 +1,9 @@
-//! The bank as its users have it: over HTTP, and nothing else.
+//! The applications as their users have them: over HTTP, and nothing else.
 //!
 //! Without `BASE_URL`, it runs against the program that `cargo run -p local` runs. With it, against whatever is there:
 //! `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=… cargo test -p local --test scenario`, with access tokens of two
-//! users who may read and write, and one with the scope for reading only. It leaves accounts behind.
+//! users who may read and write, and one with the scope for reading only. It leaves accounts, todos,
+//! widgets and ratings behind, and registers both users, who are welcomed at an address of SES for tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -490,7 +491,8 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     let (me, other) = (bank.me(), bank.stranger());
     let bob = subject(&other).unwrap_or_else(|| "somebody-else".to_owned());
     for (api, id, name) in [(&*bank, &me, "Ada"), (&other, &bob, "Bob")] {
-        let registered = api.post("/users", json!({ "name": name, "email": "ada@example.com" })).await;
+        let registered =
+            api.post("/users", json!({ "name": name, "email": "success@simulator.amazonses.com" })).await;
         // Another run registered them before.
         assert!([StatusCode::CREATED, StatusCode::CONFLICT].contains(&registered.status), "{registered:?}");
         if registered.status == StatusCode::CREATED {

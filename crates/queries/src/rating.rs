@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use domain::{link::normal_url, user::id_of};
+use domain::{
+    link::{NOT_A_URL, normal_url},
+    user::id_of,
+};
 use event_store::StreamId;
 use http::StatusCode;
 use lambda_kit::{
@@ -54,8 +57,7 @@ impl RatingQueries {
 
     async fn of_link(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let url = request.query("url")?.ok_or_else(|| Problem::field("url", "say which link: ?url="))?;
-        let url =
-            normal_url(&url).ok_or_else(|| Problem::field("url", "the url is none with http or https"))?;
+        let url = normal_url(&url).ok_or_else(|| Problem::field("url", NOT_A_URL))?;
         let cursor = request.query("cursor")?;
         let query = PageQuery {
             starts_with: Some(RATINGS),

@@ -28,6 +28,18 @@ pub(crate) enum Kind {
     ProcessManager,
 }
 
+/// Words that no module can be named.
+const KEYWORDS: [&str; 41] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
+    "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
+    "struct", "trait", "try", "type",
+];
+
+/// Types of the modules that are laid down.
+const TYPES: [&str; 9] =
+    ["Aggregate", "Command", "Commit", "Context", "Event", "Reaction", "Refusal", "Rejection", "State"];
+
 /// The id in the sample events.
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
@@ -39,6 +51,9 @@ macro_rules! text {
 
 /// Lays it down in the repository that is the current folder.
 pub(crate) fn run(kind: Kind, name: &str, of: Option<&str>, log: bool) -> Result<()> {
+    if log && kind != Kind::Projector {
+        bail!("--log is for projectors");
+    }
     let words = Words::of(kind, name, of)?;
     let mut change = Change::default();
     match kind {
@@ -68,9 +83,19 @@ impl Words {
                 "a name is words of lower-case letters and digits, with dashes in between, such as open-orders"
             );
         }
+        if KEYWORDS.contains(&name) || TYPES.contains(&upper_camel(name).as_str()) {
+            bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
+        }
         let category = match kind {
+            Kind::Aggregate if of.is_some() => bail!("--of is for projectors and process managers"),
             // One word: what follows the first dash in the name of a stream is the id.
-            Kind::Aggregate => name.replace('-', ""),
+            Kind::Aggregate => {
+                let category = name.replace('-', "");
+                if Known::categories().contains(&category.as_str()) {
+                    bail!("there is an aggregate with the category {category} already");
+                }
+                category
+            }
             Kind::Projector | Kind::ProcessManager => of.context("say --of which aggregate")?.to_owned(),
         };
         StreamId::new(&category, "1")?;
@@ -130,15 +155,26 @@ struct Known {
 }
 
 impl Known {
+    fn categories() -> Vec<&'static str> {
+        struct Collect(Vec<&'static str>);
+        impl Visitor for Collect {
+            fn visit<A: Aggregate>(&mut self) {
+                self.0.push(A::CATEGORY);
+            }
+        }
+        let mut collect = Collect(Vec::new());
+        domain::visit(&mut collect);
+        collect.0
+    }
+
     fn of(category: &str) -> Result<Self> {
-        struct Find<'a>(&'a str, Vec<&'static str>, Option<Known>);
+        struct Find<'a>(&'a str, Option<Known>);
         impl Visitor for Find<'_> {
             fn visit<A: Aggregate>(&mut self) {
-                self.1.push(A::CATEGORY);
                 if A::CATEGORY == self.0 {
                     let path: Vec<_> = std::any::type_name::<A>().split("::").collect();
                     let [.., module, name] = path.as_slice() else { return };
-                    self.2 = Some(Known {
+                    self.1 = Some(Known {
                         name: (*name).to_owned(),
                         module: (*module).to_owned(),
                         events: A::EVENTS.iter().map(|event| event.name.to_owned()).collect(),
@@ -148,10 +184,10 @@ impl Known {
                 }
             }
         }
-        let mut find = Find(category, Vec::new(), None);
+        let mut find = Find(category, None);
         domain::visit(&mut find);
-        let known = find.1.join(", ");
-        find.2.with_context(|| format!("no aggregate has the category {category}; there are: {known}"))
+        let known = Self::categories().join(", ");
+        find.1.with_context(|| format!("no aggregate has the category {category}; there are: {known}"))
     }
 }
 
@@ -477,6 +513,14 @@ impl Change {
     fn make(self) -> Result<()> {
         if let Some(taken) = self.files.keys().find(|path| path.exists()) {
             bail!("{} is there already: choose another name", taken.display());
+        }
+        let template = fs::read_to_string("template.yaml").context("template.yaml")?;
+        let ids = self.sections.iter().flat_map(|section| section.lines()).filter(|line| {
+            line.strip_prefix("  ")
+                .is_some_and(|id| id.ends_with(':') && id.starts_with(|c: char| c.is_alphabetic()))
+        });
+        if let Some(taken) = ids.into_iter().find(|id| template.contains(&format!("\n{id}\n"))) {
+            bail!("template.yaml has {} already: choose another name", taken.trim_matches([' ', ':']));
         }
         let mut changed = BTreeMap::<PathBuf, String>::new();
         let mut edit = |path: &Path, place: &str, insert: &dyn Fn(&str, &str) -> String| -> Result<()> {

@@ -113,6 +113,13 @@ fn what_is_laid_down_builds_passes_and_runs() {
         &["aggregate", "Order"],
         &["projector", "x"],
         &["projector", "x", "--of", "nothing"],
+        // Names of others in the domain, in the template, in Rust and in what is laid down.
+        &["aggregate", "to-do"],
+        &["process-manager", "balances", "--of", "account"],
+        &["projector", "fanout", "--of", "account"],
+        &["aggregate", "type"],
+        &["aggregate", "state"],
+        &["process-manager", "x", "--of", "account", "--log"],
     ] {
         let xtask = [&["xtask", "new"], wrong].concat();
         let mut cargo = Command::new(env!("CARGO"));
