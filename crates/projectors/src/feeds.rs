@@ -4,7 +4,7 @@ use event_store::Commit;
 use lambda_kit::fifo::{ApplyError, Consumer};
 use read_models::{
     Changes,
-    feeds::{self, Entry, Follow, RECENT, Recent, TABLE, Then},
+    feeds::{self, Entry, FROM, Follow, RECENT, Recent, TABLE, Then},
     guard::{Verdict, judge},
 };
 use read_models_dynamodb::{PageQuery, ReadTable, TableError};
@@ -31,34 +31,57 @@ impl Consumer for FeedProjector {
         if verdict != Verdict::Apply {
             return Ok((verdict, position));
         }
-        let mark = async |changes: &Changes, progress: String| {
-            self.table.begin(&TABLE, stream, version, changes, Some(progress)).await
+        let mark = async |changes: &Changes, from: &str, cursor: &str| {
+            let progress = Some(format!("{from}\n{cursor}"));
+            self.table.begin(&TABLE, stream, version, changes, progress).await
         };
-        let mut cursor = match progress {
+        let (from, mut cursor) = match &progress {
             // Begun before, and interrupted there.
-            Some(cursor) => Some(cursor).filter(|cursor| !cursor.is_empty()),
-            None => match mark(&work.changes, String::new()).await? {
-                (Verdict::Apply, _) => None,
-                overtaken @ (Verdict::Skip | Verdict::Gap, _) => return Ok(overtaken),
-            },
+            Some(progress) => {
+                let (from, cursor) = progress.split_once('\n').unwrap_or_default();
+                (from.to_owned(), Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()))
+            }
+            None => {
+                let from = self.from(&then).await?;
+                match mark(&work.changes, &from, "").await? {
+                    (Verdict::Apply, _) => (from, None),
+                    overtaken @ (Verdict::Skip | Verdict::Gap, _) => return Ok(overtaken),
+                }
+            }
         };
         loop {
-            cursor = self.part(&then, cursor.as_deref()).await?;
-            let Some(cursor) = &cursor else { break };
+            let (next, last) = self.part(&then, &from, cursor.as_deref()).await?;
+            let Some(next) = next else {
+                return Ok(self.table.apply(&TABLE, stream, version, &last).await?);
+            };
             // Whoever comes after a crash, or after this function's time is up, goes on from here.
             if let overtaken @ (Verdict::Skip | Verdict::Gap, _) =
-                mark(&Changes::new(TABLE), cursor.clone()).await?
+                mark(&Changes::new(TABLE), &from, &next).await?
             {
                 return Ok(overtaken);
             }
+            cursor = Some(next);
         }
-        Ok(self.table.apply(&TABLE, stream, version, &Changes::new(TABLE)).await?)
     }
 }
 
 impl FeedProjector {
-    /// Does one page of it, which may be done again, and says where the next one begins.
-    async fn part(&self, then: &Then, cursor: Option<&str>) -> Result<Option<String>, TableError> {
+    /// Where what a following brought in begins: to end it must not cost what its author ever rated.
+    async fn from(&self, then: &Then) -> Result<String, TableError> {
+        let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
+        let follow = self.table.read::<Follow>(&TABLE, &feeds::following(follower), author).await?;
+        Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
+    }
+
+    /// Does one page of it, which may be done again. Says where the next one begins, or what is still to be written, with
+    /// the position, when there is none.
+    async fn part(
+        &self,
+        then: &Then,
+        from: &str,
+        cursor: Option<&str>,
+    ) -> Result<(Option<String>, Changes), TableError> {
+        let mut last = Changes::new(TABLE);
         match then {
             Then::Deliver { author, place, link } => {
                 let owner = feeds::followers(author);
@@ -66,7 +89,7 @@ impl FeedProjector {
                 let entry =
                     |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
                 self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
-                Ok(page.cursor)
+                Ok((page.cursor, last))
             }
             Then::BringIn { follower, author, following } => {
                 let owner = feeds::recent(author);
@@ -75,17 +98,24 @@ impl FeedProjector {
                 let entry =
                     |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
                 self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
-                Ok(None)
+                if let (Some(_), Some(oldest)) = (&page.cursor, page.rows.last()) {
+                    last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
+                }
+                Ok((None, last))
             }
             Then::Remove { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let page = self.table.page::<Recent>(&rows(&owner, PAGE, cursor)).await?;
+                let newest = PageQuery { newest_first: true, ..rows(&owner, PAGE, cursor) };
+                let page = self.table.page::<Recent>(&newest).await?;
+                let there = page.rows.iter().filter(|recent| recent.entry.as_str() >= from);
                 let key = |recent: &Recent| {
                     let entry = Entry::new(follower, *following, author, &recent.entry, &recent.link);
                     (entry.owner, entry.entry)
                 };
-                self.table.delete_all(&TABLE, &page.rows.iter().map(key).collect::<Vec<_>>()).await?;
-                Ok(page.cursor)
+                let keys: Vec<_> = there.map(key).collect();
+                self.table.delete_all(&TABLE, &keys).await?;
+                // Older ones were never brought in.
+                Ok((page.cursor.filter(|_| keys.len() == page.rows.len()), last))
             }
         }
     }

@@ -382,6 +382,29 @@ async fn following_brings_in_the_recent_ratings() {
     assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
 }
 
+/// To end a following costs what it brought in, not what its author ever rated.
+#[tokio::test]
+async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
+    let mut log = log(&[]);
+    for n in 0..3 * feeds::RECENT {
+        log.rate("bob", &format!("https://{n}.example/"), 3, false);
+    }
+    log.user("ada", Action::Follow { other: "bob".into() });
+    log.rate("bob", LINKS[0], 4, false);
+    log.user("ada", Action::Unfollow { other: "bob".into() });
+    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    for commit in &log.commits {
+        world.wire.take();
+        world.deliver(commit).await.unwrap();
+    }
+    // The position and the row of the following; then the 101 links, 25 in a call.
+    let calls = world.wire.operations();
+    let count = |name: &str| calls.iter().filter(|call| *call == name).count();
+    assert_eq!((count("GetItem"), count("Query"), count("BatchWriteItem")), (2, 1, 5), "{calls:?}");
+    let rows = world.rows(&feeds::TABLE).await;
+    assert!(!rows.keys().any(|key| key.0.starts_with("feed#")));
+}
+
 /// 10,000 followers: a bounded number of calls of bounded size, and after a crash no more of them than what was not yet
 /// marked as done.
 #[tokio::test]
@@ -395,6 +418,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
         owner: feeds::followers("bob"),
         entry: format!("follower-{n:05}"),
         following: 1,
+        from: None,
     };
     let followers: Vec<_> = (0..FOLLOWERS).map(follow).collect();
     world.fifo.consumer.table.put_all(&followers).await.unwrap();

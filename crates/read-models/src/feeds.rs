@@ -107,7 +107,13 @@ pub struct Follow {
     pub entry: String,
     /// The number of the following.
     pub following: u64,
+    /// The place of the oldest link that the following brought in, where it did not bring in all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
+
+/// Name of [`Follow::from`].
+pub const FROM: &str = "from";
 
 /// A link in a feed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -252,7 +258,12 @@ fn of_user(commit: &Commit) -> Result<Work, DecodeError> {
                 for (owner, entry) in
                     [(followers(&followed_user_id), &user_id), (following(&user_id), &followed_user_id)]
                 {
-                    work.changes.put(&Follow { owner, entry: entry.clone(), following: number })?;
+                    work.changes.put(&Follow {
+                        owner,
+                        entry: entry.clone(),
+                        following: number,
+                        from: None,
+                    })?;
                 }
                 work.then(Then::BringIn { follower: user_id, author: followed_user_id, following: number })?;
             }

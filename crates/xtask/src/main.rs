@@ -104,6 +104,13 @@ fn check(template: &Path) -> Result<()> {
     let docs = metadata.workspace_root.as_std_path().join("docs");
     let mut problems = impurities(&metadata);
     problems.extend(mismatches(&metadata)?);
+    let mut categories = BTreeSet::new();
+    problems.extend(
+        new::categories()
+            .into_iter()
+            .filter(|category| !categories.insert(*category))
+            .map(|category| format!("two aggregates have the category {category}, and would share streams")),
+    );
     let template = local::template::tree(template)?;
     problems.extend(permissions::read(&template).problems(&docs.join("permissions"))?);
     problems.extend(watched::problems(&template, &docs.join("runbook.md"))?);

@@ -91,7 +91,7 @@ impl Words {
             // One word: what follows the first dash in the name of a stream is the id.
             Kind::Aggregate => {
                 let category = name.replace('-', "");
-                if Known::categories().contains(&category.as_str()) {
+                if categories().contains(&category.as_str()) {
                     bail!("there is an aggregate with the category {category} already");
                 }
                 category
@@ -154,19 +154,20 @@ struct Known {
     state: Value,
 }
 
-impl Known {
-    fn categories() -> Vec<&'static str> {
-        struct Collect(Vec<&'static str>);
-        impl Visitor for Collect {
-            fn visit<A: Aggregate>(&mut self) {
-                self.0.push(A::CATEGORY);
-            }
+/// The categories of all aggregates.
+pub(crate) fn categories() -> Vec<&'static str> {
+    struct Collect(Vec<&'static str>);
+    impl Visitor for Collect {
+        fn visit<A: Aggregate>(&mut self) {
+            self.0.push(A::CATEGORY);
         }
-        let mut collect = Collect(Vec::new());
-        domain::visit(&mut collect);
-        collect.0
     }
+    let mut collect = Collect(Vec::new());
+    domain::visit(&mut collect);
+    collect.0
+}
 
+impl Known {
     fn of(category: &str) -> Result<Self> {
         struct Find<'a>(&'a str, Option<Known>);
         impl Visitor for Find<'_> {
@@ -186,7 +187,7 @@ impl Known {
         }
         let mut find = Find(category, None);
         domain::visit(&mut find);
-        let known = Self::categories().join(", ");
+        let known = categories().join(", ");
         find.1.with_context(|| format!("no aggregate has the category {category}; there are: {known}"))
     }
 }
