@@ -106,6 +106,49 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothi
     }
 }
 
+/// The same for the process manager: every transfer comes to its end, and the money is where that says.
+#[tokio::test]
+async fn a_process_manager_killed_in_the_middle_moves_all_the_money_once() {
+    let bank = Local::start(None).await;
+    let (from, to) = (bank.account(100_000).await, bank.account(0).await);
+    let cut_off = AtomicBool::new(false);
+    let requests = async {
+        let mut ids = Vec::new();
+        while !cut_off.load(Ordering::Relaxed) {
+            // Every third is refused by who is to receive it, and comes back.
+            let currency = if ids.len() % 3 == 2 { "USD" } else { "EUR" };
+            let to = if ids.len() % 3 == 1 { uuid::Uuid::new_v4().to_string() } else { to.clone() };
+            let body =
+                json!({ "fromAccountId": from, "toAccountId": to, "amount": 10, "currency": currency });
+            let requested = bank.post("/transfers", body).await;
+            assert_eq!(requested.status, StatusCode::CREATED, "{requested:?}");
+            ids.push(requested.body["transferId"].as_str().unwrap().to_owned());
+        }
+        ids
+    };
+    let kill = async {
+        while !bank.was_cut_off("transfer") {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            bank.kill_instances("transfer");
+        }
+        cut_off.store(true, Ordering::Relaxed);
+    };
+    let (ids, ()) = tokio::join!(requests, kill);
+    let mut arrived = 0;
+    for (place, id) in ids.iter().enumerate() {
+        let expected = ["completed", "refunded", "refused"][place % 3];
+        eventually(&format!("transfer {place} is {expected}"), async || {
+            let status = bank.get(&format!("/transfers/{id}")).await.body["status"].clone();
+            (status == expected).then_some(())
+        })
+        .await;
+        arrived += i64::from(expected == "completed") * 10;
+    }
+    let balance = async |id: &str| bank.state(id).await.1.total_balance;
+    assert_eq!((balance(&from).await, balance(&to).await), (100_000 - arrived, arrived));
+    bank.settled(&from).await;
+}
+
 #[tokio::test]
 async fn a_stack_that_was_killed_goes_on_with_its_data() {
     let data = tempfile::tempdir().unwrap();
