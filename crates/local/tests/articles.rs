@@ -336,8 +336,11 @@ mod event_log_and_bus {
         let mail = eventually("a mail", async || mails().await.get(0).cloned()).await;
         assert_eq!(mail["subject"], "Welcome");
         local.post("/users/developer/email", json!({ "email": "new.email@example.com" })).await;
-        // The other consumers of the same stream have seen both commits: this one has too, or is about to.
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+        eventually("the process manager has seen both", async || {
+            let position = local.position("WelcomeEmailPositionsTable", "user-developer").await;
+            (position == Some(2)).then_some(())
+        })
+        .await;
         assert_eq!(mails().await.as_array().map(Vec::len), Some(1));
     }
 

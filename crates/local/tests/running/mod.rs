@@ -187,6 +187,16 @@ impl Local {
         serde_json::from_str(received.messages?.first()?.body()?).ok()
     }
 
+    /// How far a process manager got in a stream.
+    pub(crate) async fn position(&self, table: &str, stream: &str) -> Option<u64> {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let get = client.get_item().table_name(testing::table(table)).consistent_read(true);
+        let get = get
+            .key("stream", AttributeValue::S(stream.into()))
+            .key("entry", AttributeValue::S("#position".into()));
+        get.send().await.unwrap().item?["position"].as_n().ok()?.parse().ok()
+    }
+
     /// The commits of a stream as the fanout gets them from the table's stream.
     pub(crate) async fn stream_records(&self, stream: &str) -> Vec<Value> {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
