@@ -301,6 +301,10 @@ pub async fn the_same_transaction_twice_is_one(store: &impl EventStore) {
         assert_eq!(read_all(store, &stream(id), ALL).await, []);
     }
     append_all_once(store, &[], None).await.unwrap();
+    // A request alone is not recognised by commits that are not there.
+    append_all_once(store, &[], Some(&request("k-alone", "first", 0))).await.unwrap();
+    let refused = append_all_once(store, &[], Some(&request("k-alone", "second", 0))).await;
+    assert!(matches!(refused, Err(AppendError::RequestTaken)), "{refused:?}");
 }
 
 /// A key is taken while it is remembered, and free again after it expired, even where it was not yet deleted.

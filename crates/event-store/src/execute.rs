@@ -315,6 +315,7 @@ async fn append<A: Aggregate>(
         Err(AppendError::VersionTaken) => Ok(Appended::VersionTaken(Box::new(attempt))),
         Err(AppendError::RequestTaken) => Ok(Appended::RequestTaken),
         Err(AppendError::Busy) => Ok(Appended::Busy),
+        // One commit is never too many.
         Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
             Err(ExecuteError::TooLarge { bytes, limit })
         }

@@ -110,6 +110,10 @@ pub async fn append_all_once(
         ) => error,
         other => return other,
     };
+    if commits.is_empty() {
+        // There is nothing to recognise it by.
+        return Err(error);
+    }
     for commit in commits {
         match store.get(&commit.stream, commit.version).await {
             Ok(Some(stored)) if stored.command == commit.command && stored.events == commit.events => {}

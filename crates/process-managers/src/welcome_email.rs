@@ -125,17 +125,17 @@ impl WelcomeEmail {
         };
         // Rule 14: the provider's code, not its words, which may quote the address.
         let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
-        match verdict(&error) {
-            Verdict::Later => {
+        match meaning(&error) {
+            Meaning::Later => {
                 self.mails.delete_all(&POSITIONS, &[(stream.to_owned(), entry)]).await?;
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
-            Verdict::Never => {
+            Meaning::Never => {
                 self.mails.put_all(&[mail(Status::Refused)]).await?;
                 unsent(commit, "refused", code);
                 Ok(())
             }
-            Verdict::Unknown => {
+            Meaning::Unknown => {
                 self.mails.put_all(&[mail(Status::Unknown)]).await?;
                 unsent(commit, "unknown", code);
                 Ok(())
@@ -169,7 +169,7 @@ fn unsent(commit: &Commit, outcome: &str, code: &str) {
 }
 
 /// What an error of the provider means.
-enum Verdict {
+enum Meaning {
     /// It asks to come back.
     Later,
     /// It will say the same next time.
@@ -179,17 +179,17 @@ enum Verdict {
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "whatever the SDK may learn, it is no refusal")]
-fn verdict(error: &SdkError<SendEmailError>) -> Verdict {
+fn meaning(error: &SdkError<SendEmailError>) -> Meaning {
     match error {
-        SdkError::ConstructionFailure(_) => Verdict::Never,
+        SdkError::ConstructionFailure(_) => Meaning::Never,
         SdkError::ServiceError(refused) => match refused.err() {
             SendEmailError::TooManyRequestsException(_)
             | SendEmailError::LimitExceededException(_)
-            | SendEmailError::SendingPausedException(_) => Verdict::Later,
-            _ if refused.raw().status().as_u16() == 429 => Verdict::Later,
-            _ if refused.raw().status().is_client_error() => Verdict::Never,
-            _ => Verdict::Unknown,
+            | SendEmailError::SendingPausedException(_) => Meaning::Later,
+            _ if refused.raw().status().as_u16() == 429 => Meaning::Later,
+            _ if refused.raw().status().is_client_error() => Meaning::Never,
+            _ => Meaning::Unknown,
         },
-        _ => Verdict::Unknown,
+        _ => Meaning::Unknown,
     }
 }

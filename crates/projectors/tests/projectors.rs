@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use aws_sdk_dynamodb::{Client, config::Builder};
-use domain::account::Account;
+use domain::{account::Account, todo::Todo};
 use event_store::{Commit, EventStore, StreamId};
 use event_store_dynamodb::DynamoDbStore;
 use lambda_kit::{
@@ -21,7 +21,7 @@ use lambda_kit::{
 };
 use local::testing::{self, Wire};
 use proptest::prelude::*;
-use read_models::{balances, transactions};
+use read_models::{balances, todos, transactions};
 use read_models_dynamodb::{PageQuery, ReadTable};
 use serde_json::{Value, json};
 
@@ -211,6 +211,30 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     let mut newer = event.detail;
     newer["aggregateSchema"] = json!(99);
     assert!(projector.project(newer).await.unwrap_err().to_string().contains("schema 99"));
+}
+
+/// Rule 8: a todo that was deleted is not brought back by what comes late or twice.
+#[tokio::test]
+async fn a_deleted_todo_stays_forgotten() {
+    let dynamodb = testing::dynamodb(&["TodosTable"]).await;
+    let table = ReadTable::new(Client::new(&testing::sdk_config(&dynamodb)), testing::table("TodosTable"));
+    let projector = StateProjector::<Todo, _> {
+        table: table.clone(),
+        keys: todos::TABLE,
+        row: todos::row,
+        aggregate: PhantomData,
+    };
+    let updated: EventBridgeEvent = serde_json::from_value(sample("todos-projector/updated")).unwrap();
+    let mut deleted = updated.detail.clone();
+    deleted["aggregate"]["lastKnownVersion"] = json!(3);
+    deleted["aggregate"]["status"] = json!("deleted");
+    let shown = async || table.shown::<todos::Row>(&todos::TABLE, ID).await.unwrap();
+    projector.project(updated.detail.clone()).await.unwrap();
+    assert_eq!(shown().await.0, 2);
+    for detail in [&deleted, &updated.detail, &deleted, &updated.detail] {
+        projector.project(detail.clone()).await.unwrap();
+        assert_eq!(shown().await, (3, None));
+    }
 }
 
 proptest! {
