@@ -6,7 +6,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use decider::{
     Aggregate, Context, DecodeError, RecordedEvent, Rejection, RejectionKind, encode, encode_state,
 };
-use futures_timer::Delay;
+use tokio::time::sleep;
 
 use crate::{
     AppendError, Cache, Commit, Consistency, EventStore, LoadError, Loaded, Meta, Range, Request, StoreError,
@@ -233,7 +233,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         match delays.next() {
             Some(delay) => {
                 metrics::counter!(RETRIES).increment(1);
-                Delay::new(delay).await;
+                sleep(delay).await;
             }
             None => return Err(ExecuteError::Contended),
         }

@@ -70,18 +70,26 @@ fn init_logs() {
 /// The configuration of every client: bounded in time and tries (rule 11), well within a function's own timeout.
 pub async fn sdk_config() -> SdkConfig {
     aws_config::defaults(BehaviorVersion::latest())
-        .retry_config(
-            RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500)),
-        )
-        .timeout_config(
-            TimeoutConfig::builder()
-                .connect_timeout(Duration::from_secs(1))
-                .operation_attempt_timeout(Duration::from_millis(1_200))
-                .operation_timeout(Duration::from_secs(4))
-                .build(),
-        )
+        .retry_config(retries())
+        .timeout_config(timeouts())
         .load()
         .await
+}
+
+/// How often a client sends a request.
+#[must_use]
+pub fn retries() -> RetryConfig {
+    RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500))
+}
+
+/// How long a client waits.
+#[must_use]
+pub fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(Duration::from_secs(1))
+        .operation_attempt_timeout(Duration::from_millis(1_200))
+        .operation_timeout(Duration::from_secs(4))
+        .build()
 }
 
 /// A DynamoDB client.

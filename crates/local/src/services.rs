@@ -49,24 +49,7 @@ impl DynamoDb {
     /// # Errors
     /// When its definition is wrong.
     pub fn create_table(&self, table: &Table) -> Result<()> {
-        let exists =
-            self.database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
-        if exists.table_names.contains(&table.name) {
-            return Ok(());
-        }
-        let create = serde_json::from_value(table.create.clone())
-            .with_context(|| format!("the definition of table {}", table.name))?;
-        self.database
-            .create_table(create)
-            .map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
-        if let Some(attribute) = &table.time_to_live {
-            let update = serde_json::from_value(serde_json::json!({
-                "TableName": table.name,
-                "TimeToLiveSpecification": { "AttributeName": attribute, "Enabled": true },
-            }))?;
-            self.database.update_time_to_live(update).map_err(|error| anyhow!("{}: {error}", table.name))?;
-        }
-        Ok(())
+        create_table(&self.database, table)
     }
 
     /// How clients find it.
@@ -74,6 +57,25 @@ impl DynamoDb {
     pub fn sdk_config(&self) -> SdkConfig {
         sdk_config(&self.url)
     }
+}
+
+/// Creates a table in a database, unless it is there since an earlier run.
+pub(crate) fn create_table(database: &Database, table: &Table) -> Result<()> {
+    let exists = database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
+    if exists.table_names.contains(&table.name) {
+        return Ok(());
+    }
+    let create = serde_json::from_value(table.create.clone())
+        .with_context(|| format!("the definition of table {}", table.name))?;
+    database.create_table(create).map_err(|error| anyhow!("cannot create {}: {error}", table.name))?;
+    if let Some(attribute) = &table.time_to_live {
+        let update = serde_json::from_value(serde_json::json!({
+            "TableName": table.name,
+            "TimeToLiveSpecification": { "AttributeName": attribute, "Enabled": true },
+        }))?;
+        database.update_time_to_live(update).map_err(|error| anyhow!("{}: {error}", table.name))?;
+    }
+    Ok(())
 }
 
 /// SQS on a port, bound before it serves, because the template's queue URLs name the port.

@@ -24,11 +24,12 @@ use axum::{
     http::{HeaderValue, Response, StatusCode},
     routing::post,
 };
+use dynoxide::Database;
 use serde_json::Value;
 
 use crate::{
     mailbox::{Mailbox, SendEmail},
-    services::DynamoDb,
+    services::{self, DynamoDb},
     template,
 };
 
@@ -37,6 +38,19 @@ use crate::{
 /// The tables have no streams: nobody reads them here, and the emulator's bookkeeping for them grows with every write.
 pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
     let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
+    create_tables(&dynamodb.database, tables);
+    dynamodb
+}
+
+/// The same without a port, for tests that bring their own wire.
+#[must_use]
+pub fn database(tables: &[&str]) -> Database {
+    let database = Database::memory().expect("DynamoDB starts");
+    create_tables(&database, tables);
+    database
+}
+
+fn create_tables(database: &Database, tables: &[&str]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
     let template =
         template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read");
@@ -51,9 +65,8 @@ pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
             .clone();
         table.as_object_mut().expect("it is an object").remove("StreamSpecification");
         let table = template::Table { name, stream_arn: None, create: table, time_to_live: None };
-        dynamodb.create_table(&table).expect("the table is created");
+        services::create_table(database, &table).expect("the table is created");
     }
-    dynamodb
 }
 
 /// The name of the table with this logical id.

@@ -1,0 +1,76 @@
+//! Tries to lose an event, and to apply one twice. Everything here runs the real code: the store's adapter and the SDK
+//! over a wire that misbehaves, the real handlers, the real guards. docs/guarantees.md says what it is good for.
+
+pub mod histories;
+pub mod planted;
+pub mod services;
+pub mod wire;
+pub mod world;
+
+use std::fmt;
+
+/// Something that is tried.
+#[derive(Debug)]
+pub struct Proof {
+    /// Its number in docs/guarantees.md.
+    pub number: u8,
+    /// What is tried, in a few words.
+    pub name: &'static str,
+    /// Tries it.
+    pub run: fn(&Effort) -> Result<Tried, Finding>,
+}
+
+/// Everything that is tried.
+pub const PROOFS: [Proof; 2] = [
+    Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
+    Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
+];
+
+/// How hard to try.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Where randomness comes from: run number n has this seed plus n.
+    pub seed: u64,
+    /// Minutes rather than seconds.
+    pub long: bool,
+    /// So often, whatever the proof finds enough.
+    pub runs: Option<u64>,
+}
+
+impl Effort {
+    fn runs(&self, short: u64, long: u64) -> u64 {
+        self.runs.unwrap_or(if self.long { long } else { short })
+    }
+}
+
+/// What was tried, and nothing found.
+#[derive(Debug, Clone)]
+pub struct Tried {
+    /// How often.
+    pub count: u64,
+    /// Of what.
+    pub unit: &'static str,
+    /// What else was counted.
+    pub beside: String,
+}
+
+impl Tried {
+    fn new(count: u64, unit: &'static str, beside: impl Into<String>) -> Self {
+        Self { count, unit, beside: beside.into() }
+    }
+}
+
+/// Something that must not be.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// Repeats it.
+    pub seed: u64,
+    /// What happened.
+    pub story: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}", self.seed, self.story)
+    }
+}

@@ -1,0 +1,267 @@
+//! The services at the other end of the wire.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use dynoxide::{Database, DynoxideError};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// For how long a FIFO queue knows the id of a message, in seconds.
+pub const DEDUPLICATION: Duration = Duration::from_secs(300);
+
+/// The answer to a request.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// JSON.
+    pub body: String,
+}
+
+/// A message that a queue took.
+#[derive(Debug, Clone)]
+pub struct Queued {
+    /// Its group: nothing overtakes in it.
+    pub group: String,
+    /// What it says.
+    pub body: String,
+}
+
+/// Decides which entries of a batch call are refused, shown one after the other.
+pub type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
+
+/// DynamoDB, a bus and queues.
+#[derive(Default)]
+struct Messages {
+    entries: Vec<Value>,
+    queues: BTreeMap<String, Vec<Queued>>,
+    known: HashMap<(String, String), Instant>,
+    refuse: Option<Refuse>,
+    batches: usize,
+}
+
+/// DynamoDB, a bus and queues.
+#[expect(missing_debug_implementations, reason = "the database has none")]
+pub struct Services {
+    database: Database,
+    messages: Mutex<Messages>,
+}
+
+impl Services {
+    pub(crate) fn new(database: Database) -> Self {
+        Self { database, messages: Mutex::default() }
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    fn messages(&self) -> MutexGuard<'_, Messages> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses entries of `PutEvents` and `SendMessageBatch` from now on.
+    pub fn refuse(&self, refuse: Option<Refuse>) {
+        self.messages().refuse = refuse;
+    }
+
+    /// The details of the entries on the bus since the last time.
+    #[must_use]
+    pub fn take_entries(&self) -> Vec<Value> {
+        std::mem::take(&mut self.messages().entries)
+    }
+
+    /// The messages that a queue took since the last time, in its order.
+    #[must_use]
+    pub fn take_messages(&self, url: &str) -> Vec<Queued> {
+        self.messages().queues.remove(url).unwrap_or_default()
+    }
+
+    /// Answers a request.
+    pub(crate) fn call(&self, operation: &str, body: &Value) -> Answer {
+        match operation {
+            "PutEvents" => self.put_events(body),
+            "SendMessageBatch" => self.send_message_batch(body),
+            "SendMessage" => {
+                self.queue(body["QueueUrl"].as_str().unwrap_or_default(), body);
+                ok(&json!({ "MessageId": "m" }))
+            }
+            operation => dynamodb(&self.database, operation, body),
+        }
+    }
+
+    /// Answers a read as a replica would that lags behind by some commits. A read that demands the newest gets them.
+    pub(crate) fn stale(&self, operation: &str, body: &mut Value, lag: u64) -> Answer {
+        let values = &body["ExpressionAttributeValues"];
+        let number = |name: &str| values[name]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
+        if body["ConsistentRead"] != true
+            && let (Some(lowest), Some(highest)) = (number(":lowest"), number(":highest"))
+        {
+            let mut newest = body.clone();
+            newest["Limit"] = 1.into();
+            let newest: Value =
+                serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
+            let newest = newest["Items"][0]["version"]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
+            let seen = newest.unwrap_or(0).saturating_sub(lag).min(highest);
+            if seen < lowest {
+                return ok(&json!({ "Items": [], "Count": 0, "ScannedCount": 0 }));
+            }
+            body["ExpressionAttributeValues"][":highest"]["N"] = seen.to_string().into();
+        }
+        self.call(operation, body)
+    }
+
+    fn put_events(&self, body: &Value) -> Answer {
+        let mut messages = self.messages();
+        messages.batches += 1;
+        let mut results = Vec::new();
+        for (place, entry) in body["Entries"].as_array().into_iter().flatten().enumerate() {
+            if messages.refuse.as_mut().is_some_and(|refuse| refuse(entry)) {
+                results.push(json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "try again" }));
+                continue;
+            }
+            let detail = entry["Detail"].as_str().and_then(|detail| serde_json::from_str(detail).ok());
+            messages.entries.push(detail.unwrap_or_default());
+            results.push(json!({ "EventId": place.to_string() }));
+        }
+        let failed = results.iter().filter(|result| result["ErrorCode"].is_string()).count();
+        ok(&json!({ "FailedEntryCount": failed, "Entries": results }))
+    }
+
+    fn send_message_batch(&self, body: &Value) -> Answer {
+        let url = body["QueueUrl"].as_str().unwrap_or_default();
+        let (mut successful, mut failed) = (Vec::new(), Vec::new());
+        for entry in body["Entries"].as_array().into_iter().flatten() {
+            let refused = self.messages().refuse.as_mut().is_some_and(|refuse| refuse(entry));
+            if refused {
+                failed.push(json!({ "Id": entry["Id"], "Code": "InternalError", "SenderFault": false }));
+                continue;
+            }
+            self.queue(url, entry);
+            successful.push(json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "" }));
+        }
+        ok(&json!({ "Successful": successful, "Failed": failed }))
+    }
+
+    /// A FIFO queue takes what it has seen within five minutes without a word, and not a second time.
+    fn queue(&self, url: &str, entry: &Value) {
+        let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let mut messages = self.messages();
+        let (now, id) = (Instant::now(), text("MessageDeduplicationId"));
+        if !id.is_empty() {
+            let known = messages.known.insert((url.to_owned(), id.clone()), now);
+            if let Some(before) = known.filter(|before| now.duration_since(*before) < DEDUPLICATION) {
+                // The window begins with the first one, it does not move.
+                messages.known.insert((url.to_owned(), id), before);
+                return;
+            }
+        }
+        let queued = Queued { group: text("MessageGroupId"), body: text("MessageBody") };
+        messages.queues.entry(url.to_owned()).or_default().push(queued);
+    }
+}
+
+fn ok(body: &Value) -> Answer {
+    Answer { status: 200, body: body.to_string() }
+}
+
+fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
+    /// Reads the request, calls, writes the answer.
+    fn with<Request: DeserializeOwned, Response: Serialize>(
+        body: &Value,
+        call: impl FnOnce(Request) -> Result<Response, DynoxideError>,
+    ) -> Result<String, DynoxideError> {
+        let wrong = |error: serde_json::Error| DynoxideError::SerializationException(error.to_string());
+        let request = serde_json::from_value(body.clone()).map_err(wrong)?;
+        serde_json::to_string(&call(request)?).map_err(wrong)
+    }
+    let answer = match operation {
+        "PutItem" => with(body, |request| database.put_item(request)),
+        "GetItem" => with(body, |request| database.get_item(request)),
+        "DeleteItem" => with(body, |request| database.delete_item(request)),
+        "Query" => with(body, |request| database.query(request)),
+        "Scan" => with(body, |request| database.scan(request)),
+        "BatchGetItem" => with(body, |request| database.batch_get_item(request)),
+        "BatchWriteItem" => with(body, |request| database.batch_write_item(request)),
+        "TransactWriteItems" => with(body, |request| database.transact_write_items(request)),
+        "ExecuteStatement" => with(body, |request| database.execute_statement(request)),
+        "ExecuteTransaction" => with(body, |request| database.execute_transaction(request)),
+        other => Err(DynoxideError::ValidationException(format!("nobody calls {other:?}"))),
+    };
+    match answer {
+        Ok(body) => Answer { status: 200, body },
+        Err(error) => Answer { status: error.status_code(), body: error.to_json() },
+    }
+}
+
+/// Answers that the emulator never gives by itself, as AWS words them. `tests/conformance.rs` compares them with those of
+/// a real endpoint.
+pub mod answer {
+    use serde_json::{Value, json};
+
+    use super::Answer;
+
+    fn error(status: u16, name: &str, mut body: Value) -> Answer {
+        body["__type"] = format!("com.amazonaws.dynamodb.v20120810#{name}").into();
+        Answer { status, body: body.to_string() }
+    }
+
+    /// How many items the transaction has, if it is one.
+    fn items(operation: &str, body: &Value) -> Option<usize> {
+        let items = match operation {
+            "ExecuteTransaction" => &body["TransactStatements"],
+            "TransactWriteItems" => &body["TransactItems"],
+            _ => return None,
+        };
+        items.as_array().map(Vec::len)
+    }
+
+    fn cancelled(items: usize, code: &str, message: &str) -> Answer {
+        let mut reasons = vec![json!({ "Code": "None" }); items];
+        reasons[0] = json!({ "Code": code, "Message": message });
+        let codes: Vec<_> = reasons.iter().filter_map(|reason| reason["Code"].as_str()).collect();
+        let message = format!(
+            "Transaction cancelled, please refer cancellation reasons for specific reasons [{}]",
+            codes.join(", ")
+        );
+        error(
+            400,
+            "TransactionCanceledException",
+            json!({ "message": message, "Message": message, "CancellationReasons": reasons }),
+        )
+    }
+
+    /// Another transaction is busy with the same item.
+    #[must_use]
+    pub fn conflict(operation: &str, body: &Value) -> Answer {
+        let message = "Transaction is ongoing for the item";
+        match items(operation, body) {
+            Some(items) => cancelled(items, "TransactionConflict", message),
+            None => error(400, "TransactionConflictException", json!({ "message": message })),
+        }
+    }
+
+    /// The table has no capacity left. A transaction may say so for one of its items.
+    #[must_use]
+    pub fn throttled(operation: &str, body: &Value, of_an_item: bool) -> Answer {
+        let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
+             your provisioning level with the UpdateTable API.";
+        match items(operation, body).filter(|_| of_an_item) {
+            Some(items) => cancelled(items, "ThrottlingError", message),
+            None => error(400, "ProvisionedThroughputExceededException", json!({ "message": message })),
+        }
+    }
+
+    /// The service fails.
+    #[must_use]
+    pub fn failed() -> Answer {
+        error(500, "InternalServerError", json!({ "message": "Internal server error" }))
+    }
+}
