@@ -1,8 +1,10 @@
 //! Tries to lose an event, and to apply one twice. Everything here runs the real code: the store's adapter and the SDK
 //! over a wire that misbehaves, the real handlers, the real guards. docs/guarantees.md says what it is good for.
 
+pub mod bank;
 pub mod histories;
 pub mod planted;
+pub mod replies;
 pub mod services;
 pub mod wire;
 pub mod world;
@@ -21,9 +23,10 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 2] = [
+pub const PROOFS: [Proof; 3] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
+    Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
 ];
 
 /// How hard to try.
