@@ -2,7 +2,10 @@
 //! over a wire that misbehaves, the real handlers, the real guards. docs/guarantees.md says what it is good for.
 
 pub mod bank;
+pub mod commits;
+pub mod delivery;
 pub mod histories;
+pub mod pipeline;
 pub mod planted;
 pub mod replies;
 pub mod services;
@@ -23,10 +26,11 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 3] = [
+pub const PROOFS: [Proof; 4] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
     Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
+    Proof { number: 4, name: "Whatever the delivery, rows are the fold", run: delivery::proof },
 ];
 
 /// How hard to try.

@@ -1,0 +1,285 @@
+//! Everything behind the log: the fanout, the projectors of the applications, and their rows.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    marker::PhantomData,
+    rc::Rc,
+};
+
+use aws_lambda_events::sqs::SqsMessage;
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use decider::{Aggregate, RecordedEvent, decode};
+use domain::{account::Account, todo::Todo};
+use event_store::Commit;
+use event_store_dynamodb::DynamoDbStore;
+use fanout::{Fanout, Wiring};
+use futures::{FutureExt, future::LocalBoxFuture};
+use lambda_kit::{
+    bus::{RowOf, StateProjector},
+    fifo::{ChangesOf, Fifo, LogProjector},
+    stream::Record,
+};
+use local::testing::table;
+use read_models::{
+    LogTable, StateTable, balances,
+    changes::{Fields, Key},
+    link_ratings, todos, transactions, user_ratings,
+};
+use read_models_dynamodb::ReadTable;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{Finding, commits::Application, wire::Wire};
+
+/// The tables that it needs.
+pub const TABLES: [&str; 6] = [
+    "CommitsTable",
+    "BalancesTable",
+    "TodosTable",
+    "TransactionsTable",
+    "LinkRatingsTable",
+    "UserRatingsTable",
+];
+
+/// Rows by table and key, as text.
+pub type Rows = BTreeMap<(&'static str, String), String>;
+
+/// A projector behind the bus.
+#[expect(missing_debug_implementations, reason = "holds closures")]
+pub struct Stateful {
+    table: &'static str,
+    /// The category whose entries its rule lets through.
+    pub category: &'static str,
+    project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<(), String>>>,
+    /// The row after these commits of a stream.
+    row: Box<dyn Fn(&[Commit]) -> Option<Value>>,
+    key: &'static str,
+}
+
+impl Stateful {
+    /// Hands it an entry.
+    ///
+    /// # Errors
+    /// When it could not be projected.
+    pub async fn project(&self, detail: Value) -> Result<(), String> {
+        (self.project)(detail).await
+    }
+}
+
+/// A projector behind a queue.
+#[derive(Debug)]
+pub struct Logged {
+    table: &'static str,
+    /// Its queue.
+    pub url: String,
+    /// The category whose commits it gets.
+    pub category: &'static str,
+    /// It.
+    pub fifo: Fifo<DynamoDbStore, LogProjector>,
+}
+
+/// The functions behind the log.
+#[expect(missing_debug_implementations, reason = "holds closures")]
+pub struct Pipeline {
+    /// The fanout.
+    pub fanout: Fanout,
+    /// Behind the bus.
+    pub stateful: Vec<Stateful>,
+    /// Behind the queues.
+    pub logged: Vec<Logged>,
+}
+
+impl Pipeline {
+    /// With all functions at one wire.
+    #[must_use]
+    pub fn new(wire: &Wire) -> Self {
+        let client = wire.dynamodb();
+        let store = DynamoDbStore::new(client.clone(), table("CommitsTable"));
+        let logged = |name, category, keys: LogTable, changes: ChangesOf| Logged {
+            table: name,
+            url: format!("http://wire.invalid/{name}.fifo"),
+            category,
+            fifo: Fifo {
+                store: store.clone(),
+                consumer: LogProjector { table: ReadTable::new(client.clone(), table(name)), keys, changes },
+            },
+        };
+        let logged = vec![
+            logged("TransactionsTable", "account", transactions::TABLE, transactions::changes),
+            logged("LinkRatingsTable", "link", link_ratings::TABLE, link_ratings::changes),
+            logged("UserRatingsTable", "link", user_ratings::TABLE, user_ratings::changes),
+        ];
+        let stateful = vec![
+            stateful::<Account, _>(&client, "BalancesTable", balances::TABLE, balances::row),
+            stateful::<Todo, _>(&client, "TodosTable", todos::TABLE, todos::row),
+        ];
+        let wiring = Wiring {
+            event_bus: "bus".into(),
+            event_source: "ledgerline".into(),
+            log_queues: logged
+                .iter()
+                .map(|logged| (logged.url.clone(), vec![logged.category.to_owned()]))
+                .collect(),
+            dead_letter_queue: "http://wire.invalid/dead-letters".into(),
+            max_message_bytes: 256 * 1024,
+        };
+        Self { fanout: Fanout::new(store, wire.events(), wire.sqs(), wiring), stateful, logged }
+    }
+
+    /// What the tables should hold after these commits, given as streams: the fold.
+    ///
+    /// # Errors
+    /// When an event cannot be read.
+    pub fn fold(&self, application: Application, streams: &[Vec<Commit>]) -> Result<Rows, Finding> {
+        let category = match application {
+            Application::Bank => "account",
+            Application::Todos => "todo",
+            Application::Links => "link",
+        };
+        let mut rows = Rows::new();
+        for stateful in self.stateful.iter().filter(|stateful| stateful.category == category) {
+            for stream in streams.iter().filter(|stream| !stream.is_empty()) {
+                if let Some(row) = (stateful.row)(stream) {
+                    let key = row[stateful.key].as_str().unwrap_or_default().to_owned();
+                    rows.insert((stateful.table, key), row.to_string());
+                }
+            }
+        }
+        for logged in self.logged.iter().filter(|logged| logged.category == category) {
+            let keys = logged.fifo.consumer.keys;
+            let mut folded: BTreeMap<Key, Fields> = BTreeMap::new();
+            for stream in streams {
+                for commit in stream {
+                    let changes = (logged.fifo.consumer.changes)(commit);
+                    changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?.fold(&mut folded);
+                }
+                if let Some(last) = stream.last() {
+                    let (name, entry) = (last.stream.to_string(), "#position".to_owned());
+                    let position = json!({ keys.partition: name, keys.sort: entry, "position": last.version });
+                    rows.insert((logged.table, format!("{name} {entry}")), position.to_string());
+                }
+            }
+            rows.extend(folded.into_iter().map(|((partition, sort), fields)| {
+                ((logged.table, format!("{partition} {sort}")), Value::Object(fields).to_string())
+            }));
+        }
+        Ok(rows)
+    }
+
+    /// What the tables hold, which are empty afterwards.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn take_rows(&self, client: &Client) -> Result<Rows, Finding> {
+        let mut rows = Rows::new();
+        let tables = self
+            .stateful
+            .iter()
+            .map(|stateful| (stateful.table, stateful.key, None))
+            .chain(self.logged.iter().map(|logged| {
+                (logged.table, logged.fifo.consumer.keys.partition, Some(logged.fifo.consumer.keys.sort))
+            }));
+        for (name, partition, sort) in tables {
+            for item in take_items(client, name, partition, sort).await? {
+                let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
+                if row["tombstone"].is_number() {
+                    // A time of the clock.
+                    row["tombstone"] = 0.into();
+                }
+                let part = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+                let key = match sort {
+                    Some(sort) => format!("{} {}", part(partition), part(sort)),
+                    None => part(partition),
+                };
+                rows.insert((name, key), row.to_string());
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Takes everything out of a table.
+///
+/// # Errors
+/// When it cannot be read or emptied.
+pub async fn take_items(
+    client: &Client,
+    name: &str,
+    partition: &str,
+    sort: Option<&str>,
+) -> Result<Vec<HashMap<String, AttributeValue>>, Finding> {
+    let output = client.scan().table_name(table(name)).consistent_read(true).send().await.map_err(failed)?;
+    let items = output.items.unwrap_or_default();
+    for item in &items {
+        let keys = [Some(partition), sort].into_iter().flatten();
+        let key = keys.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect();
+        client.delete_item().table_name(table(name)).set_key(Some(key)).send().await.map_err(failed)?;
+    }
+    Ok(items)
+}
+
+fn failed(error: impl std::fmt::Display) -> Finding {
+    Finding { seed: 0, story: format!("a table cannot be read: {error}") }
+}
+
+fn stateful<A: Aggregate, Row: Serialize + 'static>(
+    client: &Client,
+    name: &'static str,
+    keys: StateTable,
+    row: RowOf<A, Row>,
+) -> Stateful {
+    let projector = Rc::new(StateProjector::<A, Row> {
+        table: ReadTable::new(client.clone(), table(name)),
+        keys,
+        row,
+        aggregate: PhantomData,
+    });
+    let of = move |commits: &[Commit]| {
+        let last = commits.last()?;
+        let (id, version) = (last.stream.id(), last.version);
+        Some(match row(id, version, state::<A>(commits)?) {
+            Some(row) => {
+                let mut row = serde_json::to_value(row).ok()?;
+                row["version"] = version.into();
+                row
+            }
+            None => json!({ keys.key: id, "tombstone": 0, "version": version }),
+        })
+    };
+    Stateful {
+        table: name,
+        category: A::CATEGORY,
+        project: Box::new(move |detail| {
+            let projector = Rc::clone(&projector);
+            async move { projector.project(detail).await.map_err(|error| error.to_string()) }.boxed_local()
+        }),
+        row: Box::new(of),
+        key: keys.key,
+    }
+}
+
+/// The state after all of these commits.
+fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
+    let events = commits.iter().flat_map(|commit| &commit.events).map(|event: &RecordedEvent| decode::<A>(event));
+    let events: Vec<_> = events.collect::<Result<_, _>>().ok()?;
+    Some(decider::fold::<A>(A::initial(), &events))
+}
+
+/// A commit as the Commits table's stream shows it.
+#[must_use]
+pub fn record(place: usize, commit: &Commit) -> Record {
+    Record { sequence_number: format!("{place:021}"), commit: Ok(commit.clone()) }
+}
+
+/// A message as a queue hands it to a function.
+#[must_use]
+pub fn message(id: &str, group: &str, body: &str, receives: usize) -> SqsMessage {
+    let mut message = SqsMessage::default();
+    message.message_id = Some(id.to_owned());
+    message.body = Some(body.to_owned());
+    message.attributes = HashMap::from([
+        ("MessageGroupId".to_owned(), group.to_owned()),
+        ("ApproximateReceiveCount".to_owned(), receives.to_string()),
+    ]);
+    message
+}
