@@ -6,7 +6,7 @@ use std::{
     collections::BTreeMap,
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -51,12 +51,13 @@ pub fn database(tables: &[&str]) -> Database {
 }
 
 fn create_tables(database: &Database, tables: &[&str]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
-    let template =
-        template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read");
+    static TEMPLATE: LazyLock<template::Template> = LazyLock::new(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
+        template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read")
+    });
     for id in tables {
         let name = table(id);
-        let mut table = template
+        let mut table = TEMPLATE
             .tables
             .iter()
             .find(|table| table.name == name)

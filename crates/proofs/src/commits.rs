@@ -1,7 +1,7 @@
 //! Commits, as the applications would write them.
 
 use decider::{Aggregate, Context, encode, encode_state};
-use domain::{account::Account, link::Link, todo::Todo};
+use domain::{account::Account, link::Link, todo::Todo, transfer::Transfer, user::User, widget::Widget};
 use event_store::{Commit, Meta, StreamId};
 use fastrand::Rng;
 use jiff::Timestamp;
@@ -23,22 +23,23 @@ pub const APPLICATIONS: [Application; 3] = [Application::Bank, Application::Todo
 /// Writes one stream.
 struct Author<A: Aggregate> {
     stream: StreamId,
+    actor: String,
     version: u64,
     state: A::State,
     commits: Vec<Commit>,
 }
 
 impl<A: Aggregate> Author<A> {
-    fn new(id: &str) -> Option<Self> {
-        let stream = StreamId::new(A::CATEGORY, id).ok()?;
-        Some(Self { stream, version: 0, state: A::initial(), commits: Vec::new() })
+    fn new(id: &str, actor: &str) -> Option<Self> {
+        let (stream, actor) = (StreamId::new(A::CATEGORY, id).ok()?, actor.to_owned());
+        Some(Self { stream, actor, version: 0, state: A::initial(), commits: Vec::new() })
     }
 
     /// Adds what the command causes, if it causes anything.
     fn write(&mut self, command: &A::Command, embed: bool) {
         let at = Timestamp::from_second(1_795_253_400 + i64::try_from(self.version).unwrap_or(0));
         let at = at.unwrap_or(Timestamp::UNIX_EPOCH);
-        let context = Context { at, actor: Some("ada".into()) };
+        let context = Context { at, actor: Some(self.actor.clone()) };
         let Ok(events) = A::decide(&self.state, command, &context) else { return };
         let recorded: Result<Vec<_>, _> = events.iter().map(encode::<A>).collect();
         let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else { return };
@@ -68,9 +69,9 @@ pub fn write(application: Application, seed: u64, rng: &mut Rng) -> Vec<Vec<Comm
 }
 
 /// An account that is opened and booked on.
-fn account(id: &str, rng: &mut Rng) -> Vec<Commit> {
+pub(crate) fn account(id: &str, rng: &mut Rng) -> Vec<Commit> {
     use domain::account::Command;
-    let Some(mut author) = Author::<Account>::new(id) else { return Vec::new() };
+    let Some(mut author) = Author::<Account>::new(id, "ada") else { return Vec::new() };
     author.write(&Command::Open { owner: "Ada".into(), currency: "EUR".into() }, rng.bool());
     for _ in 0..rng.u32(1..6) {
         let (amount, reference) = (rng.i64(1..100), rng.bool().then(|| "rent".to_owned()));
@@ -82,9 +83,9 @@ fn account(id: &str, rng: &mut Rng) -> Vec<Commit> {
 }
 
 /// A todo that is changed and perhaps deleted.
-fn todo(id: &str, rng: &mut Rng) -> Vec<Commit> {
+pub(crate) fn todo(id: &str, rng: &mut Rng) -> Vec<Commit> {
     use domain::todo::Command;
-    let Some(mut author) = Author::<Todo>::new(id) else { return Vec::new() };
+    let Some(mut author) = Author::<Todo>::new(id, "ada") else { return Vec::new() };
     author.write(&Command::Create { title: "a".into(), message: String::new() }, rng.bool());
     for number in 0..rng.u32(1..6) {
         let title = Some(number.to_string());
@@ -96,9 +97,72 @@ fn todo(id: &str, rng: &mut Rng) -> Vec<Commit> {
     author.commits
 }
 
+/// A widget that is created and changed.
+pub(crate) fn widget(id: &str, rng: &mut Rng) -> Vec<Commit> {
+    use domain::widget::Command;
+    let Some(mut author) = Author::<Widget>::new(id, "ada") else { return Vec::new() };
+    author.write(&Command::Create { name: "Cog".into(), description: "Round".into(), stock: 1 }, rng.bool());
+    for stock in 2..4 {
+        author.write(&Command::UpdateStock { stock }, rng.bool());
+    }
+    author.commits
+}
+
+/// A transfer that is asked for and refused.
+pub(crate) fn transfer(id: &str, rng: &mut Rng) -> Vec<Commit> {
+    use domain::transfer::{Command, Step};
+    let Some(mut author) = Author::<Transfer>::new(id, "ada") else { return Vec::new() };
+    author.write(&request(30), rng.bool());
+    author.write(&Command::Record { step: Step::Debit, outcome: Err("insufficient-funds".into()) }, rng.bool());
+    author.commits
+}
+
+/// A transfer from the account `from` to the account `to`.
+pub(crate) fn request(amount: i64) -> domain::transfer::Command {
+    domain::transfer::Command::Request {
+        from_account_id: "from".into(),
+        to_account_id: "to".into(),
+        amount,
+        currency: "EUR".into(),
+        reference: None,
+    }
+}
+
+/// A transfer that was asked for just now.
+pub(crate) fn requested(id: &str, amount: i64) -> Vec<Commit> {
+    let Some(mut author) = Author::<Transfer>::new(id, "ada") else { return Vec::new() };
+    author.write(&request(amount), true);
+    author.commits
+}
+
+/// A user who registers, follows another one, and stops.
+pub(crate) fn user(id: &str, other: &str) -> Vec<Commit> {
+    use domain::user::{Action, Command};
+    let Some(mut author) = Author::<User>::new(id, id) else { return Vec::new() };
+    for action in [
+        Action::Register { name: "Ada".into(), email: "ada@example.com".into() },
+        Action::Follow { other: other.into() },
+        Action::Unfollow { other: other.into() },
+        Action::Follow { other: other.into() },
+    ] {
+        author.write(&Command { user_id: id.into(), action }, true);
+    }
+    author.commits
+}
+
+/// An account with this balance.
+pub(crate) fn balance(id: &str, amount: i64) -> Vec<Commit> {
+    use domain::account::Command;
+    let Some(mut author) = Author::<Account>::new(id, "ada") else { return Vec::new() };
+    author.write(&Command::Open { owner: "Ada".into(), currency: "EUR".into() }, true);
+    author.write(&Command::Credit { amount, reference: None }, true);
+    author.commits
+}
+
 /// A link that a user rates again and again.
-fn link(user_id: &str, link_url: &str, rng: &mut Rng) -> Vec<Commit> {
-    let Some(mut author) = Author::<Link>::new(&domain::link::id(user_id, link_url)) else { return Vec::new() };
+pub(crate) fn link(user_id: &str, link_url: &str, rng: &mut Rng) -> Vec<Commit> {
+    let id = domain::link::id(user_id, link_url);
+    let Some(mut author) = Author::<Link>::new(&id, user_id) else { return Vec::new() };
     for _ in 0..rng.u32(1..7) {
         let command = domain::link::Command {
             user_id: user_id.into(),

@@ -114,6 +114,7 @@ impl<'a> Schedule<'a> {
         fastrand::seed(seed);
         let application = APPLICATIONS[rng.usize(0..APPLICATIONS.len())];
         let streams = write(application, seed, &mut rng);
+        assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
         wire.follow(Plan::Random([0, 50, 200][rng.usize(0..3)]), rng.u64(..));
         Self {
             wire,

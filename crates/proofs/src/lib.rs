@@ -3,6 +3,7 @@
 
 pub mod bank;
 pub mod commits;
+pub mod crashes;
 pub mod delivery;
 pub mod histories;
 pub mod pipeline;
@@ -26,11 +27,12 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 4] = [
+pub const PROOFS: [Proof; 5] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
     Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
     Proof { number: 4, name: "Whatever the delivery, rows are the fold", run: delivery::proof },
+    Proof { number: 5, name: "A crash after any call loses and doubles nothing", run: crashes::proof },
 ];
 
 /// How hard to try.

@@ -35,17 +35,17 @@ pub struct Queued {
 /// Decides which entries of a batch call are refused, shown one after the other.
 pub type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
 
-/// DynamoDB, a bus and queues.
+/// What is on its way, and what was sent.
 #[derive(Default)]
 struct Messages {
     entries: Vec<Value>,
     queues: BTreeMap<String, Vec<Queued>>,
     known: HashMap<(String, String), Instant>,
     refuse: Option<Refuse>,
-    batches: usize,
+    mails: u64,
 }
 
-/// DynamoDB, a bus and queues.
+/// DynamoDB, a bus, queues, and a provider of mails.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct Services {
     database: Database,
@@ -84,6 +84,12 @@ impl Services {
         self.messages().queues.remove(url).unwrap_or_default()
     }
 
+    /// Mails that were sent.
+    #[must_use]
+    pub fn mails(&self) -> u64 {
+        self.messages().mails
+    }
+
     /// Answers a request.
     pub(crate) fn call(&self, operation: &str, body: &Value) -> Answer {
         match operation {
@@ -91,6 +97,10 @@ impl Services {
             "SendMessageBatch" => self.send_message_batch(body),
             "SendMessage" => {
                 self.queue(body["QueueUrl"].as_str().unwrap_or_default(), body);
+                ok(&json!({ "MessageId": "m" }))
+            }
+            "SendEmail" => {
+                self.messages().mails += 1;
                 ok(&json!({ "MessageId": "m" }))
             }
             operation => dynamodb(&self.database, operation, body),
@@ -120,7 +130,6 @@ impl Services {
 
     fn put_events(&self, body: &Value) -> Answer {
         let mut messages = self.messages();
-        messages.batches += 1;
         let mut results = Vec::new();
         for (place, entry) in body["Entries"].as_array().into_iter().flatten().enumerate() {
             if messages.refuse.as_mut().is_some_and(|refuse| refuse(entry)) {

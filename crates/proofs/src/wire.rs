@@ -187,6 +187,12 @@ impl Wire {
         aws_sdk_sqs::Client::from_conf(config.retry_partition(partition()).build())
     }
 
+    /// A client of the provider of mails: the process manager's own, over this wire.
+    #[must_use]
+    pub fn ses(&self) -> aws_sdk_sesv2::Client {
+        aws_sdk_sesv2::Client::from_conf(process_managers::welcome_email::ses(&self.sdk_config()).build())
+    }
+
     fn sdk_config(&self) -> SdkConfig {
         let wire = self.clone();
         let client = http_client_fn(move |_, _| SharedHttpConnector::new(wire.clone()));
@@ -336,7 +342,11 @@ fn response(answer: Answer) -> Result<HttpResponse, ConnectorError> {
 impl HttpConnector for Wire {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let target = request.headers().get("x-amz-target").unwrap_or_default();
-        let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
+        let operation = match target.rsplit('.').next().filter(|operation| !operation.is_empty()) {
+            Some(operation) => operation.to_owned(),
+            // The only service with an address for each operation.
+            None => "SendEmail".to_owned(),
+        };
         let body = request.body().bytes().unwrap_or_default();
         let body = serde_json::from_slice(body).unwrap_or_default();
         HttpConnectorFuture::new(self.clone().carry(operation, body))
