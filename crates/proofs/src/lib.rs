@@ -6,6 +6,7 @@ pub mod commits;
 pub mod crashes;
 pub mod delivery;
 pub mod histories;
+pub mod masks;
 pub mod pipeline;
 pub mod planted;
 pub mod replies;
@@ -27,12 +28,13 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 5] = [
+pub const PROOFS: [Proof; 6] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
     Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
     Proof { number: 4, name: "Whatever the delivery, rows are the fold", run: delivery::proof },
     Proof { number: 5, name: "A crash after any call loses and doubles nothing", run: crashes::proof },
+    Proof { number: 6, name: "Any of ten may fail", run: masks::proof },
 ];
 
 /// How hard to try.
