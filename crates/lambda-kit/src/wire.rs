@@ -89,10 +89,13 @@ impl Message {
         // By hand rather than untagged: a commit with a damaged field must not pass for a reference to itself.
         let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
-            let commit = serde_path_to_error::deserialize(Value::Object(fields));
-            commit
-                .map(|commit| Self::Commit(Box::new(commit)))
-                .map_err(|error| format!("the field {}", error.path()))
+            let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
+                .map_err(|error| format!("the field {}", error.path()))?;
+            match commit.version {
+                // There is none before the first, whose position is that of a stream that nobody has seen yet.
+                0 => Err("the field version".to_owned()),
+                _ => Ok(Self::Commit(Box::new(commit))),
+            }
         } else {
             let reference = serde_path_to_error::deserialize(Value::Object(fields));
             reference.map(Self::Reference).map_err(|error| format!("the field {}", error.path()))

@@ -6,7 +6,10 @@ pub mod commits;
 pub mod crashes;
 pub mod delivery;
 pub mod histories;
+pub mod inputs;
+pub mod limits;
 pub mod masks;
+pub mod model;
 pub mod pipeline;
 pub mod planted;
 pub mod replies;
@@ -28,13 +31,16 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 6] = [
+pub const PROOFS: [Proof; 9] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
     Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
     Proof { number: 4, name: "Whatever the delivery, rows are the fold", run: delivery::proof },
     Proof { number: 5, name: "A crash after any call loses and doubles nothing", run: crashes::proof },
     Proof { number: 6, name: "Any of ten may fail", run: masks::proof },
+    Proof { number: 7, name: "The model of the pipeline has no wrong state", run: model::proof },
+    Proof { number: 8, name: "Bad input stops nothing", run: inputs::proof },
+    Proof { number: 9, name: "Every limit is where it is said to be", run: limits::proof },
 ];
 
 /// How hard to try.

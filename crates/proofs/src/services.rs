@@ -28,6 +28,8 @@ pub struct Answer {
 pub struct Queued {
     /// Its group: nothing overtakes in it.
     pub group: String,
+    /// What it is known by for five minutes.
+    pub deduplication: String,
     /// What it says.
     pub body: String,
 }
@@ -172,7 +174,8 @@ impl Services {
                 return;
             }
         }
-        let queued = Queued { group: text("MessageGroupId"), body: text("MessageBody") };
+        let (group, body) = (text("MessageGroupId"), text("MessageBody"));
+        let queued = Queued { group, deduplication: id, body };
         messages.queues.entry(url.to_owned()).or_default().push(queued);
     }
 }

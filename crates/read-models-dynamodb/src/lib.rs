@@ -74,7 +74,7 @@ pub enum TableError {
     #[error("the table is unavailable: {0}")]
     Unavailable(String),
     /// A row that this program cannot write or read.
-    #[error("a row cannot be converted: {0}")]
+    #[error("a row cannot be written or read: {0}")]
     Row(String),
     /// One commit would change more rows than one transaction takes (rule 9).
     #[error("a commit changes {0} rows, one transaction takes {max}", max = MAX_TRANSACTION_ITEMS - 1)]
@@ -559,6 +559,8 @@ fn table_error<E: ProvideErrorMetadata + std::fmt::Debug>(error: &SdkError<E>) -
         | "RequestLimitExceeded"
         | "TransactionConflictException"
         | "TransactionInProgressException" => TableError::Throttled,
+        // It will say the same next time: to call it unavailable would tell clients to try again.
+        "ValidationException" => TableError::Row(error.message().unwrap_or(code).to_owned()),
         _ => TableError::Unavailable(format!("{code}: {}", error.message().unwrap_or_default())),
     }
 }
