@@ -5,6 +5,7 @@ pub mod bank;
 pub mod commits;
 pub mod crashes;
 pub mod delivery;
+pub mod evolution;
 pub mod histories;
 pub mod inputs;
 pub mod limits;
@@ -31,7 +32,7 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 9] = [
+pub const PROOFS: [Proof; 10] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
     Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
@@ -41,6 +42,7 @@ pub const PROOFS: [Proof; 9] = [
     Proof { number: 7, name: "The model of the pipeline has no wrong state", run: model::proof },
     Proof { number: 8, name: "Bad input stops nothing", run: inputs::proof },
     Proof { number: 9, name: "Every limit is where it is said to be", run: limits::proof },
+    Proof { number: 10, name: "Every shape ever stored is read", run: evolution::proof },
 ];
 
 /// How hard to try.

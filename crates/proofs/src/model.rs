@@ -8,9 +8,8 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
 use crate::{Effort, Finding, Tried};
 
-const STREAMS: usize = 2;
-/// The most commands that a stream has.
-const MAX_COMMANDS: usize = 3;
+/// Commands of a stream: the first writer has two, the second one.
+const COMMANDS: usize = 3;
 
 /// What keeps the pipeline right, and can be left out of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,10 +52,8 @@ const GUARDS: [Guard; 9] = [
 /// When an invariant falls with all guards, or stands without one of them.
 pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
     let finding = |story: String| Finding { seed: effort.seed, story };
-    let commands = if effort.long { MAX_COMMANDS } else { 2 };
-    let faults = std::env::var("F").ok().and_then(|f| f.parse().ok()).unwrap_or(1);
-    let commands = std::env::var("C").ok().and_then(|f| f.parse().ok()).unwrap_or(commands);
-    let whole = Pipeline { without: None, commands, faults };
+    let (streams, faults) = if effort.long { (2, std::env::var("F").ok().and_then(|f| f.parse().ok()).unwrap_or(1)) } else { (1, 2) };
+    let whole = Pipeline { without: None, streams, faults };
     // Which of the streams is which makes no difference.
     let either_way = |state: &State| {
         let mut state = state.clone();
@@ -74,7 +71,7 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
     }
     let mut found = Vec::new();
     for guard in GUARDS {
-        let without = Pipeline { without: Some(guard), commands, faults };
+        let without = Pipeline { without: Some(guard), streams, faults };
         let checker = without.checker().threads(threads()).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let failure = |property: &Property<_>| {
             let path = checker.discovery(property.name).filter(|_| property.expectation == Expectation::Always)?;
@@ -86,7 +83,7 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
         }
     }
     let beside = format!(
-        "{STREAMS} streams of {commands} commits, {faults} fault in each run, {} transitions, depth {}; {}",
+        "streams: {streams}, commits in each: {COMMANDS}, faults in a run: {faults}; {} transitions, depth {}; {}",
         checker.state_count(),
         checker.max_depth(),
         found.join("; ")
@@ -100,8 +97,7 @@ fn threads() -> usize {
 
 struct Pipeline {
     without: Option<Guard>,
-    /// Of each stream: the first writer has all but one.
-    commands: usize,
+    streams: usize,
     /// How many faults may happen in one run.
     faults: u8,
 }
@@ -122,7 +118,7 @@ struct Stream {
     log: Vec<u8>,
     writers: [Writer; 2],
     /// The version that each command was acknowledged with.
-    acknowledged: [Option<u8>; MAX_COMMANDS],
+    acknowledged: [Option<u8>; COMMANDS],
     refused_wrongly: bool,
     /// Versions whose record is not passed on.
     pending: Vec<u8>,
@@ -143,7 +139,7 @@ struct Stream {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
-    streams: [Stream; STREAMS],
+    streams: Vec<Stream>,
     faults_left: u8,
 }
 
@@ -277,11 +273,10 @@ impl Model for Pipeline {
     type Action = Step;
 
     fn init_states(&self) -> Vec<State> {
-        let last = self.commands as u8 - 1;
         let stream = Stream {
             log: Vec::new(),
-            writers: [(0..last).collect(), vec![last]].map(|commands| Writer { commands, believes: 0 }),
-            acknowledged: [None; MAX_COMMANDS],
+            writers: [vec![0, 1], vec![2]].map(|commands| Writer { commands, believes: 0 }),
+            acknowledged: [None; COMMANDS],
             refused_wrongly: false,
             pending: Vec::new(),
             entries: Vec::new(),
@@ -293,7 +288,7 @@ impl Model for Pipeline {
             applied: Vec::new(),
             position: 0,
         };
-        vec![State { streams: [stream.clone(), stream], faults_left: self.faults }]
+        vec![State { streams: vec![stream; self.streams], faults_left: self.faults }]
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
@@ -414,7 +409,7 @@ impl Model for Pipeline {
                 })
             }),
             Property::always("rule 4: no command is in the log twice", |_, state: &State| {
-                every(state, |stream| (0..MAX_COMMANDS as u8).all(|id| stream.log.iter().filter(|c| **c == id).count() <= 1))
+                every(state, |stream| (0..COMMANDS as u8).all(|id| stream.log.iter().filter(|c| **c == id).count() <= 1))
             }),
             Property::always("rule 6: nothing is refused that was there", |_, state: &State| {
                 every(state, |stream| !stream.refused_wrongly)
@@ -439,8 +434,8 @@ impl Model for Pipeline {
                 })
             }),
             // The model would be worth nothing if it never came to its end.
-            Property::sometimes("all is done", |model: &Self, state: &State| {
-                every(state, |stream| [stream.applied.len(), usize::from(stream.shown)] == [model.commands; 2])
+            Property::sometimes("all is done", |_, state: &State| {
+                every(state, |stream| [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2])
             }),
         ]
     }
