@@ -12,8 +12,8 @@ use lambda_kit::{
 };
 use serde_json::{Value, json};
 
-/// A day, as the template has it.
-const RETENTION_SECONDS: i64 = 86_400;
+/// As the template has it.
+const RETENTION_SECONDS: i64 = 259_200;
 
 /// An instance of the function that takes commands, cold.
 #[must_use]

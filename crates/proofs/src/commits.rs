@@ -75,8 +75,11 @@ pub(crate) fn account(id: &str, rng: &mut Rng) -> Vec<Commit> {
     author.write(&Command::Open { owner: "Ada".into(), currency: "EUR".into() }, rng.bool());
     for _ in 0..rng.u32(1..6) {
         let (amount, reference) = (rng.i64(1..100), rng.bool().then(|| "rent".to_owned()));
-        let command =
-            if rng.bool() { Command::Credit { amount, reference } } else { Command::Debit { amount, reference } };
+        let command = if rng.bool() {
+            Command::Credit { amount, reference }
+        } else {
+            Command::Debit { amount, reference }
+        };
         author.write(&command, rng.bool());
     }
     author.commits
@@ -112,26 +115,37 @@ pub(crate) fn widget(id: &str, rng: &mut Rng) -> Vec<Commit> {
 pub(crate) fn transfer(id: &str, rng: &mut Rng) -> Vec<Commit> {
     use domain::transfer::{Command, Step};
     let Some(mut author) = Author::<Transfer>::new(id, "ada") else { return Vec::new() };
-    author.write(&request(30), rng.bool());
-    author.write(&Command::Record { step: Step::Debit, outcome: Err("insufficient-funds".into()) }, rng.bool());
+    author.write(&request(id, 30), rng.bool());
+    author
+        .write(&Command::Record { step: Step::Debit, outcome: Err("insufficient-funds".into()) }, rng.bool());
     author.commits
 }
 
-/// A transfer from the account `from` to the account `to`.
-pub(crate) fn request(amount: i64) -> domain::transfer::Command {
+/// A transfer from one account to the other.
+fn request(id: &str, amount: i64) -> domain::transfer::Command {
     domain::transfer::Command::Request {
-        from_account_id: "from".into(),
-        to_account_id: "to".into(),
+        from_account_id: payer(id),
+        to_account_id: receiver(id),
         amount,
         currency: "EUR".into(),
         reference: None,
     }
 }
 
+/// The account that a transfer's money comes from.
+pub(crate) fn payer(transfer: &str) -> String {
+    format!("{transfer}-from")
+}
+
+/// The account that it goes to.
+pub(crate) fn receiver(transfer: &str) -> String {
+    format!("{transfer}-to")
+}
+
 /// A transfer that was asked for just now.
 pub(crate) fn requested(id: &str, amount: i64) -> Vec<Commit> {
     let Some(mut author) = Author::<Transfer>::new(id, "ada") else { return Vec::new() };
-    author.write(&request(amount), true);
+    author.write(&request(id, amount), true);
     author.commits
 }
 

@@ -1,15 +1,11 @@
 //! A crash after every single call that a handler makes. Somebody calls it again, as whoever called it would, and in the
 //! end everything is as if nothing had happened.
 
-use std::{
-    cell::RefCell, collections::BTreeMap, marker::PhantomData, num::NonZeroUsize, path::Path, rc::Rc,
-};
+use std::{cell::RefCell, collections::BTreeMap, marker::PhantomData, num::NonZeroUsize, path::Path, rc::Rc};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use decider::Aggregate;
-use domain::{
-    account::Account, link::Link, todo::Todo, transfer::Transfer, user::User, widget::Widget,
-};
+use domain::{account::Account, link::Link, todo::Todo, transfer::Transfer, user::User, widget::Widget};
 use event_store::{Cache, Commit, EventStore};
 use event_store_dynamodb::DynamoDbStore;
 use fastrand::Rng;
@@ -100,16 +96,17 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
             for after in 0..all {
                 let found = interrupted(case, after, applied)?;
                 if !(case.right)(&found, &expected) {
-                    return Err(Finding { seed: effort.seed, story: difference(case, after, applied, &found, &expected) });
+                    return Err(Finding {
+                        seed: effort.seed,
+                        story: difference(case, after, applied, &found, &expected),
+                    });
                 }
                 points += 1;
             }
         }
     }
-    let beside = format!(
-        "each call lost on its way there and, applied, on its way back; calls: {}",
-        calls.join(", ")
-    );
+    let beside =
+        format!("each call lost on its way there and, applied, on its way back; calls: {}", calls.join(", "));
     Ok(Tried::new(points, "crashes, all points", beside))
 }
 
@@ -181,7 +178,8 @@ fn observe(world: &World, answers: Vec<String>) -> Outcome {
                 }
             }
             let key = |attribute: &str| item[attribute].as_object().map(|key| format!("{key:?}"));
-            let keys: Vec<_> = ["stream", "version", "entry", "request"].into_iter().filter_map(key).collect();
+            let keys: Vec<_> =
+                ["stream", "version", "entry", "request"].into_iter().filter_map(key).collect();
             let keys = if keys.is_empty() { item.to_string() } else { keys.join(" ") };
             tables.insert(format!("{name} {keys}"), item.to_string());
         }
@@ -229,10 +227,19 @@ fn cases(seed: u64) -> Vec<Case> {
         commits::link("bob", "https://a.example/", rng),
     ];
     // Somebody follows before, between and after the ratings.
-    let feeds = vec![links[0].clone(), commits::user("bob", "ada"), links[1].clone(), commits::user("cleo", "ada")];
+    let feeds =
+        vec![links[0].clone(), commits::user("bob", "ada"), links[1].clone(), commits::user("cleo", "ada")];
     vec![
-        commands::<Account>("account", commands::account::route, &["open", "credit", "debit", "invalid-amount", "close"]),
-        commands::<Todo>("todo", commands::todo::route, &["create", "update", "update-unconditionally", "delete"]),
+        commands::<Account>(
+            "account",
+            commands::account::route,
+            &["open", "credit", "debit", "invalid-amount", "close"],
+        ),
+        commands::<Todo>(
+            "todo",
+            commands::todo::route,
+            &["create", "update", "update-unconditionally", "delete"],
+        ),
         commands::<Widget>(
             "widget",
             commands::widget::route,
@@ -249,7 +256,9 @@ fn cases(seed: u64) -> Vec<Case> {
         logged("TransactionsTable", transactions::TABLE, transactions::changes, vec![account]),
         logged("LinkRatingsTable", link_ratings::TABLE, link_ratings::changes, links.clone()),
         logged("UserRatingsTable", user_ratings::TABLE, user_ratings::changes, links),
-        consumed("feeds", feeds, |wire| FeedProjector { table: ReadTable::new(wire.dynamodb(), table("FeedsTable")) }),
+        consumed("feeds", feeds, |wire| FeedProjector {
+            table: ReadTable::new(wire.dynamodb(), table("FeedsTable")),
+        }),
         transferred("transfer (arrives)", 30, true),
         transferred("transfer (refused)", 31, true),
         transferred("transfer (given back)", 30, false),
@@ -288,7 +297,8 @@ fn commands<A: Aggregate>(name: &str, route: Route<A>, samples: &'static [&str])
             let function = Commands::<A, _> { store: store(&wire), cache, retention: 3_600, route };
             each(&done, &requests, async |event| {
                 let event: ApiGatewayV2httpRequest = serde_json::from_value(event.clone()).ok()?;
-                let response = function.handle(&HttpRequest::from(event)).await.unwrap_or_else(Response::from);
+                let response =
+                    function.handle(&HttpRequest::from(event)).await.unwrap_or_else(Response::from);
                 (!response.status.is_server_error()).then(|| seen(&response))
             })
             .await
@@ -344,7 +354,8 @@ fn stateful<A: Aggregate, Row: Serialize + 'static>(
             let projector = StateProjector::<A, Row> { table, keys, row, aggregate: PhantomData };
             // What the fanout makes of the commits, over a wire of its own.
             let quiet = Wire::new(wire.services().database().clone());
-            let records: Vec<_> = stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+            let records: Vec<_> =
+                stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
             Pipeline::new(&quiet).fanout.handle(&records).await;
             let entries = quiet.services().take_entries();
             each(&done, &entries, async |entry| {
@@ -391,21 +402,28 @@ fn consumed<C: Consumer + 'static>(
     Case { name: name.into(), log, call: Box::new(call), right: exactly }
 }
 
+/// An instance of the process manager of transfers.
+pub(crate) fn manager(wire: &Wire) -> Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
+    let positions = ReadTable::new(wire.dynamodb(), table("TransferPositionsTable"));
+    let consumer = ProcessManager { positions, reaction: Transfers::new(store(wire)) };
+    Fifo { store: store(wire), consumer }
+}
+
 /// The process manager of transfers, from the request to the end: what it writes to the transfer comes back to it.
 fn transferred(name: &str, amount: i64, receiver: bool) -> Case {
-    let to = if receiver { commits::balance("to", 1) } else { Vec::new() };
-    let log = vec![commits::balance("from", 30), to, commits::requested("x", amount)];
+    let to = if receiver { commits::balance(&commits::receiver("x"), 1) } else { Vec::new() };
+    let log = vec![commits::balance(&commits::payer("x"), 30), to, commits::requested("x", amount)];
     let call = move |wire: Wire, done: Done| {
         async move {
-            let positions = ReadTable::new(wire.dynamodb(), table("TransferPositionsTable"));
-            let consumer = ProcessManager { positions, reaction: Transfers::new(store(&wire)) };
-            let fifo = Fifo { store: store(&wire), consumer };
+            let fifo = manager(&wire);
             let quiet = Wire::new(wire.services().database().clone());
             let stream = commits::requested("x", amount).remove(0).stream;
             loop {
                 let version = done.borrow().len() as u64 + 1;
                 let Ok(Some(commit)) = store(&quiet).get(&stream, version).await else { return true };
-                let Ok(body) = serde_json::to_string(&Message::Commit(Box::new(commit))) else { return false };
+                let Ok(body) = serde_json::to_string(&Message::Commit(Box::new(commit))) else {
+                    return false;
+                };
                 if fifo.message(&body).await.is_err() {
                     return false;
                 }

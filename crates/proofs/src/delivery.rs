@@ -9,8 +9,8 @@ use std::{
 use event_store::{Commit, EventStore};
 use event_store_dynamodb::DynamoDbStore;
 use fastrand::Rng;
-use lambda_kit::stream::Handler;
-use serde_json::Value;
+use lambda_kit::stream::{Handler, records};
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
@@ -29,11 +29,11 @@ const BATCH: usize = 10;
 
 /// What a schedule counted.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tally {
-    deliveries: u64,
-    dead_letters: u64,
-    lost: u64,
-    faults: u64,
+pub(crate) struct Tally {
+    pub(crate) deliveries: u64,
+    pub(crate) dead_letters: u64,
+    pub(crate) lost: u64,
+    pub(crate) faults: u64,
 }
 
 /// Plays schedules.
@@ -41,7 +41,28 @@ struct Tally {
 /// # Errors
 /// When rows are not those of the fold.
 pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
-    let runs = effort.runs(10_000, 10_000);
+    let runs = effort.runs(2_000, 10_000);
+    let Tally { deliveries, dead_letters, lost, faults } = all(effort.seed, runs, Dynamics::Usual)?;
+    let beside = format!(
+        "{deliveries} deliveries, {faults} faults, {dead_letters} dead letters sent back, {lost} lost for good and made up for"
+    );
+    Ok(Tried::new(runs, "schedules", beside))
+}
+
+/// What a schedule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dynamics {
+    /// Whatever happens on a bad day.
+    Usual,
+    /// Consumers are so slow that what they work on is delivered to a second instance meanwhile.
+    SlowConsumers,
+    /// For more than a day nothing works behind the log: what the stream, the bus, the queues and the dead letters held is
+    /// gone. Then somebody catches up from the log.
+    Outage,
+}
+
+/// Plays so many schedules.
+pub(crate) fn all(seed: u64, runs: u64, dynamics: Dynamics) -> Result<Tally, Finding> {
     let world = || {
         let world = World::new(&TABLES)?;
         // The writer of the log and the checker have a wire on which nothing happens.
@@ -52,23 +73,19 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
     let mut sum = Tally::default();
     let play = |(world, quiet, pipeline): &mut (World, Wire, Pipeline), seed| {
         let played = world.runtime.block_on(async {
-            let mut schedule = Schedule::new(&world.wire, quiet, pipeline, seed);
+            let mut schedule = Schedule::new(&world.wire, quiet, pipeline, seed, dynamics);
             schedule.play().await
         });
         let faults = world.wire.take_faults().values().sum();
         played.map(|tally| Tally { faults, ..tally }).map_err(|finding| Finding { seed, ..finding })
     };
-    each_seed(effort.seed, runs, world, play, |tally| {
+    each_seed(seed, runs, world, play, |tally| {
         sum.deliveries += tally.deliveries;
         sum.dead_letters += tally.dead_letters;
         sum.lost += tally.lost;
         sum.faults += tally.faults;
     })?;
-    let Tally { deliveries, dead_letters, lost, faults } = sum;
-    let beside = format!(
-        "{deliveries} deliveries, {faults} faults, {dead_letters} dead letters sent back, {lost} lost for good and made up for"
-    );
-    Ok(Tried::new(runs, "schedules", beside))
+    Ok(sum)
 }
 
 /// A message in a queue.
@@ -94,6 +111,7 @@ struct Schedule<'a> {
     quiet: aws_sdk_dynamodb::Client,
     rng: Rng,
     seed: u64,
+    dynamics: Dynamics,
     application: crate::commits::Application,
     streams: Vec<Vec<Commit>>,
     /// Commits of each stream that are in the log.
@@ -109,13 +127,17 @@ struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    fn new(wire: &'a Wire, quiet: &Wire, pipeline: &'a Pipeline, seed: u64) -> Self {
+    fn new(wire: &'a Wire, quiet: &Wire, pipeline: &'a Pipeline, seed: u64, dynamics: Dynamics) -> Self {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let application = APPLICATIONS[rng.usize(0..APPLICATIONS.len())];
         let streams = write(application, seed, &mut rng);
         assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
-        wire.follow(Plan::Random([0, 50, 200][rng.usize(0..3)]), rng.u64(..));
+        let plan = match dynamics {
+            Dynamics::SlowConsumers => Plan::Slow,
+            Dynamics::Usual | Dynamics::Outage => Plan::Random([0, 50, 200][rng.usize(0..3)]),
+        };
+        wire.follow(plan, rng.u64(..));
         Self {
             wire,
             pipeline,
@@ -123,6 +145,7 @@ impl<'a> Schedule<'a> {
             quiet: quiet.dynamodb(),
             rng,
             seed,
+            dynamics,
             application,
             written: vec![0; streams.len()],
             streams,
@@ -137,7 +160,12 @@ impl<'a> Schedule<'a> {
     }
 
     async fn play(&mut self) -> Result<Tally, Finding> {
-        for _ in 0..self.rng.u32(10..60) {
+        let steps = self.rng.u32(10..60);
+        let outage = self.rng.u32(0..steps);
+        for step in 0..steps {
+            if self.dynamics == Dynamics::Outage && step == outage {
+                self.outage().await?;
+            }
             match self.rng.u32(0..14) {
                 0..=2 => self.write().await?,
                 3..=5 => self.pass_on().await,
@@ -149,6 +177,9 @@ impl<'a> Schedule<'a> {
         }
         while self.written.iter().zip(&self.streams).any(|(written, stream)| *written < stream.len()) {
             self.write().await?;
+        }
+        if self.dynamics == Dynamics::Outage {
+            self.catch_up().await?;
         }
         self.settle().await?;
         let expected = self.pipeline.fold(self.application, &self.streams)?;
@@ -203,6 +234,57 @@ impl<'a> Schedule<'a> {
         }
     }
 
+    /// For more than a day, commands are taken and nothing else works.
+    async fn outage(&mut self) -> Result<(), Finding> {
+        for _ in 0..self.rng.u32(0..6) {
+            self.write().await?;
+        }
+        sleep(Duration::from_secs(26 * 3_600)).await;
+        self.collect();
+        self.tally.lost += (self.pending.len() + self.bus.len() + self.undelivered.len()) as u64;
+        self.tally.lost +=
+            self.queues.values().map(|queue| queue.messages.len() + queue.dead.len()).sum::<usize>() as u64;
+        (self.pending, self.passed_on) = Default::default();
+        (self.bus, self.undelivered) = Default::default();
+        self.queues.clear();
+        Ok(())
+    }
+
+    /// What `catch_up` in docs/runbook.md does: reads the log, and makes stream records of it for the fanout.
+    async fn catch_up(&mut self) -> Result<(), Finding> {
+        let finding = |story: String| Finding { seed: self.seed, story };
+        for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
+            let query = json!({
+                "TableName": local::testing::table("CommitsTable"),
+                "KeyConditionExpression": "#s = :s",
+                "ExpressionAttributeNames": { "#s": "stream" },
+                "ExpressionAttributeValues": { ":s": { "S": stream.as_str() } },
+            });
+            let answer = self.wire.services().call("Query", &query).body;
+            let answer: Value = serde_json::from_str(&answer).map_err(|error| finding(error.to_string()))?;
+            let record = |(place, item): (usize, &Value)| {
+                json!({
+                    "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
+                    "eventSource": "aws:dynamodb", "awsRegion": "replay", "eventSourceARN": "replay",
+                    "dynamodb": {
+                        "ApproximateCreationDateTime": 0,
+                        "Keys": { "stream": item["stream"], "version": item["version"] },
+                        "NewImage": item, "SequenceNumber": (place + 1).to_string(), "SizeBytes": 1,
+                        "StreamViewType": "NEW_IMAGE",
+                    },
+                })
+            };
+            let items = answer["Items"].as_array().into_iter().flatten();
+            let batch = json!({ "Records": items.enumerate().map(record).collect::<Vec<_>>() });
+            let batch = serde_json::from_value(batch).map_err(|error| finding(error.to_string()))?;
+            for record in records(batch) {
+                let commit = record.commit.map_err(|unreadable| finding(format!("{unreadable:?}")))?;
+                self.pending.push(commit);
+            }
+        }
+        Ok(())
+    }
+
     /// The bus hands over one of its entries, whichever; it may do so again, or give up.
     async fn project(&mut self) {
         self.collect();
@@ -237,7 +319,20 @@ impl<'a> Schedule<'a> {
         let number = self.rng.usize(0..self.pipeline.logged.len());
         let forgets = self.rng.u32(0..6) == 0;
         let logged = &self.pipeline.logged[number];
-        self.tally.deliveries += batch(logged, self.queues.entry(logged.url.clone()).or_default(), forgets).await;
+        let queue = self.queues.entry(logged.url.clone()).or_default();
+        if self.dynamics == Dynamics::SlowConsumers {
+            // The visibility timeout ends while the first instance is still at it.
+            let mut again = Queue { messages: queue.messages.clone(), dead: Vec::new() };
+            let pause = Duration::from_millis(self.rng.u64(0..400));
+            let second = async {
+                sleep(pause).await;
+                batch(logged, &mut again, false).await
+            };
+            let (first, second) = tokio::join!(batch(logged, queue, forgets), second);
+            self.tally.deliveries += first + second;
+        } else {
+            self.tally.deliveries += batch(logged, queue, forgets).await;
+        }
     }
 
     /// Dead letters are sent back, or lost where a later one makes up for them.
@@ -263,7 +358,8 @@ impl<'a> Schedule<'a> {
         for queue in self.queues.values_mut() {
             for message in std::mem::take(&mut queue.dead) {
                 let commit: Value = serde_json::from_str(&message.body).unwrap_or_default();
-                let last = newest(commit["stream"].as_str().unwrap_or_default()) == commit["version"].as_u64();
+                let last =
+                    newest(commit["stream"].as_str().unwrap_or_default()) == commit["version"].as_u64();
                 if last || self.rng.bool() {
                     self.tally.dead_letters += 1;
                     queue.messages.push_back(Message { receives: 0, ..message });
@@ -314,7 +410,13 @@ impl<'a> Schedule<'a> {
     fn difference(&self, found: &Rows, expected: &Rows) -> Finding {
         let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
         let different = keys.into_iter().filter(|key| found.get(*key) != expected.get(*key)).map(|key| {
-            format!("  {} {}\n    is        {:?}\n    should be {:?}", key.0, key.1, found.get(key), expected.get(key))
+            format!(
+                "  {} {}\n    is        {:?}\n    should be {:?}",
+                key.0,
+                key.1,
+                found.get(key),
+                expected.get(key)
+            )
         });
         let story = different.collect::<Vec<_>>().join("\n");
         Finding { seed: self.seed, story: format!("rows differ from the fold\n{story}") }
@@ -327,10 +429,8 @@ async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     if taken.is_empty() {
         return 0;
     }
-    let messages: Vec<_> = taken
-        .iter()
-        .map(|taken| message(&taken.id, &taken.group, &taken.body, taken.receives + 1))
-        .collect();
+    let messages: Vec<_> =
+        taken.iter().map(|taken| message(&taken.id, &taken.group, &taken.body, taken.receives + 1)).collect();
     let response = logged.fifo.batch(&messages).await;
     let failed: BTreeSet<_> =
         response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();

@@ -70,7 +70,8 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
     let mut tables = TABLES.to_vec();
     tables.push("RequestsTable");
     let world = World::new(&tables)?;
-    let newer = world.runtime.block_on(newer(&world)).map_err(|story| Finding { seed: effort.seed, story })?;
+    let newer =
+        world.runtime.block_on(newer(&world)).map_err(|story| Finding { seed: effort.seed, story })?;
     if !all.wrong.is_empty() {
         return Err(Finding { seed: effort.seed, story: all.wrong.join("\n  ") });
     }
@@ -94,15 +95,19 @@ fn read<A: Aggregate>() -> Result<(usize, usize), String> {
     }
     let mut events = Vec::new();
     for Event { event_type, schema, data, now } in &shapes.events {
-        let stored = RecordedEvent { event_type: event_type.clone(), schema: *schema, data: data.to_string() };
+        let stored =
+            RecordedEvent { event_type: event_type.clone(), schema: *schema, data: data.to_string() };
         let event = decode::<A>(&stored).map_err(|error| error.to_string())?;
         let again = encode::<A>(&event).map_err(|error| error.to_string())?;
-        let (expected, found) = (now.as_ref().unwrap_or(data), serde_json::from_str(&again.data).unwrap_or(Value::Null));
+        let (expected, found) =
+            (now.as_ref().unwrap_or(data), serde_json::from_str(&again.data).unwrap_or(Value::Null));
         if again.event_type != *event_type || found != *expected {
             return Err(format!("{event_type}, schema {schema}, is read as {found}, not {expected}"));
         }
         if now.is_none() && again.schema != *schema {
-            return Err(format!("{event_type}, schema {schema}, is old, and its file does not say what it is now"));
+            return Err(format!(
+                "{event_type}, schema {schema}, is old, and its file does not say what it is now"
+            ));
         }
         events.push(event);
     }
@@ -185,7 +190,10 @@ async fn newer(world: &World) -> Result<usize, String> {
     // The first commit of such an account goes with it: both states are folded by one read. It is in the log, and on the
     // queue.
     if failed.is_some() || letters != 2 * unreadable || entries.len() != 2 * (accounts.len() - unreadable) {
-        return Err(format!("the fanout: failed {failed:?}, {letters} dead letters, {} entries", entries.len()));
+        return Err(format!(
+            "the fanout: failed {failed:?}, {letters} dead letters, {} entries",
+            entries.len()
+        ));
     }
 
     // Log projectors stop at it, each stream for itself.
@@ -200,7 +208,9 @@ async fn newer(world: &World) -> Result<usize, String> {
         for failure in pipeline.logged[0].fifo.batch(batch).await.batch_item_failures {
             let place: usize = failure.item_identifier.parse().unwrap_or(usize::MAX);
             let commit = queued.get(place).and_then(|queued| Message::read(&queued.body).ok()?.into_commit());
-            let expected = accounts[..unreadable].iter().any(|account| Some(&account[1].events) == commit.as_ref().map(|commit| &commit.events));
+            let expected = accounts[..unreadable]
+                .iter()
+                .any(|account| Some(&account[1].events) == commit.as_ref().map(|commit| &commit.events));
             if !expected {
                 return Err(format!("the projector fails at {commit:?}"));
             }

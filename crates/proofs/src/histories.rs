@@ -31,8 +31,20 @@ use crate::{
 
 /// As long as a command function waits, before it tells its client that it does not know.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// As long as the template has answers to requests remembered: three days, one of them for clocks that are a day off, and
+/// another one for those that are a day off the other way.
+const RETENTION_SECONDS: i64 = 259_200;
 /// Longer than any request can be late.
 const SETTLED: Duration = Duration::from_secs(60);
+
+/// How much the clocks of two instances differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clocks {
+    /// By up to a second.
+    Near,
+    /// By up to two days: each is a day behind, right, or a day ahead.
+    DayOff,
+}
 
 /// What a history counted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,28 +63,43 @@ pub struct Tally {
 /// The first history that cannot be explained.
 pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
     let runs = effort.runs(10_000, 100_000);
+    let (sum, faults) = all(effort.seed, runs, Clocks::Near)?;
+    let Tally { commands, commits, uncertain } = sum;
+    Ok(Tried::new(
+        runs,
+        "histories",
+        format!(
+            "{commands} commands, {commits} commits, {faults} faults, {uncertain} clients left in the dark"
+        ),
+    ))
+}
+
+/// Plays histories whose instances have clocks that are a day off.
+///
+/// # Errors
+/// The first history that cannot be explained.
+pub(crate) fn off_by_a_day(seed: u64, runs: u64) -> Result<Tally, Finding> {
+    all(seed, runs, Clocks::DayOff).map(|(tally, _)| tally)
+}
+
+fn all(seed: u64, runs: u64, clocks: Clocks) -> Result<(Tally, u64), Finding> {
     let (mut sum, mut faults) = (Tally::default(), 0);
     let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
         let played = if seed.is_multiple_of(2) {
-            world.runtime.block_on(play(store, store, &world.wire, seed))
+            world.runtime.block_on(play(store, store, &world.wire, seed, clocks))
         } else {
             let bare = Planted::new(store.clone(), world.wire.dynamodb(), Bug::None);
-            world.runtime.block_on(play(&bare, store, &world.wire, seed))
+            world.runtime.block_on(play(&bare, store, &world.wire, seed, clocks))
         };
         played.map(|tally| (tally, world.wire.take_faults()))
     };
-    each_seed(effort.seed, runs, world, play, |(tally, happened)| {
+    each_seed(seed, runs, world, play, |(tally, happened)| {
         sum.commands += tally.commands;
         sum.commits += tally.commits;
         sum.uncertain += tally.uncertain;
         faults += happened.values().sum::<u64>();
     })?;
-    let Tally { commands, commits, uncertain } = sum;
-    Ok(Tried::new(
-        runs,
-        "histories",
-        format!("{commands} commands, {commits} commits, {faults} faults, {uncertain} clients left in the dark"),
-    ))
+    Ok((sum, faults))
 }
 
 /// Plays histories on each of the planted stores, until the bug is found.
@@ -85,10 +112,12 @@ pub fn honesty(effort: &Effort) -> Result<Tried, Finding> {
     for bug in BUGS {
         let play = |(world, store): &mut (World, DynamoDbStore), seed| {
             let planted = Planted::new(store.clone(), world.wire.dynamodb(), bug);
-            world.runtime.block_on(play(&planted, store, &world.wire, seed))
+            world.runtime.block_on(play(&planted, store, &world.wire, seed, Clocks::Near))
         };
         match each_seed(effort.seed, most, world, play, |_| ()) {
-            Err(finding) => found.push(format!("{bug:?} by history {}", finding.seed.wrapping_sub(effort.seed) + 1)),
+            Err(finding) => {
+                found.push(format!("{bug:?} by history {}", finding.seed.wrapping_sub(effort.seed) + 1))
+            }
             Ok(()) => return Err(Finding { seed: effort.seed, story: format!("{bug:?} was not found") }),
         }
     }
@@ -145,7 +174,8 @@ impl Bank {
     fn answer(&self, operation: &Operation) -> (Self, Told) {
         let told = |told| (self.clone(), told);
         let refused = |refusal: Refusal| told(Told::Refused(refusal.to_string()));
-        let state = |state: Self| (state.clone(), Told::State { version: state.version, balance: state.balance });
+        let state =
+            |state: Self| (state.clone(), Told::State { version: state.version, balance: state.balance });
         match operation.asked {
             Asked::Read => return state(self.clone()),
             Asked::Open if self.version > 0 => return refused(Refusal::AlreadyOpened),
@@ -165,7 +195,9 @@ impl Bank {
             Asked::Open => state(Self { version, balance: 0, open: true }),
             _ if !self.open => refused(Refusal::Closed),
             Asked::Credit(amount) => state(Self { version, balance: balance + amount, open: true }),
-            Asked::Debit(amount) if amount > balance => refused(Refusal::InsufficientFunds { balance, amount }),
+            Asked::Debit(amount) if amount > balance => {
+                refused(Refusal::InsufficientFunds { balance, amount })
+            }
             Asked::Debit(amount) => state(Self { version, balance: balance - amount, open: true }),
             Asked::Close if balance != 0 => refused(Refusal::BalanceNotZero { balance }),
             Asked::Close => state(Self { version, balance, open: false }),
@@ -208,6 +240,7 @@ struct History<'a, S> {
     log: &'a DynamoDbStore,
     wire: &'a Wire,
     seed: u64,
+    clocks: Clocks,
     streams: Vec<StreamId>,
     began: Instant,
     record: Mutex<Record>,
@@ -222,6 +255,7 @@ pub async fn play(
     log: &DynamoDbStore,
     wire: &Wire,
     seed: u64,
+    clocks: Clocks,
 ) -> Result<Tally, Finding> {
     let mut rng = Rng::with_seed(seed);
     // The SDK's and our own jitter.
@@ -232,10 +266,13 @@ pub async fn play(
     // Some histories without faults: races alone must do no harm either.
     wire.follow(Plan::Random([0, 150, 400, 700][rng.usize(0..4)]), rng.u64(..));
     let history =
-        History { store, log, wire, seed, streams, began: Instant::now(), record: Mutex::default() };
+        History { store, log, wire, seed, clocks, streams, began: Instant::now(), record: Mutex::default() };
     let clients = rng.usize(2..=4);
     let seeds: Vec<_> = (0..clients).map(|_| rng.u64(..)).collect();
-    join_all(seeds.into_iter().enumerate().map(|(client, seed)| history.client(client, Rng::with_seed(seed)))).await;
+    join_all(
+        seeds.into_iter().enumerate().map(|(client, seed)| history.client(client, Rng::with_seed(seed))),
+    )
+    .await;
     sleep(SETTLED).await;
     wire.calm();
     history.check().await
@@ -277,8 +314,11 @@ impl<S: EventStore> History<'_, S> {
                 if rng.u32(0..3) == 0 {
                     cache = cold();
                 }
-                // No two instances have the same time, and some are far off.
-                let skew = SignedDuration::from_secs(rng.i64(-86_400..86_400));
+                // No two instances have the same time.
+                let skew = match self.clocks {
+                    Clocks::Near => SignedDuration::from_millis(rng.i64(-500..=500)),
+                    Clocks::DayOff => SignedDuration::from_hours(24 * rng.i64(-1..=1)),
+                };
                 told = self.ask(self.store, &cache, stream, &operation, (keyed, skew)).await;
                 if told.is_some() {
                     break;
@@ -339,8 +379,8 @@ impl<S: EventStore> History<'_, S> {
             ledger: keyed.then(|| Ledger {
                 key: &operation.id,
                 fingerprint: &fingerprint,
-                now: 0,
-                expires: 1,
+                now: at.as_second(),
+                expires: at.as_second() + RETENTION_SECONDS,
                 answer: &answer,
             }),
         };
@@ -451,12 +491,9 @@ impl<S: EventStore> History<'_, S> {
                 return Some(format!("{id} was told of another version than {expected}"));
             }
         }
-        let missing = record
-            .acknowledged
-            .iter()
-            .find(|(id, (told, _))| told == stream && !ids.contains(id))
-            .map(|(id, _)| format!("{id} was acknowledged and is not in the log"));
-        missing
+        let lost = |(id, (told, _)): &(&String, &(StreamId, u64))| told == stream && !ids.contains(id);
+        let lost = record.acknowledged.iter().find(lost);
+        lost.map(|(id, _)| format!("{id} was acknowledged and is not in the log"))
     }
 
     fn finding(&self, what: &str) -> Finding {

@@ -5,6 +5,7 @@ pub mod bank;
 pub mod commits;
 pub mod crashes;
 pub mod delivery;
+pub mod dynamics;
 pub mod evolution;
 pub mod histories;
 pub mod inputs;
@@ -32,7 +33,7 @@ pub struct Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 10] = [
+pub const PROOFS: [Proof; 11] = [
     Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
     Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
     Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
@@ -43,6 +44,7 @@ pub const PROOFS: [Proof; 10] = [
     Proof { number: 8, name: "Bad input stops nothing", run: inputs::proof },
     Proof { number: 9, name: "Every limit is where it is said to be", run: limits::proof },
     Proof { number: 10, name: "Every shape ever stored is read", run: evolution::proof },
+    Proof { number: 11, name: "Clocks, slowness and long outages do no harm", run: dynamics::proof },
 ];
 
 /// How hard to try.

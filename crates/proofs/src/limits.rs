@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use decider::{Aggregate, RecordedEvent};
 use domain::account::Account;
-use event_store::{
-    AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId, load,
-};
+use event_store::{AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId, load};
 use event_store_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
 use fanout::{Fanout, Wiring};
 use jiff::Timestamp;
@@ -221,7 +219,10 @@ async fn batches(wire: &Wire, limits: &mut Limits) {
             .collect();
         let _ = wire.take_calls();
         fanout(wire, usize::MAX).handle(&records).await;
-        let sent = (wire.services().take_entries().len(), wire.services().take_messages("http://wire.invalid/q.fifo").len());
+        let sent = (
+            wire.services().take_entries().len(),
+            wire.services().take_messages("http://wire.invalid/q.fifo").len(),
+        );
         calls.push((wire.take_calls(), sent));
     }
     limits.note(
@@ -233,7 +234,11 @@ async fn batches(wire: &Wire, limits: &mut Limits) {
 
 async fn ids(world: &World, limits: &mut Limits) {
     let id = |length: usize| StreamId::new("account", &"x".repeat(length));
-    limits.note("128 characters of an id", unless(id(128).is_ok(), id(128)), unless(id(129).is_err(), id(129)));
+    limits.note(
+        "128 characters of an id",
+        unless(id(128).is_ok(), id(128)),
+        unless(id(129).is_err(), id(129)),
+    );
     limits.note("1 character of an id", unless(id(1).is_ok(), id(1)), unless(id(0).is_err(), id(0)));
 
     // "account-" has 8, ":1" has 2: beyond 128, ids are hashed, and still told apart.
@@ -270,7 +275,11 @@ async fn ids(world: &World, limits: &mut Limits) {
         unless(statuses[1] == 400, statuses[1]),
     );
     // The same key and another body: white space makes no difference, so that it is the same request.
-    limits.note("64 KB of a body", unless(statuses[2] == 201, statuses[2]), unless(statuses[3] == 413, statuses[3]));
+    limits.note(
+        "64 KB of a body",
+        unless(statuses[2] == 201, statuses[2]),
+        unless(statuses[3] == 413, statuses[3]),
+    );
 }
 
 /// How an account is opened with this key and body.
@@ -331,7 +340,11 @@ async fn versions(world: &World, limits: &mut Limits) {
         unless(limit("200") == Some(200), limit("200")),
         unless(limit("201").is_none(), limit("201")),
     );
-    limits.note("1 row of a page", unless(limit("1") == Some(1), limit("1")), unless(limit("0").is_none(), limit("0")));
+    limits.note(
+        "1 row of a page",
+        unless(limit("1") == Some(1), limit("1")),
+        unless(limit("0").is_none(), limit("0")),
+    );
 }
 
 /// Streams without states, as long as the first page of a load and one longer.
@@ -352,7 +365,9 @@ async fn pages_of_commits(world: &World, limits: &mut Limits) {
         // A page that ends exactly where the stream begins is complete.
         let up_to = Range { after: 0, up_to: u64::MAX, limit: u32::try_from(length).ok() };
         let short = Range { limit: u32::try_from(length - 1).ok(), ..up_to };
-        let complete = async |range| store.read(&stream(&id), range, Consistency::Strong).await.map(|page| page.complete).ok();
+        let complete = async |range| {
+            store.read(&stream(&id), range, Consistency::Strong).await.map(|page| page.complete).ok()
+        };
         let found = (complete(up_to).await, complete(short).await);
         limits.note(
             &format!("page of {length} commits"),
@@ -408,7 +423,11 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
             break;
         }
     }
-    limits.note("end of a page of rows", unless(whole == Some((99, false)), whole), unless(seen == [98, 1], &seen));
+    limits.note(
+        "end of a page of rows",
+        unless(whole == Some((99, false)), whole),
+        unless(seen == [98, 1], &seen),
+    );
 }
 
 /// Gaps as large as the window of a repair, and one larger.

@@ -55,7 +55,14 @@ fn main() -> ExitCode {
                 proof.number, proof.name, finding.story, proof.number, finding.seed
             )),
         }
-        table.add_row([proof.number.to_string(), proof.name.to_owned(), often, seed.to_string(), found, took]);
+        table.add_row([
+            proof.number.to_string(),
+            proof.name.to_owned(),
+            often,
+            seed.to_string(),
+            found,
+            took,
+        ]);
     }
     println!("\n{table}\n{} in all", seconds(began.elapsed()));
     stories.iter().for_each(|story| println!("\n{story}"));

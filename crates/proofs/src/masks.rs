@@ -48,7 +48,10 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
     Ok(Tried::new(
         4 * masks,
         "masks, all of them",
-        format!("PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each (seed {})", effort.seed),
+        format!(
+            "PutEvents, SendMessageBatch, the answer to the stream, the answer to a queue: {masks} each (seed {})",
+            effort.seed
+        ),
     ))
 }
 
@@ -133,8 +136,11 @@ async fn refused_for_good(wire: &Wire, part: Part, mask: u64) -> Result<(), Find
     if failed != expected {
         return Err(finding(mask, format!("{part:?}: the first failure is {failed:?}, not {expected:?}")));
     }
-    let named: Vec<_> =
-        response(&first, failed).batch_item_failures.into_iter().filter_map(|failure| failure.item_identifier).collect();
+    let named: Vec<_> = response(&first, failed)
+        .batch_item_failures
+        .into_iter()
+        .filter_map(|failure| failure.item_identifier)
+        .collect();
     let expected: Vec<_> = expected.map(|place| first[place].sequence_number.clone()).into_iter().collect();
     if named != expected {
         return Err(finding(mask, format!("{part:?}: the stream is told {named:?}, not {expected:?}")));
@@ -251,8 +257,9 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         answer.batch_item_failures.iter().filter_map(|failure| failure.item_identifier.parse().ok()).collect()
     };
     let first = failed(fifo.batch(&messages).await);
-    let expected: BTreeSet<_> =
-        (0..TEN).filter(|place| (0..=*place).any(|before| before % 3 == place % 3 && has(mask, before))).collect();
+    let expected: BTreeSet<_> = (0..TEN)
+        .filter(|place| (0..=*place).any(|before| before % 3 == place % 3 && has(mask, before)))
+        .collect();
     if first != expected {
         return Err(finding(mask, format!("the queue is told {first:?}, not {expected:?}")));
     }

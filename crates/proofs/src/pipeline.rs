@@ -44,6 +44,8 @@ pub const TABLES: [&str; 6] = [
 /// Rows by table and key, as text.
 pub type Rows = BTreeMap<(&'static str, String), String>;
 
+type RowAfter = Box<dyn Fn(&[Commit]) -> Option<Value>>;
+
 /// A projector behind the bus.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Stateful {
@@ -52,7 +54,7 @@ pub struct Stateful {
     pub category: &'static str,
     project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<(), String>>>,
     /// The row after these commits of a stream.
-    row: Box<dyn Fn(&[Commit]) -> Option<Value>>,
+    row: RowAfter,
     key: &'static str,
 }
 
@@ -155,7 +157,8 @@ impl Pipeline {
                 }
                 if let Some(last) = stream.last() {
                     let (name, entry) = (last.stream.to_string(), "#position".to_owned());
-                    let position = json!({ keys.partition: name, keys.sort: entry, "position": last.version });
+                    let position =
+                        json!({ keys.partition: name, keys.sort: entry, "position": last.version });
                     rows.insert((logged.table, format!("{name} {entry}")), position.to_string());
                 }
             }
@@ -172,13 +175,11 @@ impl Pipeline {
     /// When they cannot be read.
     pub async fn take_rows(&self, client: &Client) -> Result<Rows, Finding> {
         let mut rows = Rows::new();
-        let tables = self
-            .stateful
-            .iter()
-            .map(|stateful| (stateful.table, stateful.key, None))
-            .chain(self.logged.iter().map(|logged| {
+        let tables = self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
+            self.logged.iter().map(|logged| {
                 (logged.table, logged.fifo.consumer.keys.partition, Some(logged.fifo.consumer.keys.sort))
-            }));
+            }),
+        );
         for (name, partition, sort) in tables {
             for item in take_items(client, name, partition, sort).await? {
                 let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
@@ -260,7 +261,8 @@ fn stateful<A: Aggregate, Row: Serialize + 'static>(
 
 /// The state after all of these commits.
 fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
-    let events = commits.iter().flat_map(|commit| &commit.events).map(|event: &RecordedEvent| decode::<A>(event));
+    let events =
+        commits.iter().flat_map(|commit| &commit.events).map(|event: &RecordedEvent| decode::<A>(event));
     let events: Vec<_> = events.collect::<Result<_, _>>().ok()?;
     Some(decider::fold::<A>(A::initial(), &events))
 }

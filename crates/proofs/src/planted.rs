@@ -1,14 +1,17 @@
 //! Stores with planted bugs: whoever checks histories must find them, or what they say of the real one is worth nothing.
 
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a bug is a difference in one place, and none everywhere else"
+)]
+
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
 };
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
-use event_store::{
-    AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId,
-};
+use event_store::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
 use event_store_dynamodb::DynamoDbStore;
 use local::testing;
 
@@ -87,7 +90,12 @@ fn unavailable(error: &impl std::fmt::Display) -> StoreError {
 }
 
 impl EventStore for Planted {
-    async fn read(&self, stream: &StreamId, range: Range, consistency: Consistency) -> Result<Page, StoreError> {
+    async fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page, StoreError> {
         let consistency = match self.bug {
             Bug::StaleRejection => Consistency::Eventual,
             _ => consistency,

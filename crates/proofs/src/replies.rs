@@ -17,28 +17,23 @@ use crate::{
 };
 
 /// Ways to lose an answer. Everything is applied but for the last two, so that some repetitions are the first to arrive.
-const LOSSES: [Fault; 6] = [
-    Fault::ReplyLost,
-    Fault::Hanging,
-    Fault::AppliedAndFailed,
-    Fault::Repeated,
-    Fault::Late,
-    Fault::Dropped,
-];
+const LOSSES: [Fault; 6] =
+    [Fault::ReplyLost, Fault::Hanging, Fault::AppliedAndFailed, Fault::Repeated, Fault::Late, Fault::Dropped];
 
 /// Loses answers, and compares those that arrive.
 ///
 /// # Errors
 /// When a repetition is answered in another way than the first time, or applied twice.
 pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
-    let runs = effort.runs(10_000, 10_000);
+    let runs = effort.runs(2_000, 10_000);
     let world = || {
         let world = World::new(&["CommitsTable", "RequestsTable"])?;
         let store = world.store();
         Ok((world, store))
     };
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    let play = |(world, store): &mut (World, DynamoDbStore), seed| world.runtime.block_on(play(world, store, seed));
+    let play =
+        |(world, store): &mut (World, DynamoDbStore), seed| world.runtime.block_on(play(world, store, seed));
     each_seed(effort.seed, runs, world, play, |(answered, answers)| {
         *sums.entry(answered).or_default() += 1;
         *sums.entry("answers compared").or_default() += answers;
@@ -53,7 +48,9 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
     fastrand::seed(seed);
     let account = format!("00000000-0000-4000-8000-{:012x}", seed & 0xffff_ffff_ffff);
     let other = |route, body: Value, key: Option<String>| Sent { route, account: account.clone(), body, key };
-    let open = |key| other("POST /accounts", json!({ "accountId": account, "owner": "Ada", "currency": "EUR" }), key);
+    let open = |key| {
+        other("POST /accounts", json!({ "accountId": account, "owner": "Ada", "currency": "EUR" }), key)
+    };
     let book = |route, amount: i64, key| other(route, json!({ "amount": amount }), key);
 
     let stream = StreamId::new("account", &account).map_err(|error| finding(error.to_string()))?;
@@ -112,8 +109,11 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
             let body = match choice {
                 0 => json!({ "accountId": account, "version": 1 }),
                 _ => {
-                    let state: Value =
-                        commit.state.as_ref().and_then(|state| serde_json::from_str(&state.data).ok()).unwrap_or_default();
+                    let state: Value = commit
+                        .state
+                        .as_ref()
+                        .and_then(|state| serde_json::from_str(&state.data).ok())
+                        .unwrap_or_default();
                     json!({ "version": commit.version, "totalBalance": state["totalBalance"] })
                 }
             };
@@ -145,7 +145,8 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
     let stream = answers[0].split_once("/accounts/").and_then(|(_, id)| id.get(..36)).unwrap_or(&account);
     let stream = StreamId::new("account", stream).map_err(|error| finding(error.to_string()))?;
     let range = Range { after: 0, up_to: u64::MAX, limit: None };
-    let log = store.read(&stream, range, Consistency::Strong).await.map_err(|error| finding(error.to_string()))?;
+    let log =
+        store.read(&stream, range, Consistency::Strong).await.map_err(|error| finding(error.to_string()))?;
     let id = format!("key-{seed} ada");
     let versions: Vec<_> =
         log.commits.iter().filter(|commit| commit.command == id).map(|commit| commit.version).collect();

@@ -118,8 +118,7 @@ impl Services {
         {
             let mut newest = body.clone();
             newest["Limit"] = 1.into();
-            let newest: Value =
-                serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
+            let newest: Value = serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
             let newest = newest["Items"][0]["version"]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
             let seen = newest.unwrap_or(0).saturating_sub(lag).min(highest);
             if seen < lowest {

@@ -81,6 +81,8 @@ pub enum Plan {
     Calm,
     /// To so many of a thousand requests, at random.
     Random(u32),
+    /// Everything is slow, some of it more than the rest.
+    Slow,
     /// To the next requests, in this order; then never. `None` lets one pass.
     Script(VecDeque<Option<Fault>>),
     /// The caller ends after so many calls: the next one is never answered, applied or not.
@@ -216,6 +218,7 @@ impl Wire {
         let latency = [latency(), latency()];
         let fault = match &mut state.plan {
             Plan::Calm | Plan::Crash { .. } => None,
+            Plan::Slow => state.rng.bool().then_some(Fault::Slow),
             Plan::Script(faults) => faults.pop_front().flatten(),
             Plan::Random(of_a_thousand) => {
                 let of_a_thousand = *of_a_thousand;
@@ -250,7 +253,7 @@ impl Wire {
                 *after -= 1;
                 None
             }
-            Plan::Calm | Plan::Random(_) | Plan::Script(_) => None,
+            Plan::Calm | Plan::Random(_) | Plan::Slow | Plan::Script(_) => None,
         }
     }
 
@@ -304,7 +307,9 @@ impl Wire {
                 answer::failed()
             }
             Some(Fault::Conflict) => answer::conflict(&operation, &body),
-            Some(Fault::Stale) => services.stale(&operation, &mut body, 1 + u64::from(back.subsec_millis() % 3)),
+            Some(Fault::Stale) => {
+                services.stale(&operation, &mut body, 1 + u64::from(back.subsec_millis() % 3))
+            }
             Some(Fault::ShortPage) => {
                 body["Limit"] = 1.into();
                 services.call(&operation, &body)

@@ -37,7 +37,13 @@ impl World {
     /// The event store that the command functions use, over the wire.
     #[must_use]
     pub fn store(&self) -> DynamoDbStore {
-        DynamoDbStore::new(self.wire.dynamodb(), testing::table("CommitsTable"))
+        Self::store_at(&self.wire)
+    }
+
+    /// The same over another wire.
+    #[must_use]
+    pub fn store_at(wire: &Wire) -> DynamoDbStore {
+        DynamoDbStore::new(wire.dynamodb(), testing::table("CommitsTable"))
             .with_requests(testing::table("RequestsTable"))
     }
 }
