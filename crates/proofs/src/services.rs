@@ -137,9 +137,17 @@ impl Services {
                 results.push(json!({ "ErrorCode": "InternalFailure", "ErrorMessage": "try again" }));
                 continue;
             }
-            let detail = entry["Detail"].as_str().and_then(|detail| serde_json::from_str(detail).ok());
-            messages.entries.push(detail.unwrap_or_default());
-            results.push(json!({ "EventId": place.to_string() }));
+            match entry["Detail"].as_str().map(serde_json::from_str) {
+                Some(Ok(detail)) => {
+                    messages.entries.push(detail);
+                    results.push(json!({ "EventId": place.to_string() }));
+                }
+                Some(Err(_)) | None => {
+                    results.push(
+                        json!({ "ErrorCode": "MalformedDetail", "ErrorMessage": "Detail is malformed." }),
+                    );
+                }
+            }
         }
         let failed = results.iter().filter(|result| result["ErrorCode"].is_string()).count();
         ok(&json!({ "FailedEntryCount": failed, "Entries": results }))
