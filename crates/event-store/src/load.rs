@@ -159,3 +159,44 @@ pub async fn history<A: Aggregate>(
     newest_first.reverse();
     Ok(History { base, commits: newest_first })
 }
+
+#[cfg(test)]
+mod tests {
+    use decider::{RecordedEvent, RecordedState};
+    use domain::account::Account;
+
+    use super::*;
+    use crate::contract::commit;
+
+    fn closed(version: u64, state_schema: Option<u32>) -> Commit {
+        let stream = StreamId::new("account", "1").unwrap_or_else(|error| unreachable!("{error}"));
+        Commit {
+            events: vec![RecordedEvent {
+                event_type: "AccountClosed".into(),
+                schema: 1,
+                data: r#"{"bookedOn":"2026-11-21"}"#.into(),
+            }],
+            state: state_schema.map(|schema| RecordedState { schema, data: "{}".into() }),
+            ..commit(&stream, version)
+        }
+    }
+
+    #[test]
+    fn rule_2_a_hole_is_named() {
+        let mut loaded = Loaded::<Account> { version: 4, ..Loaded::nothing() };
+        let hole = loaded.apply(&closed(7, None));
+        assert!(matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))), "{hole:?}");
+        assert_eq!(loaded.version, 4);
+    }
+
+    #[test]
+    fn rule_5_a_state_counts_as_embedded_only_in_the_readers_schema() {
+        let mut loaded = Loaded::<Account>::nothing();
+        for (version, schema, embedded) in
+            [(1, None, 0), (2, Some(Account::STATE_SCHEMA), 2), (3, Some(Account::STATE_SCHEMA + 1), 2)]
+        {
+            assert!(loaded.apply(&closed(version, schema)).is_ok());
+            assert_eq!(loaded.embedded, embedded, "version {version}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use decider::{Aggregate, decode_state};
 
-use crate::{Commit, Consistency, EventStore, LoadError, history};
+use crate::{Commit, Consistency, EventStore, LoadError, StoreError, history};
 
 /// The state after each of these commits of one stream, given in ascending order: from the commit itself where it is
 /// embedded, else folded from the log, with one read for all of them.
@@ -32,6 +32,14 @@ pub async fn states<A: Aggregate>(
         while let Some(next) = log.next_if(|next| next.version <= commit.version) {
             folded.apply(next)?;
         }
+        if folded.version != commit.version {
+            // The log does not have what is asked about: a state of another version must not pass for this one's.
+            return Err(LoadError::Store(StoreError::Corrupt {
+                stream: commit.stream.to_string(),
+                version: commit.version,
+                reason: format!("the log ends at {}", folded.version),
+            }));
+        }
         states.push(folded.state.clone());
     }
     Ok(states)
@@ -45,6 +53,17 @@ mod tests {
 
     use super::*;
     use crate::{Loaded, MemoryStore, StreamId};
+
+    #[tokio::test]
+    async fn a_commit_that_is_not_in_the_log_has_no_state() {
+        let stream = StreamId::new("account", "1").unwrap();
+        let commit = crate::contract::commit(&stream, 3);
+        let states = states::<Account>(&MemoryStore::default(), &[&commit]).await;
+        assert!(
+            matches!(states, Err(LoadError::Store(StoreError::Corrupt { version: 3, .. }))),
+            "{states:?}"
+        );
+    }
 
     proptest! {
         /// Whichever commits of the log are asked for, and whichever of them embed a state, the states are the same.

@@ -9,7 +9,7 @@ mod bus;
 mod queues;
 mod send;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
@@ -193,7 +193,7 @@ impl Fanout {
     async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
         let mut sent = Sent::default();
         let mut entries = Vec::new();
-        let mut streams: HashMap<&StreamId, Vec<(usize, &Commit)>> = HashMap::new();
+        let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
         for (index, commit) in commits {
             streams.entry(&commit.stream).or_default().push((*index, commit));
         }

@@ -16,7 +16,7 @@ use lambda_kit::{
     fifo::{ChangesOf, Consumer, Fifo, LogProjector},
     http::{HttpRequest, Response, Routes},
     process_manager::ProcessManager,
-    stream::Handler,
+    stream::{Handler, Record, Unreadable},
     wire::Message,
 };
 use local::testing::table;
@@ -132,7 +132,10 @@ fn interrupted(case: &Case, after: usize, applied: bool) -> Result<Outcome, Find
         let done = Done::default();
         world.wire.follow(Plan::Crash { after, applied }, 0);
         tokio::select! {
-            _ = (case.call)(world.wire.clone(), Rc::clone(&done)) => {}
+            _ = (case.call)(world.wire.clone(), Rc::clone(&done)) => {
+                let story = format!("{} does not come to call {after}", case.name);
+                return Err(Finding { seed: 0, story });
+            }
             () = world.wire.crashed() => {}
         }
         world.wire.calm();
@@ -188,9 +191,10 @@ fn observe(world: &World, answers: Vec<String>) -> Outcome {
     entries.sort();
     entries.dedup();
     let mut messages = Vec::new();
-    for logged in Pipeline::new(&world.wire).logged {
-        for queued in services.take_messages(&logged.url) {
-            let message = (logged.url.clone(), queued.body);
+    let urls = Pipeline::new(&world.wire).logged.into_iter().map(|logged| logged.url);
+    for url in urls.chain(["http://wire.invalid/dead-letters".to_owned()]) {
+        for queued in services.take_messages(&url) {
+            let message = (url.clone(), queued.body);
             if !messages.contains(&message) {
                 messages.push(message);
             }
@@ -326,11 +330,21 @@ fn fanned_out(streams: Vec<Vec<Commit>>) -> Case {
         async move {
             let pipeline = Pipeline::new(&wire);
             let first = done.borrow().len();
-            let records: Vec<_> =
+            let mut records: Vec<_> =
                 batch.iter().skip(first).enumerate().map(|(place, commit)| record(place, commit)).collect();
-            if records.is_empty() {
+            if first > batch.len() {
                 return true;
             }
+            // One that nobody can read, for the dead letters.
+            let unreadable = Unreadable {
+                reason: "a test".into(),
+                stream: None,
+                version: None,
+                event_id: None,
+                sequence_number: "last".into(),
+                event_source_arn: None,
+            };
+            records.push(Record { sequence_number: "last".into(), commit: Err(unreadable) });
             let failed = pipeline.fanout.handle(&records).await;
             done.borrow_mut().extend(vec![String::new(); failed.unwrap_or(records.len())]);
             failed.is_none()

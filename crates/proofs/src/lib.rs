@@ -28,23 +28,57 @@ pub struct Proof {
     pub number: u8,
     /// What is tried, in a few words.
     pub name: &'static str,
+    /// Whether it consists of runs, each with a seed of its own; else it tries everything there is.
+    pub seeded: bool,
     /// Tries it.
     pub run: fn(&Effort) -> Result<Tried, Finding>,
 }
 
+impl Proof {
+    /// How to see the finding again.
+    #[must_use]
+    pub fn again(&self, finding: &Finding) -> String {
+        let command = format!("cargo run --release -p proofs -- --only {}", self.number);
+        match self.seeded {
+            true => format!("Again: {command} --seed {} --runs 1", finding.seed),
+            false => format!("Again: {command}"),
+        }
+    }
+}
+
 /// Everything that is tried.
 pub const PROOFS: [Proof; 11] = [
-    Proof { number: 1, name: "Concurrent histories are linearizable", run: histories::proof },
-    Proof { number: 2, name: "The check of histories finds planted bugs", run: histories::honesty },
-    Proof { number: 3, name: "A lost answer is given again", run: replies::proof },
-    Proof { number: 4, name: "Whatever the delivery, rows are the fold", run: delivery::proof },
-    Proof { number: 5, name: "A crash after any call loses and doubles nothing", run: crashes::proof },
-    Proof { number: 6, name: "Any of ten may fail", run: masks::proof },
-    Proof { number: 7, name: "The model of the pipeline has no wrong state", run: model::proof },
-    Proof { number: 8, name: "Bad input stops nothing", run: inputs::proof },
-    Proof { number: 9, name: "Every limit is where it is said to be", run: limits::proof },
-    Proof { number: 10, name: "Every shape ever stored is read", run: evolution::proof },
-    Proof { number: 11, name: "Clocks, slowness and long outages do no harm", run: dynamics::proof },
+    Proof { number: 1, name: "Concurrent histories are linearizable", seeded: true, run: histories::proof },
+    Proof {
+        number: 2,
+        name: "The check of histories finds planted bugs",
+        seeded: false,
+        run: histories::honesty,
+    },
+    Proof { number: 3, name: "A lost answer is given again", seeded: true, run: replies::proof },
+    Proof { number: 4, name: "Whatever the delivery, rows are the fold", seeded: true, run: delivery::proof },
+    Proof {
+        number: 5,
+        name: "A crash after any call loses and doubles nothing",
+        seeded: false,
+        run: crashes::proof,
+    },
+    Proof { number: 6, name: "Any of ten may fail", seeded: false, run: masks::proof },
+    Proof {
+        number: 7,
+        name: "The model of the pipeline has no wrong state",
+        seeded: false,
+        run: model::proof,
+    },
+    Proof { number: 8, name: "Bad input stops nothing", seeded: true, run: inputs::proof },
+    Proof { number: 9, name: "Every limit is where it is said to be", seeded: false, run: limits::proof },
+    Proof { number: 10, name: "Every shape ever stored is read", seeded: false, run: evolution::proof },
+    Proof {
+        number: 11,
+        name: "Clocks, slowness and long outages do no harm",
+        seeded: true,
+        run: dynamics::proof,
+    },
 ];
 
 /// How hard to try.

@@ -18,13 +18,12 @@ struct Args {
     #[arg(long)]
     short: bool,
     /// Only the proofs with these numbers.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=PROOFS.len() as i64))]
     only: Vec<u8>,
-    /// Where randomness comes from; the runs of a proof have this seed and those after it. To repeat one that found
-    /// something: its number, its seed, and --runs 1.
+    /// Where randomness comes from; the runs of a proof have this seed and those after it.
     #[arg(long)]
     seed: Option<u64>,
-    /// So many runs.
+    /// So many runs, of the proofs that are repeated: 1, 3, 4, 8 and 11.
     #[arg(long)]
     runs: Option<u64>,
 }
@@ -51,8 +50,11 @@ fn main() -> ExitCode {
             Ok(tried) if !tried.beside.is_empty() => println!("   {}", tried.beside),
             Ok(_) => {}
             Err(finding) => stories.push(format!(
-                "{} {}: {}\nRepeat it: --only {} --seed {} --runs 1",
-                proof.number, proof.name, finding.story, proof.number, finding.seed
+                "{} {}: {}\n{}",
+                proof.number,
+                proof.name,
+                finding.story,
+                proof.again(&finding)
             )),
         }
         table.add_row([

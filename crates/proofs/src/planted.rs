@@ -67,7 +67,10 @@ impl Planted {
     }
 
     /// Writes over what is there. Never do this.
-    async fn overwrite(&self, commit: &Commit) -> Result<(), AppendError> {
+    async fn overwrite(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        if let Some(request) = request {
+            self.store.remember(request).await?;
+        }
         let item = serde_dynamo::to_item(commit).map_err(|error| unavailable(&error))?;
         let put = self.client.put_item().table_name(testing::table("CommitsTable")).set_item(Some(item));
         put.send().await.map_err(|error| unavailable(&error))?;
@@ -133,10 +136,10 @@ impl EventStore for Planted {
             _ => commit.clone(),
         };
         match self.bug {
-            Bug::NoCondition => self.overwrite(commit).await,
+            Bug::NoCondition => self.overwrite(commit, request).await,
             Bug::ConditionOnTheWrongKey => match self.store.get(&commit.stream, commit.version + 1).await? {
                 Some(_) => Err(AppendError::VersionTaken),
-                None => self.overwrite(commit).await,
+                None => self.overwrite(commit, request).await,
             },
             Bug::ConflictTakenForSuccess => match self.store.append(commit, request).await {
                 Err(AppendError::VersionTaken) => Ok(()),

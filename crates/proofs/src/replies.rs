@@ -16,7 +16,7 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Ways to lose an answer. Everything is applied but for the last two, so that some repetitions are the first to arrive.
+/// Ways to lose an answer. All are applied but for the last, so that some repetitions are the first to arrive.
 const LOSSES: [Fault; 6] =
     [Fault::ReplyLost, Fault::Hanging, Fault::AppliedAndFailed, Fault::Repeated, Fault::Late, Fault::Dropped];
 

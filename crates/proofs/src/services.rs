@@ -220,8 +220,8 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
     }
 }
 
-/// Answers that the emulator never gives by itself, as AWS words them. `tests/conformance.rs` compares them with those of
-/// a real endpoint.
+/// Answers that the emulator never gives by itself, as AWS documents them. `tests/conformance.rs` sees what the store makes
+/// of them, and, at a real endpoint, that it makes sense of whatever races there are answered with.
 pub mod answer {
     use serde_json::{Value, json};
 

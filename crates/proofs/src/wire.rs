@@ -40,7 +40,7 @@ pub enum Fault {
     ReplyLost,
     /// It is applied, and nothing is ever heard of it.
     Hanging,
-    /// Nothing is heard of it, and it is applied when nobody waits for it any more.
+    /// Nothing is heard of it, and it is applied up to half a minute later, when nobody waits for it any more.
     Late,
     /// It arrives twice; the second answer is the one that comes back.
     Repeated,
@@ -211,7 +211,7 @@ impl Wire {
     }
 
     /// What happens to the next request, and how long it takes each way.
-    fn next(&self, operation: &str) -> (Option<Fault>, [Duration; 2]) {
+    fn next(&self, operation: &str, body: &Value) -> (Option<Fault>, [Duration; 2]) {
         let mut state = self.lock();
         state.calls += 1;
         let mut latency = || Duration::from_millis(state.rng.u64(1..20));
@@ -226,8 +226,12 @@ impl Wire {
             }
         };
         let applies = |fault: &Fault| match fault {
-            Fault::Conflict => !matches!(operation, "Query" | "GetItem" | "BatchGetItem"),
-            Fault::Stale | Fault::ShortPage => operation == "Query",
+            Fault::Conflict => matches!(
+                operation,
+                "PutItem" | "TransactWriteItems" | "ExecuteStatement" | "ExecuteTransaction"
+            ),
+            Fault::Stale => operation == "Query" && body["ConsistentRead"] != true,
+            Fault::ShortPage => operation == "Query",
             Fault::Slow
             | Fault::Dropped
             | Fault::ReplyLost
@@ -259,7 +263,7 @@ impl Wire {
 
     async fn carry(self, operation: String, mut body: Value) -> Result<HttpResponse, ConnectorError> {
         let services = &self.0.services;
-        let (fault, [there, back]) = self.next(&operation);
+        let (fault, [there, back]) = self.next(&operation, &body);
         sleep(there).await;
         if let Some(applied) = self.crashes() {
             if applied {
@@ -290,7 +294,7 @@ impl Wire {
             Some(Fault::Late) => {
                 let wire = self.clone();
                 tokio::spawn(async move {
-                    sleep(back * 300).await;
+                    sleep(back * 1_500).await;
                     wire.0.services.call(&operation, &body);
                 });
                 return futures::future::pending().await;

@@ -17,10 +17,7 @@ fn short(number: u8) {
     let effort = Effort { seed: SEED, long: false, runs: None };
     match (proof.run)(&effort) {
         Ok(tried) => eprintln!("{}: {} {}; {}", proof.name, tried.count, tried.unit, tried.beside),
-        Err(finding) => panic!(
-            "{}: {finding}\nRepeat it: cargo run -p proofs -- --only {number} --seed {} --runs 1",
-            proof.name, finding.seed
-        ),
+        Err(finding) => panic!("{}: {finding}\n{}", proof.name, proof.again(&finding)),
     }
 }
 

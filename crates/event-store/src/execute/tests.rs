@@ -584,3 +584,69 @@ async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer(
     let again = behind.send_with(debit(7), keyed(2)).await.unwrap();
     assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
 }
+
+/// Without a key nobody remembers the answer; the commit says whose it is.
+#[tokio::test]
+async fn rule_4_the_same_command_at_another_time_is_one_commit() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let same = |at| Options { id: Some("same"), at, ..Options::default() };
+    assert_eq!(committed(Client::new(&store).send_with(debit(40), same(1)).await), (3, 60));
+    assert_eq!(committed(client.send_with(debit(40), same(2)).await), (3, 60));
+    assert_eq!(log(&store).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_command_that_changes_nothing_appends_nothing() {
+    use domain::todo::{self, Todo};
+    let store = Spy::default();
+    let cache = Cache::<Todo>::new(NonZeroUsize::MIN);
+    let stream = StreamId::new(todo::CATEGORY, "1").unwrap();
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
+    let send = async |command: todo::Command, command_id: &str| {
+        let execution = Execution {
+            stream: &stream,
+            command: &command,
+            context: &context,
+            command_id,
+            meta: &Meta::default(),
+            precondition: None,
+            creates: false,
+            ledger: None,
+        };
+        execute(&store, &cache, &execution).await.unwrap()
+    };
+    let create = todo::Command::Create { title: "a".into(), message: String::new() };
+    assert!(matches!(send(create, "1").await, Outcome::Committed(loaded) if loaded.version == 1));
+    store.calls();
+    let update = todo::Command::Update { title: Some("a".into()), message: None, done: None };
+    assert!(matches!(send(update, "2").await, Outcome::Unchanged(loaded) if loaded.version == 1));
+    assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
+}
+
+/// A state is embedded where it costs no further write unit, and else where a load would otherwise need a second page.
+#[tokio::test]
+async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
+    for (owner, expected) in [("Ada".to_owned(), (1..=20).collect()), ("x".repeat(1_200), vec![8, 16])] {
+        let store = Spy::default();
+        let client = Client::new(&store);
+        client.send(Command::Open { owner, currency: "EUR".into() }).await.unwrap();
+        for _ in 2..=20 {
+            client.send(credit(1)).await.unwrap();
+        }
+        let embedded = log(&store).await.into_iter().filter(|commit| commit.state.is_some());
+        assert_eq!(embedded.map(|commit| commit.version).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// RFC 9110, 13.1.1: `*` asks for something that exists, and no version is 0.
+#[tokio::test]
+async fn no_precondition_holds_of_what_does_not_exist() {
+    for precondition in [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])] {
+        let store = Spy::default();
+        let options = Options { precondition: Some(&precondition), ..Options::default() };
+        let failed = Client::new(&store).send_with(open(), options).await;
+        assert!(matches!(failed, Err(ExecuteError::PreconditionFailed { version: 0 })), "{failed:?}");
+        assert_eq!(log(&store).await.len(), 0);
+    }
+}
