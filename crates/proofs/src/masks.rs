@@ -37,9 +37,10 @@ pub fn proof(_: &Effort) -> Result<Tried, Finding> {
     let play = |world: &mut World, mask| {
         world.runtime.block_on(async {
             fastrand::seed(mask);
-            for part in [Part::Bus, Part::Queue] {
-                refused_once(&world.wire, part, mask).await?;
-                refused_for_good(&world.wire, part, mask).await?;
+            // Ten accounts: the first commits of all fill one call. Five: their second ones would fit into it, too.
+            for (part, accounts) in [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)] {
+                refused_once(&world.wire, part, accounts, mask).await?;
+                refused_for_good(&world.wire, part, accounts, mask).await?;
             }
             queue_response(&world.wire, mask).await
         })
@@ -58,11 +59,18 @@ enum Part {
     Queue,
 }
 
-/// Ten accounts with two commits each: first all the first ones, then all the second ones.
-fn batch(part: Part, mask: u64) -> Vec<Commit> {
-    let accounts: Vec<_> =
-        (0..TEN).map(|place| commits::balance(&format!("{part:?}-{mask}-{place}"), 1)).collect();
+/// Accounts with two commits each: first all the first ones, then all the second ones.
+fn batch(part: Part, accounts: usize, run: &str) -> Vec<Commit> {
+    let accounts: Vec<_> = (0..accounts)
+        .map(|place| commits::balance(&format!("{part:?}-{accounts}-{run}-{place}"), 1))
+        .collect();
     (0..2).flat_map(|version| accounts.iter().map(move |account| account[version].clone())).collect()
+}
+
+/// The place of a commit in its batch, by the name of its stream.
+fn place(stream: &str, version: u64, accounts: usize) -> Option<usize> {
+    let account: usize = stream.rsplit('-').next()?.parse().ok()?;
+    Some(account + accounts * usize::try_from(version.checked_sub(1)?).ok()?)
 }
 
 fn records(commits: &[Commit]) -> Vec<Record> {
@@ -70,13 +78,16 @@ fn records(commits: &[Commit]) -> Vec<Record> {
 }
 
 fn has(mask: u64, place: usize) -> bool {
-    mask & (1 << place) != 0
+    place < TEN && mask & (1 << place) != 0
 }
 
-/// Refuses the first commit of the accounts in the mask so often, and says how often it was shown each of them.
-fn refuse(wire: &Wire, part: Part, mask: u64, times: usize) -> Arc<Mutex<BTreeMap<String, usize>>> {
-    let shown = Arc::new(Mutex::new(BTreeMap::new()));
-    let counts = Arc::clone(&shown);
+/// How often each place of a batch was sent.
+type Sent = Arc<Mutex<BTreeMap<usize, usize>>>;
+
+/// Refuses the places in the mask so often, and says how often it was shown each of them.
+fn refuse(wire: &Wire, part: Part, accounts: usize, mask: u64, times: usize) -> Sent {
+    let sent = Sent::default();
+    let counts = Arc::clone(&sent);
     wire.services().refuse(Some(Box::new(move |entry: &Value| {
         let text = match part {
             Part::Bus => &entry["Detail"],
@@ -88,14 +99,15 @@ fn refuse(wire: &Wire, part: Part, mask: u64, times: usize) -> Arc<Mutex<BTreeMa
             Part::Queue => &content["version"],
         };
         let stream = content["stream"].as_str().unwrap_or_default();
-        let place = stream.rsplit('-').next().and_then(|place| place.parse::<usize>().ok());
-        let (Some(place), Some(1)) = (place, version.as_u64()) else { return false };
+        let Some(place) = version.as_u64().and_then(|version| place(stream, version, accounts)) else {
+            return false;
+        };
         let mut counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(stream.to_owned()).or_insert(0);
+        let count = counts.entry(place).or_insert(0);
         *count += 1;
         has(mask, place) && *count <= times
     })));
-    shown
+    sent
 }
 
 fn finding(mask: u64, what: impl std::fmt::Display) -> Finding {
@@ -103,19 +115,18 @@ fn finding(mask: u64, what: impl std::fmt::Display) -> Finding {
 }
 
 /// What was refused once is sent once more, and nothing else is.
-async fn refused_once(wire: &Wire, part: Part, mask: u64) -> Result<(), Finding> {
-    let commits = batch(part, mask);
+async fn refused_once(wire: &Wire, part: Part, accounts: usize, mask: u64) -> Result<(), Finding> {
+    let commits = batch(part, accounts, &format!("once-{mask}"));
     let pipeline = Pipeline::new(wire);
-    let shown = refuse(wire, part, mask, 1);
+    let sent = refuse(wire, part, accounts, mask, 1);
     let failed = pipeline.fanout.handle(&records(&commits)).await;
     wire.services().refuse(None);
     if failed.is_some() {
         return Err(finding(mask, format!("{part:?}: record {failed:?} is said to have failed")));
     }
-    for (stream, count) in shown.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        let place = stream.rsplit('-').next().and_then(|place| place.parse().ok()).unwrap_or(TEN);
-        if *count != 1 + usize::from(has(mask, place)) {
-            return Err(finding(mask, format!("{part:?}: {stream} was sent {count} times")));
+    for (place, count) in sent.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        if *count != 1 + usize::from(has(mask, *place)) {
+            return Err(finding(mask, format!("{part:?}: record {place} was sent {count} times")));
         }
     }
     let (entries, messages) = taken(wire, &pipeline);
@@ -124,10 +135,10 @@ async fn refused_once(wire: &Wire, part: Part, mask: u64) -> Result<(), Finding>
 
 /// What is refused until the fanout gives up is named in its answer to the stream: it and all after it come again. What
 /// is sent of a stream is in order all the same.
-async fn refused_for_good(wire: &Wire, part: Part, mask: u64) -> Result<(), Finding> {
-    let commits = batch(part, mask | 1 << 63);
+async fn refused_for_good(wire: &Wire, part: Part, accounts: usize, mask: u64) -> Result<(), Finding> {
+    let commits = batch(part, accounts, &format!("good-{mask}"));
     let pipeline = Pipeline::new(wire);
-    let _shown = refuse(wire, part, mask, usize::MAX);
+    let _sent = refuse(wire, part, accounts, mask, usize::MAX);
     let first = records(&commits);
     let failed = pipeline.fanout.handle(&first).await;
     wire.services().refuse(None);
@@ -145,9 +156,9 @@ async fn refused_for_good(wire: &Wire, part: Part, mask: u64) -> Result<(), Find
         return Err(finding(mask, format!("{part:?}: the stream is told {named:?}, not {expected:?}")));
     }
     let (mut entries, mut messages) = taken(wire, &pipeline);
-    let overtook = messages.iter().find(|(_, version)| *version == 2).filter(|(stream, _)| {
-        let place = stream.rsplit('-').next().and_then(|place| place.parse().ok()).unwrap_or(TEN);
-        part == Part::Queue && has(mask, place)
+    let overtook = messages.iter().find(|(stream, version)| {
+        let first = place(stream, 1, accounts).unwrap_or(TEN);
+        part == Part::Queue && *version == 2 && has(mask, first)
     });
     if let Some((stream, _)) = overtook {
         return Err(finding(mask, format!("the second commit of {stream} overtook the first")));
@@ -213,11 +224,14 @@ fn complete(
 struct Moody {
     projector: LogProjector,
     fails: RefCell<BTreeSet<(String, u64)>>,
+    tried: RefCell<BTreeSet<(String, u64)>>,
 }
 
 impl Consumer for Moody {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        if self.fails.borrow().contains(&(commit.stream.to_string(), commit.version)) {
+        let commit_id = (commit.stream.to_string(), commit.version);
+        self.tried.borrow_mut().insert(commit_id.clone());
+        if self.fails.borrow().contains(&commit_id) {
             return Err(ApplyError::Effect("not now".into()));
         }
         self.projector.take(commit).await
@@ -245,7 +259,8 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     };
     let fails = commits.iter().enumerate().filter(|(place, _)| has(mask, *place));
     let fails = fails.map(|(_, commit)| (commit.stream.to_string(), commit.version)).collect();
-    let fifo = Fifo { store, consumer: Moody { projector, fails: RefCell::new(fails) } };
+    let fifo =
+        Fifo { store, consumer: Moody { projector, fails: RefCell::new(fails), tried: RefCell::default() } };
     let mut messages = Vec::new();
     for (place, commit) in commits.iter().enumerate() {
         let whole = lambda_kit::wire::Message::Commit(Box::new(commit.clone()));
@@ -261,6 +276,14 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         .collect();
     if first != expected {
         return Err(finding(mask, format!("the queue is told {first:?}, not {expected:?}")));
+    }
+    // What is behind a failure is not even tried: it would overtake.
+    let tried = |place: &usize| {
+        let commit = &commits[*place];
+        fifo.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))
+    };
+    if let Some(place) = first.iter().find(|place| tried(place) && !has(mask, **place)) {
+        return Err(finding(mask, format!("message {place} was tried behind a failure of its group")));
     }
     fifo.consumer.fails.borrow_mut().clear();
     let again: Vec<_> = first.iter().map(|place| messages[*place].clone()).collect();
