@@ -146,12 +146,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn calls_hold_every_entry_once_in_order_within_the_limits(sizes in prop::collection::vec(1..100_usize, 0..60)) {
+        fn calls_hold_every_entry_once_in_order_within_the_limits(sizes in prop::collection::vec(prop_oneof![1..100_usize, 1..5_usize], 0..60)) {
             let cut = calls(&sizes, 250, |size| *size);
             prop_assert_eq!(cut.concat(), sizes);
             for call in cut {
                 prop_assert!(call.len() <= 10 && call.iter().sum::<usize>() <= 250);
             }
+        }
+
+        #[test]
+        fn a_call_holds_no_more_than_ten(entries in 0..60_usize) {
+            let cut = calls(&vec![(); entries], 250, |()| 1);
+            prop_assert_eq!(cut.len(), entries.div_ceil(10));
         }
     }
 }

@@ -36,6 +36,8 @@ struct Taken {
     /// Entries and messages with one of these texts in them are refused, as often as is said.
     refuse: BTreeMap<String, usize>,
     refuse_dead_letters: bool,
+    /// Calls of this operation are refused as a whole.
+    refuse_calls: Option<&'static str>,
 }
 
 impl Taken {
@@ -59,10 +61,18 @@ async fn aws(
     let mut taken = aws.0.lock().unwrap();
     taken.calls.push(operation.clone());
     let answer = match operation.as_str() {
+        refused if taken.refuse_calls == Some(refused) => {
+            return Err((
+                axum::http::StatusCode::BAD_REQUEST,
+                json!({ "__type": "AccessDenied" }).to_string(),
+            ));
+        }
         "PutEvents" => {
             let mut results = Vec::new();
             for entry in body["Entries"].as_array().unwrap() {
-                if taken.refuses(entry["Detail"].as_str().unwrap()) {
+                if entry["Detail"].as_str().unwrap().contains("nowhere on the bus") {
+                    results.push(json!({ "ErrorCode": "MalformedDetail", "ErrorMessage": "no" }));
+                } else if taken.refuses(entry["Detail"].as_str().unwrap()) {
                     results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
                 } else {
                     results.push(json!({ "EventId": "e" }));
@@ -337,6 +347,28 @@ async fn throttling_is_not_taken_for_a_permanent_refusal() {
     assert_eq!(world.fanout.handle(&batch(history(&stream(1), 1, true))).await, None);
     let taken = world.taken();
     assert_eq!((taken.messages.len(), taken.dead_letters.len()), (1, 0));
+}
+
+/// A call that is not answered with its entries took none of them.
+#[tokio::test]
+async fn rule_10_a_call_that_fails_as_a_whole_fails_its_records() {
+    for operation in ["PutEvents", "SendMessageBatch"] {
+        let world = World::new().await;
+        world.taken().refuse_calls = Some(operation);
+        let commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+        assert_eq!(world.fanout.handle(&batch(commits)).await, Some(0), "{operation}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
+    let world = World::new().await;
+    let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+    commits[1].meta.trace_id = Some("nowhere on the bus".into());
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let taken = world.taken();
+    assert_eq!((taken.messages.len(), taken.entries.len(), taken.dead_letters.len()), (3, 2, 1));
+    assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
 }
 
 /// What comes after the first failure comes again: its dead letter is written then, and once.

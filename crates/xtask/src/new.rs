@@ -197,6 +197,8 @@ impl Known {
 fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name) = (words.get("module"), words.get("name"));
     change.file(format!("crates/domain/src/{module}.rs"), words.fill(text!("domain.rs")));
+    let shapes = format!("crates/domain/shapes/{}.json", words.get("category"));
+    change.file(shapes, words.fill(text!("shapes.json")));
     change.line(
         "crates/domain/src/lib.rs",
         "aggregates! {\n",

@@ -150,5 +150,6 @@ fn what_is_laid_down_builds_passes_and_runs() {
     }
     // Every sample is answered, by functions that the local stack runs from the template.
     copy.cargo(&["test", "-p", "local", "--test", "samples"]);
+    copy.cargo(&["test", "-p", "proofs", "--test", "short", "every_shape"]);
     fs::remove_dir_all(&copy.root).unwrap();
 }
