@@ -4,7 +4,7 @@
 mod error;
 mod item;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -319,6 +319,10 @@ impl EventStore for DynamoDbStore {
         let found = self.item(self.requests()?, key).await?;
         let request = found.map(|item| item::request(item, now)).transpose()?;
         Ok(request.filter(|request| request.expires > now))
+    }
+
+    async fn pause(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
     }
 
     fn stored_bytes(&self, commit: &Commit) -> usize {

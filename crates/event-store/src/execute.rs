@@ -6,7 +6,6 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use decider::{
     Aggregate, Context, DecodeError, RecordedEvent, Rejection, RejectionKind, encode, encode_state,
 };
-use tokio::time::sleep;
 
 use crate::{
     AppendError, Cache, Commit, Consistency, EventStore, LoadError, Loaded, Meta, Range, Request, StoreError,
@@ -233,7 +232,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         match delays.next() {
             Some(delay) => {
                 metrics::counter!(RETRIES).increment(1);
-                sleep(delay).await;
+                store.pause(delay).await;
             }
             None => return Err(ExecuteError::Contended),
         }

@@ -1,6 +1,6 @@
 //! The port: what a database must do to hold streams.
 
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use crate::{Commit, StreamId};
 
@@ -86,6 +86,10 @@ pub trait EventStore: Send + Sync {
     /// The remembered request with this key, read strongly, unless it expired before `now` (Unix seconds).
     fn recall(&self, key: &str, now: i64)
     -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
+
+    /// Waits before a lost race is run again, by the clock of the runtime that the store's calls run in. The core has none
+    /// (rule 12).
+    fn pause(&self, duration: Duration) -> impl Future<Output = ()> + Send;
 
     /// The size of the commit as this store keeps it, in bytes: what the snapshot policy measures.
     fn stored_bytes(&self, commit: &Commit) -> usize;

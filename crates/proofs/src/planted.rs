@@ -8,6 +8,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
@@ -166,6 +167,10 @@ impl EventStore for Planted {
 
     async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
         self.store.recall(key, now).await
+    }
+
+    async fn pause(&self, duration: Duration) {
+        self.store.pause(duration).await;
     }
 
     fn stored_bytes(&self, commit: &Commit) -> usize {

@@ -130,6 +130,10 @@ impl EventStore for Spy {
         self.inner.recall(key, now).await
     }
 
+    async fn pause(&self, duration: Duration) {
+        self.inner.pause(duration).await;
+    }
+
     fn stored_bytes(&self, commit: &Commit) -> usize {
         self.inner.stored_bytes(commit)
     }
