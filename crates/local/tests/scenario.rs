@@ -456,12 +456,12 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(again.problem(), "todo-exists");
 }
 
-/// Of two who saw the same version and change it at the same time, one is told that the other was first.
+/// Of those who saw the same version and change it at the same time, one wins, and the others are told. Whether two meet in
+/// the middle, or one comes after the other, is chance; the tests of `execute` bring both about.
 #[tokio::test]
-async fn of_two_changes_at_once_one_is_told_that_it_lost() {
+async fn of_changes_at_once_one_wins_and_the_others_are_told() {
     let bank = Bank::start().await;
     let mut lost = Vec::new();
-    // Whether two meet is chance; that one of ten pairs does is as good as certain.
     for _ in 0..10 {
         let id = fresh();
         bank.post("/todo", json!({ "id": &id, "title": "TODO" })).await;
@@ -481,7 +481,6 @@ async fn of_two_changes_at_once_one_is_told_that_it_lost() {
     let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
     let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
     assert!(lost.iter().all(|answer| *answer == late || *answer == overtaken), "{lost:?}");
-    assert!(lost.contains(&overtaken), "{lost:?}");
 }
 
 /// The project Beenion: ratings, follows and feeds.

@@ -426,16 +426,22 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
     );
 }
 
-/// Gaps as large as the window of a repair, and one larger.
+/// Gaps as large as the window of a repair, and one larger; and within a window, as much as a page of the log holds, 1 MB, and
+/// more.
 async fn gaps(world: &World, limits: &mut Limits) {
     let store = world.store();
     let mut found = Vec::new();
-    for length in [50, 51] {
-        let id = format!("gap-{length}");
+    for (length, bytes) in [(50, 0), (51, 0), (50, 18_000), (50, 25_000)] {
+        let id = format!("gap-{length}-{bytes}");
         let [open, credit] = [0, 1].map(|place| commits::balance(&id, 5)[place].clone());
         for version in 1..=length {
             let mut commit = if version == 1 { open.clone() } else { credit.clone() };
             commit.version = version;
+            if version > 1 {
+                let mut data: Value = serde_json::from_str(&commit.events[0].data).unwrap_or_default();
+                data["reference"] = "x".repeat(bytes).into();
+                commit.events[0].data = data.to_string();
+            }
             let _ = store.append(&commit, None).await;
         }
         let consumer = LogProjector {
@@ -454,5 +460,10 @@ async fn gaps(world: &World, limits: &mut Limits) {
         "50 commits of a repair",
         unless(found[0] == (true, Some(50)), found[0]),
         unless(found[1] == (true, Some(51)), found[1]),
+    );
+    limits.note(
+        "1 MB of a repair",
+        unless(found[2] == (true, Some(50)), found[2]),
+        unless(found[3] == (true, Some(50)), found[3]),
     );
 }
