@@ -456,13 +456,18 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(again.problem(), "todo-exists");
 }
 
-/// Of those who saw the same version and change it at the same time, one wins, and the others are told. Whether two meet in
-/// the middle, or one comes after the other, is chance; the tests of `execute` bring both about.
+/// Of two who saw the same version and change it at the same time, one is told that the other was first.
 #[tokio::test]
-async fn of_changes_at_once_one_wins_and_the_others_are_told() {
+async fn of_two_changes_at_once_one_is_told_that_it_lost() {
     let bank = Bank::start().await;
     let mut lost = Vec::new();
-    for _ in 0..10 {
+    let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
+    let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
+    // Whether two meet is chance, and on a machine that does one thing at a time a small one: until two do.
+    for round in 0..100 {
+        if round >= 10 && lost.contains(&overtaken) {
+            break;
+        }
         let id = fresh();
         bank.post("/todo", json!({ "id": &id, "title": "TODO" })).await;
         let path = format!("/todo/{id}");
@@ -478,9 +483,8 @@ async fn of_changes_at_once_one_wins_and_the_others_are_told() {
             (answer.status, answer.problem().to_owned())
         }));
     }
-    let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
-    let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
     assert!(lost.iter().all(|answer| *answer == late || *answer == overtaken), "{lost:?}");
+    assert!(lost.contains(&overtaken), "{lost:?}");
 }
 
 /// The project Beenion: ratings, follows and feeds.
