@@ -12,8 +12,9 @@ use lambda_kit::{
 };
 use serde_json::{Value, json};
 
-/// As the template has it.
-const RETENTION_SECONDS: i64 = 259_200;
+/// As long as the template has answers to requests remembered: three days, one of them for clocks that are a day off, and
+/// another one for those that are a day off the other way.
+pub const RETENTION_SECONDS: i64 = 259_200;
 
 /// An instance of the function that takes commands, cold.
 #[must_use]

@@ -31,7 +31,7 @@ use serde_json::Value;
 
 use crate::{
     Effort, Finding, Tried,
-    bank::seen,
+    bank::{RETENTION_SECONDS, seen},
     commits,
     pipeline::{Pipeline, record},
     wire::{Plan, Wire},
@@ -274,10 +274,6 @@ fn exactly(found: &Outcome, expected: &Outcome) -> bool {
     found == expected
 }
 
-fn store(wire: &Wire) -> DynamoDbStore {
-    DynamoDbStore::new(wire.dynamodb(), table("CommitsTable")).with_requests(table("RequestsTable"))
-}
-
 /// Does those that are not done yet, until one fails.
 async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>) -> bool {
     let first = done.borrow().len();
@@ -298,7 +294,12 @@ fn commands<A: Aggregate>(name: &str, route: Route<A>, samples: &'static [&str])
         let requests = requests.clone();
         async move {
             let cache = Cache::new(NonZeroUsize::MIN);
-            let function = Commands::<A, _> { store: store(&wire), cache, retention: 3_600, route };
+            let function = Commands::<A, _> {
+                store: World::store_at(&wire),
+                cache,
+                retention: RETENTION_SECONDS,
+                route,
+            };
             each(&done, &requests, async |event| {
                 let event: ApiGatewayV2httpRequest = serde_json::from_value(event.clone()).ok()?;
                 let response =
@@ -408,7 +409,7 @@ fn consumed<C: Consumer + 'static>(
     let call = move |wire: Wire, done: Done| {
         let (messages, consumer) = (Rc::clone(&messages), Rc::clone(&consumer));
         async move {
-            let fifo = Fifo { store: store(&wire), consumer: consumer(&wire) };
+            let fifo = Fifo { store: World::store_at(&wire), consumer: consumer(&wire) };
             each(&done, &messages, async |body| fifo.message(body).await.ok().map(|()| String::new())).await
         }
         .boxed_local()
@@ -419,8 +420,8 @@ fn consumed<C: Consumer + 'static>(
 /// An instance of the process manager of transfers.
 pub(crate) fn manager(wire: &Wire) -> Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
     let positions = ReadTable::new(wire.dynamodb(), table("TransferPositionsTable"));
-    let consumer = ProcessManager { positions, reaction: Transfers::new(store(wire)) };
-    Fifo { store: store(wire), consumer }
+    let consumer = ProcessManager { positions, reaction: Transfers::new(World::store_at(wire)) };
+    Fifo { store: World::store_at(wire), consumer }
 }
 
 /// The process manager of transfers, from the request to the end: what it writes to the transfer comes back to it.
@@ -434,7 +435,9 @@ fn transferred(name: &str, amount: i64, receiver: bool) -> Case {
             let stream = commits::requested("x", amount).remove(0).stream;
             loop {
                 let version = done.borrow().len() as u64 + 1;
-                let Ok(Some(commit)) = store(&quiet).get(&stream, version).await else { return true };
+                let Ok(Some(commit)) = World::store_at(&quiet).get(&stream, version).await else {
+                    return true;
+                };
                 let Ok(body) = serde_json::to_string(&Message::Commit(Box::new(commit))) else {
                     return false;
                 };

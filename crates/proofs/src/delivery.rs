@@ -152,7 +152,7 @@ impl<'a> Schedule<'a> {
         Self {
             wire,
             pipeline,
-            log: DynamoDbStore::new(quiet.dynamodb(), local::testing::table("CommitsTable")),
+            log: World::store_at(quiet),
             quiet: quiet.dynamodb(),
             rng,
             seed,

@@ -21,7 +21,7 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Plays all three.
+/// Plays all of it.
 ///
 /// # Errors
 /// What goes wrong in one of them.

@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     Effort, Finding, Tried,
+    bank::RETENTION_SECONDS,
     planted::{BUGS, Bug, Planted},
     wire::{Plan, Wire},
     world::{World, each_seed},
@@ -31,9 +32,6 @@ use crate::{
 
 /// As long as a command function waits, before it tells its client that it does not know.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// As long as the template has answers to requests remembered: three days, one of them for clocks that are a day off, and
-/// another one for those that are a day off the other way.
-const RETENTION_SECONDS: i64 = 259_200;
 /// Longer than any request can be late.
 const SETTLED: Duration = Duration::from_secs(60);
 

@@ -163,7 +163,7 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
 }
 
 fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
-    let store = DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
+    let store = World::store_at(wire);
     let wiring = Wiring {
         event_bus: "bus".into(),
         event_source: "ledgerline".into(),

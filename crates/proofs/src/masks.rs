@@ -251,7 +251,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
             commit
         })
         .collect();
-    let store = event_store_dynamodb::DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
+    let store = World::store_at(wire);
     let projector = LogProjector {
         table: ReadTable::new(wire.dynamodb(), table("TransactionsTable")),
         keys: transactions::TABLE,

@@ -29,7 +29,7 @@ use read_models_dynamodb::ReadTable;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{Finding, commits::Application, wire::Wire};
+use crate::{Finding, commits::Application, wire::Wire, world::World};
 
 /// The tables that it needs.
 pub const TABLES: [&str; 6] = [
@@ -96,7 +96,7 @@ impl Pipeline {
     #[must_use]
     pub fn new(wire: &Wire) -> Self {
         let client = wire.dynamodb();
-        let store = DynamoDbStore::new(client.clone(), table("CommitsTable"));
+        let store = World::store_at(wire);
         let logged = |name, category, keys: LogTable, changes: ChangesOf| Logged {
             table: name,
             url: format!("http://wire.invalid/{name}.fifo"),

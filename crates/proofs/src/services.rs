@@ -109,13 +109,11 @@ impl Services {
         }
     }
 
-    /// Answers a read as a replica would that lags behind by some commits. A read that demands the newest gets them.
+    /// Answers a read as a replica would that lags behind by some commits. Whoever demands the newest is not sent here.
     pub(crate) fn stale(&self, operation: &str, body: &mut Value, lag: u64) -> Answer {
         let values = &body["ExpressionAttributeValues"];
         let number = |name: &str| values[name]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
-        if body["ConsistentRead"] != true
-            && let (Some(lowest), Some(highest)) = (number(":lowest"), number(":highest"))
-        {
+        if let (Some(lowest), Some(highest)) = (number(":lowest"), number(":highest")) {
             let mut newest = body.clone();
             newest["Limit"] = 1.into();
             let newest: Value = serde_json::from_str(&self.call(operation, &newest).body).unwrap_or_default();
