@@ -22,7 +22,7 @@ fn short(number: u8) {
 }
 
 #[test]
-fn every_proof_has_a_test() {
+fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
     assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=11));
 }
 
