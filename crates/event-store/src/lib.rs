@@ -10,7 +10,6 @@ mod states;
 mod store;
 mod stream;
 
-#[cfg(any(test, feature = "contract"))]
 pub mod contract;
 
 pub use cache::Cache;

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     Error, config, metrics,
-    start::{dynamodb, start},
+    start::{Handle, dynamodb, start},
     wire::BusEntry,
 };
 
@@ -36,19 +36,23 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(
     keys: StateTable,
     row: RowOf<A, Row>,
 ) -> Result<(), Error> {
-    start(
-        async || {
-            let table = ReadTable::new(dynamodb().await, config::text(table)?);
-            table.connect(keys.key).await;
-            Ok(StateProjector::<A, Row> { table, keys, row, aggregate: PhantomData })
-        },
-        |projector: Arc<StateProjector<A, Row>>,
-         event: EventBridgeEvent<Value>|
-         -> LocalBoxFuture<'static, Result<(), Error>> {
+    let build = async {
+        let table = ReadTable::new(dynamodb().await, config::text(table)?);
+        table.connect(keys.key).await;
+        let projector = Arc::new(StateProjector::<A, Row> { table, keys, row, aggregate: PhantomData });
+        Ok(Box::new(move |event: EventBridgeEvent<Value>| {
+            let projector = Arc::clone(&projector);
             async move { projector.project(event.detail).await }.boxed_local()
-        },
-    )
-    .await
+        }) as Handle<_, ()>)
+    };
+    serve(build.boxed_local()).await
+}
+
+/// Compiled once for all functions behind the bus.
+fn serve(
+    build: LocalBoxFuture<'_, Result<Handle<EventBridgeEvent<Value>, ()>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(build)
 }
 
 /// The parts of a state projector.

@@ -7,14 +7,13 @@ use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use decider::DecodeError;
 use event_store::{Commit, Consistency, EventStore, Range, StoreError, StreamId};
-use event_store_dynamodb::DynamoDbStore;
 use futures::{FutureExt, future::LocalBoxFuture};
 use read_models::{Changes, LogTable, guard::Verdict};
 use read_models_dynamodb::{ReadTable, TableError};
 
 use crate::{
     Error, config, metrics,
-    start::{sdk_config, start, store},
+    start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
 
@@ -36,19 +35,23 @@ pub trait Consumer {
 pub async fn run<C: Consumer + 'static>(
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
 ) -> Result<(), Error> {
-    start(
-        async || {
-            let sdk = sdk_config().await;
-            let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
-            Ok(Fifo { store, consumer: build(sdk).await? })
-        },
-        |fifo: Arc<Fifo<DynamoDbStore, C>>,
-         event: SqsEvent|
-         -> LocalBoxFuture<'static, Result<SqsBatchResponse, Error>> {
+    let build = async {
+        let sdk = sdk_config().await;
+        let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let fifo = Arc::new(Fifo { store, consumer: build(sdk).await? });
+        Ok(Box::new(move |event: SqsEvent| {
+            let fifo = Arc::clone(&fifo);
             async move { Ok(fifo.batch(&event.records).await) }.boxed_local()
-        },
-    )
-    .await
+        }) as Handle<_, SqsBatchResponse>)
+    };
+    serve(build.boxed_local()).await
+}
+
+/// Compiled once for all functions behind a FIFO queue.
+fn serve(
+    build: LocalBoxFuture<'_, Result<Handle<SqsEvent, SqsBatchResponse>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(build)
 }
 
 /// The parts of a function behind a FIFO queue of commits.

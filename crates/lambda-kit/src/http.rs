@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::{
     Error,
     config::{self, ConfigError},
-    start::start,
+    start::{Handle, start},
 };
 
 /// The largest body that a command may have, in bytes.
@@ -357,22 +357,31 @@ fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<Str
 /// # Errors
 /// When the parts cannot be built.
 pub async fn run<Parts: Routes>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
-    start(
-        async || Ok((developer()?, build().await?)),
-        |parts: Arc<(Option<ApiGatewayRequestAuthorizer>, Parts)>,
-         mut request: ApiGatewayV2httpRequest|
-         -> LocalBoxFuture<'static, Result<_, Error>> {
-            async move {
-                let (developer, routes) = &*parts;
-                if request.request_context.authorizer.is_none() {
-                    request.request_context.authorizer.clone_from(developer);
-                }
-                Ok(respond(routes, &HttpRequest(request)).await.into_lambda())
+    let build = async {
+        let routes = Arc::new(build().await?);
+        Ok(Box::new(move |request| {
+            let routes = Arc::clone(&routes);
+            async move { respond(&*routes, &request).await }.boxed_local()
+        }) as Answers)
+    };
+    serve(build.boxed_local()).await
+}
+
+type Answers = Box<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
+
+/// Compiled once for all functions behind the HTTP API.
+fn serve(build: LocalBoxFuture<'_, Result<Answers, Error>>) -> LocalBoxFuture<'_, Result<(), Error>> {
+    let build = async {
+        let (developer, answers) = (developer()?, build.await?);
+        Ok(Box::new(move |mut request: ApiGatewayV2httpRequest| {
+            if request.request_context.authorizer.is_none() {
+                request.request_context.authorizer.clone_from(&developer);
             }
-            .boxed_local()
-        },
-    )
-    .await
+            let answer = answers(HttpRequest(request));
+            async move { Ok(answer.await.into_lambda()) }.boxed_local()
+        }) as Handle<_, ApiGatewayV2httpResponse>)
+    };
+    start(build.boxed_local())
 }
 
 /// Who calls where nothing verifies tokens: `sam local start-api` leaves authorizers out. Never on AWS itself: a function

@@ -13,7 +13,7 @@ mod start;
 pub mod stream;
 pub mod wire;
 
-pub use start::{dynamodb, retries, sdk_config, start, store, timeouts};
+pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};
 
 /// Whatever keeps a function from starting or a batch from being done.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;

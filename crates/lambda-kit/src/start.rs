@@ -1,69 +1,82 @@
 //! How a function starts: logs, configuration, clients with open connections, then the runtime.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use aws_config::{BehaviorVersion, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
 use event_store_dynamodb::DynamoDbStore;
-use futures::future::LocalBoxFuture;
+use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::{LambdaEvent, service_fn};
 use serde::{Serialize, de::DeserializeOwned};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 use crate::{Error, config, metrics};
 
-/// Runs a function: builds its parts once, then handles one event at a time with them.
+/// What a function does with an event.
+pub type Handle<Event, Answer> = Box<dyn Fn(Event) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
+
+/// Runs a function: builds what handles its events, then handles one event at a time.
+///
+/// Both are behind pointers, so that what is compiled for a call of this depends on the kind of events alone. Each kind is
+/// called for in one place of this crate; otherwise the runtime and the reading of events would be compiled once more for
+/// every function, which was most of the time that building a function's binary took.
 ///
 /// # Errors
-/// When the parts cannot be built. It is logged, and the process ends: a misconfigured function must not take events.
-pub async fn start<Parts, Event, Answer>(
-    build: impl AsyncFnOnce() -> Result<Parts, Error>,
-    handle: fn(Arc<Parts>, Event) -> LocalBoxFuture<'static, Result<Answer, Error>>,
-) -> Result<(), Error>
+/// When it cannot be built. It is logged, and the process ends: a misconfigured function must not take events.
+pub fn start<'a, Event, Answer>(
+    build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
+) -> LocalBoxFuture<'a, Result<(), Error>>
 where
-    Event: DeserializeOwned,
-    Answer: Serialize,
+    Event: DeserializeOwned + 'static,
+    Answer: Serialize + 'static,
 {
-    init_logs();
-    let built = async { Ok((metrics::init()?, Arc::new(build().await?))) };
-    let (metrics, parts) = match built.await {
-        Ok(parts) => parts,
-        Err(error) => {
-            tracing::error!(%error, "the function cannot start");
-            return Err(error);
-        }
-    };
-    lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
-        let handled = handle(Arc::clone(&parts), event.payload);
-        async move {
-            let answer = handled.await;
-            // Before the answer goes out: afterwards the instance may be frozen.
-            metrics::flush(metrics);
-            answer
-        }
-    }))
-    .await
+    async {
+        init_logs();
+        let built = async { Ok((metrics::init()?, build.await?)) };
+        let (metrics, handle) = match built.await {
+            Ok(built) => built,
+            Err(error) => {
+                tracing::error!(%error, "the function cannot start");
+                return Err(error);
+            }
+        };
+        lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
+            let handled = handle(event.payload);
+            async move {
+                let answer = handled.await;
+                // Before the answer goes out: afterwards the instance may be frozen.
+                metrics::flush(metrics);
+                answer
+            }
+        }))
+        .await
+    }
+    .boxed_local()
 }
 
 /// JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber
 /// writes no time. Lambda passes the level of the function's `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
 fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
-    let level = if level == "FATAL" { "ERROR".to_owned() } else { level };
+    // Lambda has a level above the highest of tracing.
+    let level =
+        if level == "FATAL" { LevelFilter::ERROR } else { level.parse().unwrap_or(LevelFilter::INFO) };
     // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all that begin
     // with it: "aws" is every crate of the SDK.
-    let filter = ["lambda_runtime", "aws", "hyper", "h2", "rustls"].iter().fold(
-        EnvFilter::new(level),
-        |filter, target| match format!("{target}=warn").parse() {
-            Ok(directive) => filter.add_directive(directive),
-            Err(_) => filter,
-        },
-    );
+    let quiet = ["lambda_runtime", "aws", "hyper", "h2", "rustls"]
+        .map(|target| (target, level.min(LevelFilter::WARN)));
+    let levels = Targets::new().with_default(level).with_targets(quiet);
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_span_list(false)
         .with_target(false)
-        .with_env_filter(filter)
+        .with_max_level(level)
+        .finish()
+        .with(levels)
         .init();
 }
 

@@ -8,11 +8,14 @@ use aws_lambda_events::{
 };
 use event_store::Commit;
 use event_store_dynamodb::{Keys, commit_from_item, keys_from_item};
-use futures::{FutureExt, future::LocalBoxFuture};
+use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Error, start::start};
+use crate::{
+    Error,
+    start::{Handle, start},
+};
 
 /// A batch, its records not read yet: one that cannot be read must not take the others with it.
 #[derive(Debug, Deserialize)]
@@ -54,18 +57,19 @@ pub struct Unreadable {
 /// # Errors
 /// When the parts cannot be built.
 pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
-    start(
-        build,
-        |parts: Arc<Parts>, batch: Batch| -> LocalBoxFuture<'static, Result<DynamoDbEventResponse, Error>> {
+    let build = async {
+        let parts = Arc::new(build().await?);
+        Ok(Box::new(move |batch| {
+            let parts = Arc::clone(&parts);
             async move {
                 let records = records(batch);
                 let failed = parts.handle(&records).await;
                 Ok(response(&records, failed))
             }
             .boxed_local()
-        },
-    )
-    .await
+        }) as Handle<Batch, DynamoDbEventResponse>)
+    };
+    start(build.boxed_local()).await
 }
 
 /// What handles the records of a stream.
