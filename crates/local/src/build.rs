@@ -1,7 +1,7 @@
 //! Builds the functions' binaries with cargo.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -9,11 +9,34 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 
+/// A binary that is up to date.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Name of the binary target.
+    pub(crate) name: String,
+    /// Where it is.
+    pub(crate) program: PathBuf,
+    /// It was up to date before.
+    pub(crate) fresh: bool,
+}
+
 /// Builds the binaries in the workspace at `root`, and says where each of them is.
 ///
 /// # Errors
 /// When cargo is missing or the build fails; cargo has then printed why.
 pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    let mut programs = BTreeMap::new();
+    build_each(root, binaries, |built| {
+        programs.insert(built.name, built.program);
+    })?;
+    Ok(programs)
+}
+
+/// Builds the binaries, and hands each over as soon as it is up to date.
+///
+/// # Errors
+/// As those of [`build`]. What was handed over before is built.
+pub(crate) fn build_each(root: &Path, binaries: &[&str], mut each: impl FnMut(Built)) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(root).args(["build", "--message-format=json-render-diagnostics"]);
@@ -25,22 +48,25 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
     }
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
-    let mut executables = BTreeMap::new();
+    let mut missing: BTreeSet<_> = binaries.iter().copied().collect();
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
         if let Message::CompilerArtifact(artifact) = message.context("cargo's output")?
             && let Some(executable) = artifact.executable
             && artifact.target.is_bin()
         {
-            executables.insert(artifact.target.name, executable.into_std_path_buf());
+            missing.remove(artifact.target.name.as_str());
+            each(Built {
+                name: artifact.target.name,
+                program: executable.into_std_path_buf(),
+                fresh: artifact.fresh,
+            });
         }
     }
     if !child.wait()?.success() {
         bail!("the functions do not build");
     }
-    for binary in binaries {
-        if !executables.contains_key(*binary) {
-            bail!("cargo built no binary {binary}");
-        }
+    if let Some(binary) = missing.first() {
+        bail!("cargo built no binary {binary}");
     }
-    Ok(executables)
+    Ok(())
 }

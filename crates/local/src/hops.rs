@@ -10,12 +10,17 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
-    #[expect(clippy::print_stdout, reason = "this is what the program prints")]
     pub(crate) fn line(self, hop: &str, text: &str) {
         if !self.quiet {
-            let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%H:%M:%S%.3f");
-            println!("{now}  {hop:<10} {text}");
+            self.always(hop, text);
         }
+    }
+
+    /// What is not about one event, and so is printed when hops are not.
+    #[expect(clippy::print_stdout, reason = "this is what the program prints")]
+    pub(crate) fn always(self, hop: &str, text: &str) {
+        let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%H:%M:%S%.3f");
+        println!("{now}  {hop:<10} {text}");
     }
 }
 

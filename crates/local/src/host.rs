@@ -11,7 +11,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context, Result};
@@ -28,7 +28,7 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     net::TcpListener,
     process::Command,
-    sync::{Notify, oneshot},
+    sync::{Notify, oneshot, watch},
 };
 use uuid::Uuid;
 
@@ -78,6 +78,7 @@ pub struct Host {
     url: String,
     hops: Hops,
     show_logs: bool,
+    started: Instant,
 }
 
 /// One function.
@@ -88,6 +89,10 @@ pub struct Function {
     instances: Mutex<Instances>,
     work: Notify,
     next_instance: AtomicU64,
+    /// The binary is being built again: invocations wait.
+    held: watch::Sender<bool>,
+    /// When it was last asked for over HTTP, in milliseconds of the host's own clock; 0 for never.
+    requested: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +115,8 @@ struct Instance {
     /// It has asked for work at least once: its initialisation is over.
     initialised: bool,
     idle: bool,
+    /// Its binary was replaced: it finishes what it is at, and takes nothing more.
+    retired: bool,
     current: Option<(String, Reply)>,
     kill: Arc<Notify>,
 }
@@ -127,7 +134,8 @@ impl Host {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
         // With a scheme: the runtime takes a bare authority too, but then no path, which tells the instances apart.
         let url = format!("http://{}", listener.local_addr()?);
-        let host = Arc::new(Self { functions: Mutex::default(), url, hops, show_logs });
+        let host =
+            Arc::new(Self { functions: Mutex::default(), url, hops, show_logs, started: Instant::now() });
         let api = Router::new()
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/next", get(next))
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response", post(response))
@@ -147,6 +155,8 @@ impl Host {
             instances: Mutex::default(),
             work: Notify::new(),
             next_instance: AtomicU64::new(1),
+            held: watch::channel(false).0,
+            requested: AtomicU64::new(0),
             launch,
         });
         lock(&self.functions).insert(function.launch.name.clone(), Arc::clone(&function));
@@ -190,18 +200,59 @@ impl Function {
         }
     }
 
+    /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is being built again.
+    pub(crate) async fn requested(&self) {
+        if let Some(host) = self.host.upgrade() {
+            self.requested.store(host.started.elapsed().as_millis() as u64, Ordering::Relaxed);
+        }
+        self.not_held().await;
+    }
+
+    /// When it was last asked for: comparable with others of the same host.
+    pub(crate) fn last_requested(&self) -> u64 {
+        self.requested.load(Ordering::Relaxed)
+    }
+
+    async fn not_held(&self) {
+        // It ends with the function, which is borrowed here.
+        let _ = self.held.subscribe().wait_for(|held| !held).await;
+    }
+
+    /// Lets invocations wait, until [`release`](Self::release) or [`replace`](Self::replace).
+    pub(crate) fn hold(&self) {
+        self.held.send_replace(true);
+    }
+
+    /// Goes on with the instances that it has.
+    pub(crate) fn release(&self) {
+        self.held.send_replace(false);
+    }
+
+    /// Goes on with the binary that is there now: instances of the old one end, at once or with what they are at.
+    pub(crate) fn replace(&self) {
+        for instance in lock(&self.instances).running.values_mut() {
+            instance.retired = true;
+            if instance.current.is_none() {
+                instance.kill.notify_one();
+            }
+        }
+        self.release();
+    }
+
     /// Invokes the function and waits for its answer.
     ///
     /// # Errors
     /// When there is none.
     pub async fn invoke(self: &Arc<Self>, payload: Vec<u8>) -> std::result::Result<Bytes, InvokeError> {
+        self.not_held().await;
         let (reply, answer) = oneshot::channel();
         {
             let mut instances = lock(&self.instances);
             let id = Uuid::new_v4().to_string();
             instances.waiting.push_back(Invocation { id, payload: payload.into(), reply });
-            let free =
-                instances.running.values().filter(|instance| instance.idle || !instance.initialised).count();
+            let takes_work =
+                |instance: &&Instance| !instance.retired && (instance.idle || !instance.initialised);
+            let free = instances.running.values().filter(takes_work).count();
             let wanted = instances.waiting.len() > free && instances.running.len() < MAX_INSTANCES;
             drop(instances);
             if wanted {
@@ -215,7 +266,13 @@ impl Function {
     fn start_instance(self: &Arc<Self>) -> u64 {
         let id = self.next_instance.fetch_add(1, Ordering::Relaxed);
         let kill = Arc::new(Notify::new());
-        let instance = Instance { initialised: false, idle: false, current: None, kill: Arc::clone(&kill) };
+        let instance = Instance {
+            initialised: false,
+            idle: false,
+            retired: false,
+            current: None,
+            kill: Arc::clone(&kill),
+        };
         lock(&self.instances).running.insert(id, instance);
         let function = Arc::clone(self);
         tokio::spawn(async move {
@@ -262,7 +319,10 @@ impl Function {
             },
             () = kill.notified() => {
                 let _ = child.kill().await;
-                format!("it took longer than {} s", self.launch.timeout.as_secs())
+                match lock(&self.instances).running.get(&id).is_some_and(|instance| instance.retired) {
+                    true => "it is replaced by what was built".into(),
+                    false => format!("it took longer than {} s", self.launch.timeout.as_secs()),
+                }
             }
             () = self.hangs_in_init(id) => {
                 let _ = child.kill().await;
@@ -283,16 +343,18 @@ impl Function {
         let mut instances = lock(&self.instances);
         let ended = instances.running.remove(&id);
         let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
+        let retired = ended.as_ref().is_some_and(|instance| instance.retired);
         if let Some((_, reply)) = ended.and_then(|instance| instance.current) {
             let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
         }
-        if !initialised && !instances.running.values().any(|instance| instance.initialised) {
+        if !initialised && !retired && !instances.running.values().any(|instance| instance.initialised) {
             // What cannot start will not start for the next one either: say so instead of trying for ever.
             for invocation in instances.waiting.drain(..) {
                 let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
             }
         }
-        let wanted = !instances.waiting.is_empty() && instances.running.is_empty();
+        let wanted =
+            !instances.waiting.is_empty() && instances.running.values().all(|instance| instance.retired);
         drop(instances);
         // It may have been woken for work that it did not take.
         self.work.notify_one();
@@ -318,6 +380,11 @@ impl Function {
                     return None;
                 };
                 this.initialised = true;
+                if this.retired {
+                    // It is about to be killed. What woke it is another one's.
+                    self.work.notify_one();
+                    return None;
+                }
                 if let Some(invocation) = waiting.pop_front() {
                     this.idle = false;
                     this.current = Some((invocation.id.clone(), invocation.reply));
@@ -346,9 +413,12 @@ impl Function {
 
     fn finish(&self, instance: u64, id: &str, result: std::result::Result<Bytes, InvokeError>) -> StatusCode {
         let mut instances = lock(&self.instances);
-        let current = instances.running.get_mut(&instance).map(|instance| &mut instance.current);
-        match current.and_then(|current| current.take_if(|(current, _)| current == id)) {
+        let Some(instance) = instances.running.get_mut(&instance) else { return StatusCode::BAD_REQUEST };
+        match instance.current.take_if(|(current, _)| current == id) {
             Some((_, reply)) => {
+                if instance.retired {
+                    instance.kill.notify_one();
+                }
                 let _ = reply.send(result);
                 StatusCode::ACCEPTED
             }
@@ -423,4 +493,103 @@ async fn copy_logs(function: String, all: bool, output: impl AsyncRead + Unpin) 
 #[expect(clippy::print_stderr, reason = "this is where the functions' own words go")]
 fn report(function: &str, line: &str) {
     eprintln!("[{function}] {line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Asks for work as an instance's own process would. The process itself only waits to be killed.
+    fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
+        let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/next", host.url);
+        tokio::spawn(async move {
+            let answer = reqwest::get(url).await.unwrap();
+            let id = answer.headers().get("Lambda-Runtime-Aws-Request-Id")?.to_str().unwrap().to_owned();
+            Some((id, answer.bytes().await.unwrap()))
+        })
+    }
+
+    async fn respond(host: &Host, instance: u64, id: &str, body: &'static str) {
+        let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/{id}/response", host.url);
+        let answer = reqwest::Client::new().post(url).body(body).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 202);
+    }
+
+    async fn until(function: &Function, holds: impl Fn(&BTreeMap<u64, Instance>) -> bool) {
+        let reached = async {
+            while !holds(&lock(&function.instances).running) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), reached).await.unwrap();
+    }
+
+    fn invoke(
+        function: &Arc<Function>,
+        payload: &str,
+    ) -> impl Future<Output = Bytes> + Send + Unpin + 'static {
+        let (function, payload) = (Arc::clone(function), payload.as_bytes().to_vec());
+        Box::pin(async move { function.invoke(payload).await.unwrap() })
+    }
+
+    #[tokio::test]
+    async fn what_runs_when_its_binary_is_replaced_ends_well_and_what_waits_meets_the_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("waits");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 600\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let host = Host::start(Hops { quiet: true }, false).await.unwrap();
+        let function = host.add(Launch {
+            name: "f".into(),
+            arn: "arn".into(),
+            program,
+            environment: BTreeMap::new(),
+            timeout: Duration::from_secs(600),
+        });
+
+        let before = tokio::spawn(invoke(&function, "before"));
+        until(&function, |running| running.contains_key(&1)).await;
+        let (busy, payload) = next(&host, 1).await.unwrap().unwrap();
+        assert_eq!(payload, "before");
+
+        function.hold();
+        let mut meanwhile = invoke(&function, "meanwhile");
+        assert!(futures::poll!(&mut meanwhile).is_pending());
+        assert!(lock(&function.instances).waiting.is_empty(), "no instance is offered what is held");
+        let meanwhile = tokio::spawn(meanwhile);
+
+        function.replace();
+        until(&function, |running| running.contains_key(&2)).await;
+        let (new, payload) = next(&host, 2).await.unwrap().unwrap();
+        assert_eq!(payload, "meanwhile", "a new instance does it");
+        respond(&host, 1, &busy, "of the old one").await;
+        assert_eq!(before.await.unwrap(), "of the old one");
+        until(&function, |running| !running.contains_key(&1)).await;
+        respond(&host, 2, &new, "of the new one").await;
+        assert_eq!(meanwhile.await.unwrap(), "of the new one");
+
+        // The build failed: the instance goes on.
+        let work = next(&host, 2);
+        until(&function, |running| running[&2].idle).await;
+        function.hold();
+        let later = tokio::spawn(invoke(&function, "later"));
+        function.release();
+        let (same, payload) = work.await.unwrap().unwrap();
+        assert_eq!(payload, "later");
+        respond(&host, 2, &same, "done").await;
+        assert_eq!(later.await.unwrap(), "done");
+
+        // An instance that only waits for work gets none any more, and a new one starts for the next invocation.
+        let work = next(&host, 2);
+        until(&function, |running| running[&2].idle).await;
+        function.replace();
+        let last = tokio::spawn(invoke(&function, "last"));
+        assert_eq!(work.await.unwrap(), None);
+        until(&function, |running| running.keys().eq([&3])).await;
+        let (_, payload) = next(&host, 3).await.unwrap().unwrap();
+        assert_eq!(payload, "last");
+        last.abort();
+    }
 }

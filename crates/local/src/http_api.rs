@@ -120,6 +120,8 @@ async fn handle(
     if let Some(authorizer) = authorizer {
         event["requestContext"]["authorizer"] = authorizer;
     }
+    // Outside of the gateway's patience: while the function is built again, the request waits.
+    route.function.requested().await;
     let started = Instant::now();
     let invoked = tokio::time::timeout(TIMEOUT, route.function.invoke(event.to_string().into_bytes())).await;
     let response = match invoked {

@@ -14,6 +14,8 @@ pub mod samples;
 pub mod services;
 mod sources;
 pub mod stack;
+mod stream_records;
 pub mod template;
 pub mod testing;
+mod watch;
 mod yaml;

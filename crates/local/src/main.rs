@@ -41,6 +41,9 @@ struct Arguments {
     /// Do not print a line for each hop of an event.
     #[arg(long)]
     quiet: bool,
+    /// Serve edits of the functions' code: build and replace what has changed, without stopping or losing data.
+    #[arg(long)]
+    watch: bool,
 }
 
 fn parameter(text: &str) -> Result<(String, String)> {
@@ -89,6 +92,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         data: arguments.data,
         logs: arguments.logs,
         quiet: arguments.quiet,
+        watch: arguments.watch,
     })
     .await?;
     println!();

@@ -15,7 +15,10 @@ use rustack_sqs_core::{config::SqsConfig, handler::RustackSqsHandler, provider::
 use rustack_sqs_http::service::{SqsHttpConfig, SqsHttpService};
 use tokio::net::TcpListener;
 
-use crate::template::{ACCOUNT, REGION, Table, Template};
+use crate::{
+    stream_records,
+    template::{ACCOUNT, REGION, Table, Template},
+};
 
 /// DynamoDB on a port.
 #[expect(missing_debug_implementations, reason = "the database has none")]
@@ -27,17 +30,14 @@ pub struct DynamoDb {
 }
 
 impl DynamoDb {
-    /// Starts it: in memory, or in a file that is created if there is none.
+    /// Starts it: in memory, or with the data in this folder, which is created if there is none.
     ///
     /// # Errors
-    /// When the file cannot be opened or no port is free.
-    pub async fn start(file: Option<&Path>) -> Result<Self> {
-        let database = match file {
-            Some(file) => {
-                let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
-                Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?
-            }
-            None => Database::memory().map_err(|error| anyhow!("cannot start DynamoDB: {error}"))?,
+    /// When the data cannot be opened or no port is free.
+    pub async fn start(data: Option<&Path>) -> Result<Self> {
+        let database = match data {
+            Some(data) => open(data)?,
+            None => stream_records::in_memory()?,
         };
         let (listener, address) = listen().await?;
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
@@ -57,6 +57,15 @@ impl DynamoDb {
     pub fn sdk_config(&self) -> SdkConfig {
         sdk_config(&self.url)
     }
+}
+
+/// Opens the tables in a folder, which is created if there is none.
+///
+/// # Errors
+/// When they cannot be opened.
+pub fn open(data: &Path) -> Result<Database> {
+    std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
+    stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
 /// Creates a table in a database, unless it is there since an earlier run.

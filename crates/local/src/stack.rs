@@ -8,14 +8,14 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_sqs::types::QueueAttributeName;
 use tokio::{
     net::TcpListener,
-    sync::{Notify, watch},
+    sync::{Mutex, Notify, watch},
 };
 
 use crate::{
@@ -32,7 +32,9 @@ use crate::{
         rule::{AsyncTarget, Rules},
         stream,
     },
+    stream_records::{self, Stream},
     template::{self, Event, REGION, Template},
+    watch::Watch,
 };
 
 /// What the local stack is asked to do.
@@ -56,6 +58,8 @@ pub struct Options {
     pub logs: bool,
     /// Do not print hops.
     pub quiet: bool,
+    /// Serve edits of the functions' sources.
+    pub watch: bool,
 }
 
 /// A running stack. It ends with the process.
@@ -92,13 +96,14 @@ impl Stack {
 
         let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
         let folder = options.template.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let programs = build::build(folder.unwrap_or(Path::new(".")), &binaries)?;
+        let root = folder.unwrap_or(Path::new("."));
+        hops.always(
+            "build",
+            &format!("{} functions: cargo shows how far it is, the first time for minutes", binaries.len()),
+        );
+        let programs = build::build(root, &binaries)?;
 
-        if let Some(data) = &options.data {
-            std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
-        }
-        let file = options.data.as_ref().map(|data| data.join("dynamodb.sqlite"));
-        let dynamodb = DynamoDb::start(file.as_deref()).await?;
+        let dynamodb = DynamoDb::start(options.data.as_deref()).await?;
         for table in &template.tables {
             dynamodb.create_table(table)?;
         }
@@ -139,12 +144,18 @@ impl Stack {
 
         connect_rules(&template, &functions, &rules, &sqs, &events).await?;
         let written = Arc::new(Notify::new());
+        let mut readers = BTreeMap::<_, (Stream, Vec<_>)>::new();
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
+            let stream = mapping.stream.clone();
+            let mut passed = delivered.clone();
             // Named after the consumer: another one of the same stream is somewhere else in it.
-            let name = format!("delivered-{}-{}", mapping.table, mapping.function.name());
+            let name = format!("delivered-{}-{}", mapping.stream.table, mapping.function.name());
             let checkpoint = options.data.as_ref().map(|data| data.join(name));
             if let Some(checkpoint) = checkpoint {
-                mapping.delivered.send_replace(std::fs::read_to_string(&checkpoint).unwrap_or_default());
+                let position = std::fs::read_to_string(&checkpoint).unwrap_or_default();
+                mapping.delivered.send_replace(position.clone());
+                let (kept, seen) = watch::channel(position);
+                passed = seen;
                 // Sources before their dead-letter queues: what moves over in between is then seen in the second.
                 let mut queues: Vec<_> = template.queues.iter().collect();
                 queues.sort_by_key(|queue| !queue.attributes.contains_key("RedrivePolicy"));
@@ -153,6 +164,8 @@ impl Stack {
                 tokio::spawn(keep_checkpoint(Checkpoint {
                     file: checkpoint,
                     delivered,
+                    kept,
+                    polling: Arc::clone(&mapping.polling),
                     sqs: Arc::clone(&sqs),
                     queues,
                     events: Arc::clone(&events.provider),
@@ -160,6 +173,10 @@ impl Stack {
                 }));
             }
             tokio::spawn(mapping.run());
+            readers.entry(stream.table.clone()).or_insert((stream, Vec::new())).1.push(passed);
+        }
+        for (stream, readers) in readers.into_values() {
+            tokio::spawn(stream_records::leave(dynamodb.database.clone(), stream, readers));
         }
         for mapping in queues(&template, &functions, &sqs, hops)? {
             let concurrency = mapping.source.scaling_config.maximum_concurrency.unwrap_or(queue::CONCURRENCY);
@@ -192,6 +209,10 @@ impl Stack {
             .iter()
             .map(|route| (format!("{:<6} {}", route.method, route.path), route.function.name().to_owned()))
             .collect();
+        if options.watch {
+            let root = root.canonicalize().with_context(|| root.display().to_string())?;
+            tokio::spawn(Watch { root, functions: functions.clone(), hops }.run());
+        }
         let developer = template.authorizer.then_some(options.user);
         let api = Api::new(routes, written, hops, developer).router();
         tokio::spawn(async move {
@@ -281,12 +302,13 @@ fn streams(
             let (delivered, watched) = watch::channel(String::new());
             let mapping = stream::Mapping {
                 database: dynamodb.database.clone(),
-                table: table.name.clone(),
+                stream: Stream::of(&dynamodb.database, &table.name)?,
                 filters: Filters::parse(&source.filter_criteria)?,
                 source: source.clone(),
                 function: Arc::clone(function),
                 on_failure: on_failure.map(|queue| (sqs.client.clone(), queue)),
                 written: Arc::clone(written),
+                polling: Arc::default(),
                 delivered,
                 hops,
             };
@@ -385,30 +407,69 @@ fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -
 struct Checkpoint {
     file: PathBuf,
     delivered: watch::Receiver<String>,
+    /// What is in the file.
+    kept: watch::Sender<String>,
+    /// Nothing is taken from the stream while this is held.
+    polling: Arc<Mutex<()>>,
     sqs: Arc<Sqs>,
     queues: Vec<String>,
     events: Arc<rustack_events_core::provider::RustackEvents>,
     under_way: Arc<AtomicUsize>,
 }
 
+/// Between two looks whether everything is done.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
+/// After so long without a moment in which everything was done, one is made: the stream is held until it is. Under steady
+/// load there would be none, and everything since its beginning would be kept, and fanned out again after a restart.
+const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
+/// The stream is held for so long, at the most: what is left then waits for a retry, or is a dead letter.
+const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
+
 async fn keep_checkpoint(checkpoint: Checkpoint) {
-    let mut kept = String::new();
+    let mut last = Instant::now();
     loop {
+        tokio::time::sleep(CHECKPOINT_INTERVAL).await;
+        let polling = Arc::clone(&checkpoint.polling);
+        let held = match last.elapsed() > CHECKPOINT_OVERDUE {
+            true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
+            false => None,
+        };
         // Read before looking whether anything is on its way: what is delivered later does not matter then.
         let position = checkpoint.delivered.borrow().clone();
-        if position != kept && checkpoint.all_done().await.unwrap_or(false) {
-            let temporary = checkpoint.file.with_extension("new");
-            let written = std::fs::write(&temporary, &position)
-                .and_then(|()| std::fs::rename(&temporary, &checkpoint.file));
-            if written.is_ok() {
-                kept = position;
-            }
+        let changed = position != *checkpoint.kept.borrow();
+        let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };
+        if changed && checkpoint.all_done_within(patience).await {
+            checkpoint.keep(position);
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        if held.is_some() || !changed || *checkpoint.kept.borrow() == *checkpoint.delivered.borrow() {
+            last = Instant::now();
+        }
     }
 }
 
 impl Checkpoint {
+    fn keep(&self, position: String) {
+        let temporary = self.file.with_extension("new");
+        let written =
+            std::fs::write(&temporary, &position).and_then(|()| std::fs::rename(&temporary, &self.file));
+        if written.is_ok() {
+            self.kept.send_replace(position);
+        }
+    }
+
+    async fn all_done_within(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        loop {
+            if self.all_done().await.unwrap_or(false) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     async fn all_done(&self) -> Result<bool> {
         let stats = self.events.delivery_stats();
         if stats.accepted != stats.delivered + stats.failed || self.under_way.load(Ordering::SeqCst) > 0 {

@@ -7,16 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use dynoxide::Database;
 use serde_json::{Value, json};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 
 use super::{Reported, reported};
 use crate::{
     hops::{Hops, name},
     host::Function,
     pattern::Filters,
+    stream_records::Stream,
     template::{StartingPosition, StreamSource},
 };
 
@@ -28,7 +29,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// The mapping of one stream to one function.
 pub(crate) struct Mapping {
     pub(crate) database: Database,
-    pub(crate) table: String,
+    pub(crate) stream: Stream,
     pub(crate) source: StreamSource,
     pub(crate) filters: Filters,
     pub(crate) function: Arc<Function>,
@@ -36,6 +37,8 @@ pub(crate) struct Mapping {
     pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
     /// Wakes the poller: something was probably written.
     pub(crate) written: Arc<Notify>,
+    /// Held while records are taken and delivered.
+    pub(crate) polling: Arc<Mutex<()>>,
     /// The sequence number up to which every record was delivered; empty at the beginning.
     pub(crate) delivered: watch::Sender<String>,
     pub(crate) hops: Hops,
@@ -45,13 +48,17 @@ impl Mapping {
     /// Polls for ever.
     pub(crate) async fn run(self) {
         loop {
-            match self.poll().await {
+            let polled = {
+                let _polling = self.polling.lock().await;
+                self.poll().await
+            };
+            match polled {
                 Ok(true) => {}
                 Ok(false) => {
                     let _ = tokio::time::timeout(POLL_INTERVAL, self.written.notified()).await;
                 }
                 Err(error) => {
-                    self.hops.line("stream", &format!("{}: {error}", self.table));
+                    self.hops.line("stream", &format!("{}: {error}", self.stream.table));
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
@@ -76,26 +83,13 @@ impl Mapping {
     }
 
     fn records_after(&self, position: &str) -> Result<Vec<Value>> {
-        let failed = |error: dynoxide::DynoxideError| anyhow!("{error}");
-        let table = self.database.describe_table(serde_json::from_value(json!({ "TableName": self.table }))?);
-        let arn = table.map_err(failed)?.table.latest_stream_arn;
-        let arn = arn.ok_or_else(|| anyhow!("table {} has no stream", self.table))?;
-        let mut iterator = json!({ "StreamArn": arn, "ShardId": format!("shardId-00000001-{}", self.table) });
-        if position.is_empty() {
-            let StartingPosition::TrimHorizon = self.source.starting_position;
-            iterator["ShardIteratorType"] = json!("TRIM_HORIZON");
-        } else {
-            iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
-            iterator["SequenceNumber"] = json!(position);
-        }
-        let iterator = self.database.get_shard_iterator(serde_json::from_value(iterator)?).map_err(failed)?;
-        let request = json!({ "ShardIterator": iterator.shard_iterator, "Limit": self.source.batch_size });
-        let read = self.database.get_records(serde_json::from_value(request)?).map_err(failed)?;
-        read.records
+        let StartingPosition::TrimHorizon = self.source.starting_position;
+        let records = self.stream.records_after(&self.database, position, self.source.batch_size)?;
+        records
             .into_iter()
             .map(|record| {
                 let mut record = serde_json::to_value(record)?;
-                record["eventSourceARN"] = json!(arn);
+                record["eventSourceARN"] = json!(self.stream.arn);
                 // Lambda's JSON has whole seconds.
                 let created = record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
                 record["dynamodb"]["ApproximateCreationDateTime"] = json!(created.trunc() as i64);
@@ -148,7 +142,7 @@ impl Mapping {
             "version": "1.0",
             "timestamp": jiff::Timestamp::now().to_string(),
             "DDBStreamBatchInfo": {
-                "shardId": format!("shardId-00000001-{}", self.table),
+                "shardId": self.stream.shard(),
                 "startSequenceNumber": sequence_number(first),
                 "endSequenceNumber": sequence_number(last),
                 "batchSize": records.len(),

@@ -9,7 +9,7 @@ use std::{
     ops::Deref,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use api::{Api, PATIENCE, eventually, eventually_within};
@@ -21,11 +21,18 @@ use event_store_dynamodb::DynamoDbStore;
 use local::testing;
 use read_models::transactions;
 use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
+
+/// Held by the stack that runs. A stack is a process for each function, and two of them on two cores would leave to chance
+/// whether a function meets the deadlines that Lambda and its own client have for it.
+static ONE_AT_A_TIME: LazyLock<Arc<tokio::sync::Mutex<()>>> = LazyLock::new(Arc::default);
 
 pub(crate) struct Local {
     process: Child,
     lines: Arc<Mutex<Vec<String>>>,
     api: Api,
+    /// Dropped last, when the process has ended.
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl Deref for Local {
@@ -48,6 +55,7 @@ impl Local {
     }
 
     async fn start_with(data: Option<&Path>, logs: bool) -> Self {
+        let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
         let mut command = Command::new(env!("CARGO_BIN_EXE_local"));
         command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).args([
             "--port",
@@ -77,7 +85,7 @@ impl Local {
                 }
             });
         }
-        let mut this = Self { process, lines, api: Api::new(String::new(), None) };
+        let mut this = Self { process, lines, api: Api::new(String::new(), None), _turn: turn };
         // The first start builds the functions.
         this.api.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
             assert!(this.process_runs(), "the stack ended");

@@ -1,0 +1,315 @@
+//! What the emulated database lacks for its streams. It finds the records of a stream without an index, so that each
+//! write and each look at the stream would cost what the stream has ever held, and it keeps them for ever.
+//!
+//! Both are mended in the database's own file: indexes for its two questions, and a trigger through which records leave.
+//! Nothing else can reach the data while it is in memory.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context, Result, anyhow};
+use dynoxide::{
+    Database,
+    actions::get_records::Record,
+    streams::{shard_id, table_arn},
+};
+use rusqlite::Connection;
+use serde_json::json;
+use tokio::sync::watch;
+
+/// The tag of a table that says up to which sequence number everything that reads its stream has passed.
+const PASSED: &str = "ledgerline:stream-passed";
+
+/// How many records leave at once, at the most: other requests wait meanwhile.
+const BATCH: usize = 2_000;
+
+/// How often records are looked at that may leave.
+const INTERVAL: Duration = Duration::from_millis(250);
+
+/// Opens the database in this file, which is created if there is none.
+///
+/// # Errors
+/// When the file is no database of this kind, or is in use.
+pub(crate) fn open(file: &Path) -> Result<Database> {
+    let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
+    let opened = || Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()));
+    // Opened once before: it creates its own tables, or brings those of an older version up to date.
+    drop(opened()?);
+    prepare(file)?;
+    opened()
+}
+
+/// Opens a database in memory.
+///
+/// # Errors
+/// When there is no room for a temporary file.
+pub(crate) fn in_memory() -> Result<Database> {
+    let failed = |error: dynoxide::DynoxideError| anyhow!("cannot start DynamoDB: {error}");
+    let folder = tempfile::tempdir().context("no temporary folder")?;
+    let file = folder.path().join("empty.sqlite");
+    let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
+    drop(Database::new(path).map_err(failed)?);
+    prepare(&file)?;
+    let database = Database::memory().map_err(failed)?;
+    database.restore_from(path).map_err(failed)?;
+    Ok(database)
+}
+
+/// The two indexes are those of the database's own queries, to the letter. The trigger fires when the tag is written: a
+/// record leaves when everything that reads the stream has passed it, or after 24 hours, as on AWS (numbers are never
+/// below the clock's microseconds). The newest record stays whatever its age, because the next number is one past it, also
+/// where the clock was set back.
+fn prepare(file: &Path) -> Result<()> {
+    let schema = format!(
+        "CREATE INDEX IF NOT EXISTS ledgerline_newest_record
+             ON _stream_records (table_name, CAST(sequence_number AS INTEGER));
+         CREATE INDEX IF NOT EXISTS ledgerline_next_records
+             ON _stream_records (table_name, shard_id, CAST(sequence_number AS INTEGER));
+         CREATE TRIGGER IF NOT EXISTS ledgerline_records_leave AFTER UPDATE OF tags ON _tables BEGIN
+             DELETE FROM _stream_records WHERE id IN (
+                 SELECT id FROM _stream_records
+                 WHERE table_name = NEW.table_name
+                   AND CAST(sequence_number AS INTEGER) <= MAX((unixepoch() - 86400) * 1000000, (
+                       SELECT COALESCE(MAX(CAST(substr(json_extract(value, '$.Value'), 2) AS INTEGER)), 0)
+                       FROM json_each(NEW.tags) WHERE json_extract(value, '$.Key') = '{PASSED}'))
+                   AND CAST(sequence_number AS INTEGER) < (
+                       SELECT MAX(CAST(sequence_number AS INTEGER)) FROM _stream_records
+                       WHERE table_name = NEW.table_name)
+                 ORDER BY CAST(sequence_number AS INTEGER) LIMIT {BATCH});
+         END;"
+    );
+    let connection = Connection::open(file)?;
+    connection.execute_batch(&schema).with_context(|| format!("cannot prepare {}", file.display()))
+}
+
+/// Lets the records of a table's stream leave that each of its readers has passed: what a reader watches is the sequence
+/// number up to which it needs no record again, empty at the beginning. Ends with the readers.
+pub(crate) async fn leave(database: Database, stream: Stream, mut readers: Vec<watch::Receiver<String>>) {
+    loop {
+        let passed = readers.iter_mut().map(|reader| reader.borrow_and_update().clone()).min();
+        // What cannot leave now leaves next time: nothing here is worth stopping the stack for.
+        let _ = stream.pass(&database, passed.as_deref().unwrap_or_default());
+        tokio::time::sleep(INTERVAL).await;
+        let changes: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.changed())).collect();
+        // Without a change, for what has become too old.
+        match tokio::time::timeout(Duration::from_secs(600), futures::future::select_all(changes)).await {
+            Ok((Err(_), ..)) => return,
+            Ok((Ok(()), ..)) | Err(_) => {}
+        }
+    }
+}
+
+/// The stream of a table. The emulated database has one shard for each.
+#[derive(Debug, Clone)]
+pub(crate) struct Stream {
+    pub(crate) table: String,
+    pub(crate) arn: String,
+}
+
+impl Stream {
+    /// The stream that the table has now.
+    ///
+    /// # Errors
+    /// When it has none.
+    pub(crate) fn of(database: &Database, table: &str) -> Result<Self> {
+        // Not DescribeTable, which counts the table's items.
+        let streams = database.list_streams(serde_json::from_value(json!({ "TableName": table }))?);
+        let streams = streams.map_err(|error| anyhow!("{error}"))?.streams;
+        let stream = streams.into_iter().next().ok_or_else(|| anyhow!("table {table} has no stream"))?;
+        Ok(Self { table: table.to_owned(), arn: stream.stream_arn })
+    }
+
+    pub(crate) fn shard(&self) -> String {
+        shard_id(&self.table)
+    }
+
+    /// The records after this sequence number, or from the oldest on where it is empty.
+    pub(crate) fn records_after(
+        &self,
+        database: &Database,
+        position: &str,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let failed = |error: dynoxide::DynoxideError| anyhow!("{error}");
+        let mut iterator = json!({ "StreamArn": self.arn, "ShardId": self.shard() });
+        if position.is_empty() {
+            iterator["ShardIteratorType"] = json!("TRIM_HORIZON");
+        } else {
+            iterator["ShardIteratorType"] = json!("AFTER_SEQUENCE_NUMBER");
+            iterator["SequenceNumber"] = json!(position);
+        }
+        let iterator = database.get_shard_iterator(serde_json::from_value(iterator)?).map_err(failed)?;
+        let request = json!({ "ShardIterator": iterator.shard_iterator, "Limit": limit });
+        Ok(database.get_records(serde_json::from_value(request)?).map_err(failed)?.records)
+    }
+
+    /// Lets all records up to this sequence number leave, a batch at a time.
+    fn pass(&self, database: &Database, passed: &str) -> Result<()> {
+        let tag =
+            json!({ "ResourceArn": table_arn(&self.table), "Tags": [{ "Key": PASSED, "Value": passed }] });
+        let mut oldest = None;
+        loop {
+            database
+                .tag_resource(serde_json::from_value(tag.clone())?)
+                .map_err(|error| anyhow!("{error}"))?;
+            let first =
+                self.records_after(database, "", 1)?.pop().map(|record| record.dynamodb.sequence_number);
+            if first == oldest {
+                return Ok(());
+            }
+            oldest = first;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A database with a table that has a stream.
+    fn with_stream(database: Database) -> (Database, Stream) {
+        let create = json!({
+            "TableName": "commits",
+            "KeySchema": [{ "AttributeName": "stream", "KeyType": "HASH" }, { "AttributeName": "version", "KeyType": "RANGE" }],
+            "AttributeDefinitions": [
+                { "AttributeName": "stream", "AttributeType": "S" }, { "AttributeName": "version", "AttributeType": "N" },
+            ],
+            "BillingMode": "PAY_PER_REQUEST",
+            "StreamSpecification": { "StreamEnabled": true, "StreamViewType": "NEW_IMAGE" },
+        });
+        database.create_table(serde_json::from_value(create).unwrap()).unwrap();
+        let stream = Stream::of(&database, "commits").unwrap();
+        (database, stream)
+    }
+
+    fn write(database: &Database, versions: std::ops::RangeInclusive<usize>) {
+        for version in versions {
+            let item = json!({ "stream": { "S": "a-1" }, "version": { "N": version.to_string() } });
+            let put = json!({ "TableName": "commits", "Item": item });
+            database.put_item(serde_json::from_value(put).unwrap()).unwrap();
+        }
+    }
+
+    /// The versions that the stream still shows after a position, and their sequence numbers.
+    fn kept(database: &Database, stream: &Stream, position: &str) -> Vec<(String, String)> {
+        let records = stream.records_after(database, position, 1_000).unwrap();
+        let version = |record: &Record| serde_json::to_value(&record.dynamodb.keys["version"]).unwrap();
+        records
+            .iter()
+            .map(|record| {
+                (version(record)["N"].as_str().unwrap().to_owned(), record.dynamodb.sequence_number.clone())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn records_leave_once_everything_that_reads_them_has_passed() {
+        let (database, stream) = with_stream(in_memory().unwrap());
+        write(&database, 1..=10);
+        let records = kept(&database, &stream, "");
+        stream.pass(&database, "").unwrap();
+        assert_eq!(kept(&database, &stream, ""), records, "nobody has passed any");
+
+        stream.pass(&database, &records[6].1).unwrap();
+
+        assert_eq!(kept(&database, &stream, ""), records[7..]);
+        assert_eq!(kept(&database, &stream, &records[6].1), records[7..], "who is behind sees what is left");
+    }
+
+    #[test]
+    fn the_newest_record_stays_so_that_numbers_go_on_behind_it() {
+        let (database, stream) = with_stream(in_memory().unwrap());
+        write(&database, 1..=3);
+        let newest = kept(&database, &stream, "").pop().unwrap();
+        stream.pass(&database, &newest.1).unwrap();
+        assert_eq!(kept(&database, &stream, ""), std::slice::from_ref(&newest));
+
+        write(&database, 4..=4);
+
+        let next = kept(&database, &stream, &newest.1);
+        assert_eq!((next.len(), next[0].0.as_str()), (1, "4"));
+    }
+
+    #[test]
+    fn more_than_a_batch_leaves_at_once() {
+        let (database, stream) = with_stream(in_memory().unwrap());
+        write(&database, 1..=2 * BATCH + 100);
+        let last = database_newest(&database, &stream);
+        stream.pass(&database, &last).unwrap();
+        assert_eq!(kept(&database, &stream, "").len(), 1);
+    }
+
+    fn database_newest(database: &Database, stream: &Stream) -> String {
+        let latest = json!({ "StreamArn": stream.arn, "ShardId": stream.shard() });
+        let described = database.describe_stream(serde_json::from_value(latest).unwrap()).unwrap();
+        let shard = described.stream_description.shards.into_iter().next().unwrap();
+        shard.sequence_number_range.ending_sequence_number.unwrap()
+    }
+
+    #[test]
+    fn records_leave_after_a_day_whoever_has_not_read_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("dynamodb.sqlite");
+        let (database, stream) = with_stream(open(&file).unwrap());
+        write(&database, 1..=4);
+        let connection = Connection::open(&file).unwrap();
+        // Two of the four were written a day and an hour ago.
+        let age = "UPDATE _stream_records SET sequence_number = sequence_number - 90000000000 WHERE id <= 2";
+        assert_eq!(connection.execute(age, []).unwrap(), 2);
+
+        stream.pass(&database, "").unwrap();
+
+        let versions: Vec<_> = kept(&database, &stream, "").into_iter().map(|(version, _)| version).collect();
+        assert_eq!(versions, ["3", "4"]);
+    }
+
+    /// Bytes that this thread reads from files while it works: pages that the database visits and does not have in its
+    /// cache of 2 MB. They are the same on every machine.
+    #[cfg(target_os = "linux")]
+    fn bytes_read(work: impl FnOnce()) -> u64 {
+        let read = || {
+            let counters = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+            counters.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse::<u64>().ok()).unwrap()
+        };
+        let before = read();
+        work();
+        read() - before
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_write_and_a_look_at_the_stream_cost_the_same_whatever_is_stored() {
+        const WRITES: usize = 20;
+        let folder = tempfile::tempdir().unwrap();
+        let (database, stream) = with_stream(open(&folder.path().join("dynamodb.sqlite")).unwrap());
+        let store = |ids: std::ops::Range<usize>| {
+            let item = |id: usize| {
+                let item = json!({ "stream": { "S": format!("a-{id}") }, "version": { "N": "1" }, "data": { "S": "x".repeat(300) } });
+                serde_json::from_value(item).unwrap()
+            };
+            let options = dynoxide::ImportOptions { record_streams: true, set_cached_at: false };
+            database.import_items("commits", ids.map(item).collect(), options).unwrap();
+        };
+        let work = |round: usize| {
+            let mut position = database_newest(&database, &stream);
+            bytes_read(|| {
+                for version in round * 100..round * 100 + WRITES {
+                    write(&database, version..=version);
+                    position = kept(&database, &stream, &position).pop().unwrap().1;
+                    assert_eq!(Stream::of(&database, "commits").unwrap().arn, stream.arn);
+                }
+            })
+        };
+        store(0..1_000);
+        let few = work(1);
+        // Nobody has passed these: all of their records are there, eight times what the cache holds.
+        store(1_000..20_000);
+        let many = work(2);
+
+        // By its indexes, the database reads a few pages of 4 KB; all records are 16 MB.
+        let bound = WRITES as u64 * 100_000;
+        assert!(
+            few < bound && many < bound,
+            "{few} bytes were read where 1,000 commits were stored, {many} where 20,000 were"
+        );
+    }
+}

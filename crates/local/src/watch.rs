@@ -1,0 +1,171 @@
+//! `--watch`: serves an edit without stopping the stack. The functions are built again, those that came out otherwise
+//! are replaced, and whoever calls one meanwhile waits for it.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::Result;
+
+use crate::{
+    build::{self, Built},
+    hops::Hops,
+    host::Function,
+};
+
+/// Between two looks at the sources. A look costs a millisecond or two.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// The sources, and when each was written.
+type Sources = BTreeMap<PathBuf, SystemTime>;
+
+/// Watches the sources and serves every edit.
+pub(crate) struct Watch {
+    /// The workspace.
+    pub(crate) root: PathBuf,
+    pub(crate) functions: Vec<Arc<Function>>,
+    pub(crate) hops: Hops,
+}
+
+impl Watch {
+    /// Serves edits for ever.
+    pub(crate) async fn run(self) {
+        let mut seen = self.sources();
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let now = self.sources();
+            let Some(changed) = difference(&seen, &now) else { continue };
+            let changed = changed.strip_prefix(&self.root).unwrap_or(changed).to_owned();
+            // What is written while it is built is another edit.
+            seen = now;
+            if changed == Path::new("template.yaml") {
+                self.hops.always("watch", "template.yaml has changed: it is read at the next start");
+                continue;
+            }
+            self.serve(&changed).await;
+        }
+    }
+
+    async fn serve(&self, changed: &Path) {
+        let started = Instant::now();
+        self.functions.iter().for_each(|function| function.hold());
+        self.hops.always("watch", &format!("{} has changed: building; requests wait", changed.display()));
+        match self.build().await {
+            Ok(0) => self.hops.always("watch", "no function has changed"),
+            Ok(replaced) => {
+                let took = started.elapsed().as_secs_f64();
+                self.hops.always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
+            }
+            Err(error) => self.hops.always("watch", &format!("{error:#}: the old ones go on")),
+        }
+        // Those that were not built.
+        self.functions.iter().for_each(|function| function.release());
+    }
+
+    fn sources(&self) -> Sources {
+        let mut sources = Sources::new();
+        collect(&self.root.join("crates"), &mut sources);
+        for file in ["Cargo.toml", "Cargo.lock", "template.yaml"] {
+            note(self.root.join(file), &mut sources);
+        }
+        sources
+    }
+
+    /// Builds all functions, first the one that was last asked for: somebody is trying it out. Each goes on as soon as it
+    /// is built. How many were replaced.
+    async fn build(&self) -> Result<usize> {
+        let first = self.functions.iter().max_by_key(|function| function.last_requested());
+        let first = first.filter(|function| function.last_requested() > 0);
+        let mut replaced = 0;
+        for round in [first.into_iter().cloned().collect(), self.functions.clone()] {
+            if round.is_empty() {
+                continue;
+            }
+            let (root, hops) = (self.root.clone(), self.hops);
+            replaced += tokio::task::spawn_blocking(move || build_and_replace(&root, &round, hops)).await??;
+        }
+        Ok(replaced)
+    }
+}
+
+fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops) -> Result<usize> {
+    let names: Vec<_> = functions.iter().map(|function| function.name()).collect();
+    let mut replaced = 0;
+    build::build_each(root, &names, |Built { name, fresh, .. }| {
+        let Some(function) = functions.iter().find(|function| function.name() == name) else { return };
+        if fresh {
+            function.release();
+        } else {
+            hops.line("watch", &format!("{name} is replaced"));
+            function.replace();
+            replaced += 1;
+        }
+    })?;
+    Ok(replaced)
+}
+
+/// What is below this folder and in a build. A file that is gone by now was an editor's own.
+fn collect(folder: &Path, sources: &mut Sources) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let hidden = entry.file_name().to_string_lossy().starts_with('.');
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() && !hidden => collect(&path, sources),
+            Ok(kind) if kind.is_file() && !hidden && is_source(&path) => note(path, sources),
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+fn note(path: PathBuf, sources: &mut Sources) {
+    if let Ok(written) = fs::metadata(&path).and_then(|metadata| metadata.modified()) {
+        sources.insert(path, written);
+    }
+}
+
+fn is_source(path: &Path) -> bool {
+    matches!(path.extension().and_then(|extension| extension.to_str()), Some("rs" | "toml" | "json"))
+}
+
+/// The first file that is new, gone, or written at another time.
+fn difference<'a>(before: &'a Sources, now: &'a Sources) -> Option<&'a Path> {
+    let changed = now.iter().find(|(path, written)| before.get(*path) != Some(*written));
+    let gone = || before.keys().find(|path| !now.contains_key(*path));
+    changed.map(|(path, _)| path).or_else(gone).map(PathBuf::as_path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_of_a_source_is_seen_and_what_editors_leave_beside_it_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = |name: &str| folder.path().join(name);
+        let sources = || {
+            let mut sources = Sources::new();
+            collect(folder.path(), &mut sources);
+            sources
+        };
+        fs::create_dir_all(inside("x/src")).unwrap();
+        fs::write(inside("x/src/lib.rs"), "").unwrap();
+        let before = sources();
+        for other in ["x/src/.lib.rs.swp", "x/src/lib.rs~", "x/src/4913", "x/README.md"] {
+            fs::write(inside(other), "").unwrap();
+        }
+        assert_eq!(difference(&before, &sources()), None);
+
+        fs::File::open(inside("x/src/lib.rs")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(difference(&before, &sources()), Some(inside("x/src/lib.rs").as_path()));
+        let before = sources();
+        fs::write(inside("x/src/other.rs"), "").unwrap();
+        assert_eq!(difference(&before, &sources()), Some(inside("x/src/other.rs").as_path()));
+        let before = sources();
+        fs::remove_file(inside("x/src/other.rs")).unwrap();
+        assert_eq!(difference(&before, &sources()), Some(inside("x/src/other.rs").as_path()));
+    }
+}
