@@ -4,6 +4,7 @@
 
 mod e2e;
 mod lint;
+mod load;
 mod new;
 mod permissions;
 mod samples;
@@ -15,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{Command, ExitCode, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
@@ -62,6 +63,10 @@ enum Task {
         #[arg(last = true)]
         sam_arguments: Vec<String>,
     },
+    /// Sends commands to a running local stack, and compares its views with the log afterwards.
+    Load(load::Options),
+    /// Copies the accounts in the data of a local stack that does not run, until there are as many commits as after a long time.
+    Fill(load::fill::Options),
     /// Prints size and start of every function, after `sam build` for this machine.
     Sizes,
     /// Deploys to an emulator of AWS, installed on first use, and tests what was deployed. Needs Python.
@@ -88,6 +93,8 @@ fn main() -> ExitCode {
         Task::Samples { address, no_build, sam_arguments } => {
             samples::run(address.as_deref(), !no_build, &sam_arguments)
         }
+        Task::Load(options) => load::run(options),
+        Task::Fill(options) => load::fill::run(&options),
         Task::Sizes => sizes::run(),
     });
     match done {
@@ -104,6 +111,7 @@ fn check(template: &Path) -> Result<()> {
     let docs = metadata.workspace_root.as_std_path().join("docs");
     let mut problems = impurities(&metadata);
     problems.extend(mismatches(&metadata)?);
+    problems.extend(compiled_twice()?);
     let mut categories = BTreeSet::new();
     problems.extend(
         new::categories()
@@ -164,6 +172,42 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Crates that the tests use with other features than the rest, or `local` than the functions that it builds. Cargo compiles
+/// each of them and all that stand on them once for each set of features: minutes, of every first build.
+fn compiled_twice() -> Result<Vec<String>> {
+    // Of what build scripts and macros use, there may be another set for the same package.
+    let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(["tree", "--quiet", "--locked", "--prefix", "none", "--format", "{p}\t{f}"])
+            .args(arguments);
+        let output = cargo.stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            bail!("cargo tree ended with {}", output.status);
+        }
+        let printed = String::from_utf8(output.stdout)?;
+        let package = |line: &str| {
+            let (package, features) = line.split_once('\t')?;
+            Some((package.to_owned(), features.trim_end_matches("(*)").trim().to_owned()))
+        };
+        Ok(printed.lines().filter_map(package).collect())
+    };
+    let everything = features(&["--workspace", "--edges", "normal,build,dev"])?;
+    let mut problems = Vec::new();
+    for (what, arguments) in [
+        ("the functions", &["--workspace", "--edges", "normal,build"][..]),
+        ("local", &["--package", "local", "--edges", "normal,build"]),
+        ("xtask", &["--package", "xtask", "--edges", "normal,build"]),
+        ("proofs", &["--package", "proofs", "--edges", "normal,build"]),
+    ] {
+        let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
+        problems.extend(others.into_iter().map(|(package, features)| {
+            format!("{package} is compiled twice: {what} has it with [{features}], the tests have not")
+        }));
+    }
+    Ok(problems)
 }
 
 /// Crates whose binaries are Lambda functions.
