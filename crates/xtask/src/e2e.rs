@@ -30,7 +30,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
     let python = tools::ministack()?;
     let architecture = format!("Architecture={}", tools::architecture());
     if build {
-        tools::run(tools::program(&sam, "sam").args(["build", "--parameter-overrides", &architecture]))?;
+        tools::sam_build(&sam)?;
     }
     let emulator = Emulator::start(&python)?;
     let deploy = [

