@@ -4,6 +4,7 @@
 
 pub mod build;
 mod callers;
+mod dynamodb;
 mod gateway;
 mod hops;
 pub mod host;

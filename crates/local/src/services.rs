@@ -16,7 +16,7 @@ use rustack_sqs_http::service::{SqsHttpConfig, SqsHttpService};
 use tokio::net::TcpListener;
 
 use crate::{
-    stream_records,
+    dynamodb, stream_records,
     template::{ACCOUNT, REGION, Table, Template},
 };
 
@@ -40,7 +40,7 @@ impl DynamoDb {
             None => stream_records::in_memory()?,
         };
         let (listener, address) = listen().await?;
-        tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
+        dynamodb::serve(listener, database.clone()).await?;
         Ok(Self { database, url: format!("http://{address}") })
     }
 

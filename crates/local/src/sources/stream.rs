@@ -26,6 +26,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Between two tries of the same records.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Between a batch and the look for the next one. Lambda looks four times a second; a shorter pause is still one in which
+/// commits gather, so that an invocation, its calls and those that they lead to are for many of them under load.
+const PAUSE: Duration = Duration::from_millis(20);
+
 /// The mapping of one stream to one function.
 pub(crate) struct Mapping {
     pub(crate) database: Database,
@@ -53,7 +57,7 @@ impl Mapping {
                 self.poll().await
             };
             match polled {
-                Ok(true) => {}
+                Ok(true) => tokio::time::sleep(PAUSE).await,
                 Ok(false) => {
                     let _ = tokio::time::timeout(POLL_INTERVAL, self.written.notified()).await;
                 }

@@ -1,0 +1,295 @@
+//! The wire of the emulated DynamoDB.
+//!
+//! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks through all of them at
+//! every transaction: under load, most of the stack's time went there, and ever more of it. So the operations that
+//! functions call all the time are answered here, with tokens that leave by their age. Everything else, and whatever
+//! the database refuses here, is passed on to that server, which words each refusal as AWS does.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    http::{HeaderValue, Response, StatusCode},
+};
+use dynoxide::{
+    Database, DynoxideError,
+    actions::{
+        execute_transaction::ExecuteTransactionRequest, transact_write_items::TransactWriteItemsRequest,
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::net::TcpListener;
+
+/// How long a token is remembered, as on AWS.
+const TOKEN_AGE: Duration = Duration::from_secs(600);
+
+/// The most characters that a token has.
+const MAX_TOKEN: usize = 36;
+
+/// The most that a request has: DynamoDB's BatchWriteItem.
+const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
+
+/// Serves the database. Ends with the process.
+///
+/// # Errors
+/// When no port is free for the database's own server.
+pub(crate) async fn serve(listener: TcpListener, database: Database) -> anyhow::Result<()> {
+    let own = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let own_url = format!("http://{}", own.local_addr()?);
+    tokio::spawn(dynoxide::server::serve_on(own, database.clone()));
+    let wire = Wire { database, own_url, client: reqwest::Client::new(), answered: Mutex::default() };
+    let router = Router::new().fallback(request).with_state(Arc::new(wire));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Ok(())
+}
+
+struct Wire {
+    database: Database,
+    /// Where the database's own server is.
+    own_url: String,
+    client: reqwest::Client,
+    answered: Mutex<Answered>,
+}
+
+async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
+        return answer(StatusCode::PAYLOAD_TOO_LARGE, Vec::new());
+    };
+    let target = head.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    if let Some(answered) = wire.answer(target, &body) {
+        return answered;
+    }
+    let request = wire.client.request(head.method, format!("{}{}", wire.own_url, head.uri)).body(body);
+    match request.headers(head.headers).send().await {
+        Ok(response) => Response::from(response).map(Body::new),
+        Err(_) => answer(StatusCode::BAD_GATEWAY, Vec::new()),
+    }
+}
+
+impl Wire {
+    /// The answer of an operation that is called all the time; `None` for others, and for what the database refuses.
+    fn answer(&self, target: &str, body: &[u8]) -> Option<Response<Body>> {
+        let database = &self.database;
+        let operation = target.strip_prefix("DynamoDB_20120810.")?;
+        let done = match operation {
+            "ExecuteStatement" => call(body, |request| database.execute_statement(request)),
+            "GetItem" => call(body, |request| database.get_item(request)),
+            "PutItem" => call(body, |request| database.put_item(request)),
+            "Query" => call(body, |request| database.query(request)),
+            "UpdateItem" => call(body, |request| database.update_item(request)),
+            "ExecuteTransaction" => {
+                let mut request: ExecuteTransactionRequest = serde_json::from_slice(body).ok()?;
+                let token = request.client_request_token.take();
+                return self.once(operation, token, body, || database.execute_transaction(request));
+            }
+            "TransactWriteItems" => {
+                let mut request: TransactWriteItemsRequest = serde_json::from_slice(body).ok()?;
+                let token = request.client_request_token.take();
+                return self.once(operation, token, body, || database.transact_write_items(request));
+            }
+            _ => None,
+        };
+        done.map(|done| answer(StatusCode::OK, done))
+    }
+
+    /// Executes a transaction, unless it was executed before under this token: then its first answer is given again. What the
+    /// database refuses is not remembered, and refused here: passed on, it might be executed under a token that nobody
+    /// here knows. `None` where the token itself is wrong.
+    fn once<A: Serialize>(
+        &self,
+        operation: &str,
+        token: Option<String>,
+        body: &[u8],
+        execute: impl FnOnce() -> Result<A, DynoxideError>,
+    ) -> Option<Response<Body>> {
+        let executed = |done: Result<A, DynoxideError>| match done {
+            Ok(done) => {
+                serde_json::to_vec(&done).map_err(|_| answer(StatusCode::INTERNAL_SERVER_ERROR, Vec::new()))
+            }
+            Err(error) => Err(refusal(&error)),
+        };
+        let Some(token) = token else {
+            return Some(
+                executed(execute()).map_or_else(|refusal| refusal, |done| answer(StatusCode::OK, done)),
+            );
+        };
+        if token.len() > MAX_TOKEN {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        body.hash(&mut hasher);
+        let request = hasher.finish();
+        // Held while it is executed: of two with the same token, one waits and then finds the other's answer.
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.forget(Instant::now());
+        let key = format!("{operation} {token}");
+        let done = match answered.answers.get(&key) {
+            Some((first, done)) if *first == request => Ok(done.clone()),
+            Some(_) => {
+                let message = "the token was used for another transaction".to_owned();
+                Err(refusal(&DynoxideError::IdempotentParameterMismatchException(message)))
+            }
+            None => executed(execute())
+                .inspect(|done| answered.remember(key, request, done.clone(), Instant::now())),
+        };
+        Some(done.map_or_else(|refusal| refusal, |done| answer(StatusCode::OK, done)))
+    }
+}
+
+/// Transactions of the last ten minutes.
+#[derive(Debug, Default)]
+struct Answered {
+    /// Operation and token; the hash of the request, and its answer.
+    answers: HashMap<String, (u64, Vec<u8>)>,
+    /// When each was answered, oldest first.
+    ages: VecDeque<(Instant, String)>,
+}
+
+impl Answered {
+    fn remember(&mut self, key: String, request: u64, done: Vec<u8>, now: Instant) {
+        self.ages.push_back((now, key.clone()));
+        self.answers.insert(key, (request, done));
+    }
+
+    /// Forgets what is too old: only that is looked at.
+    fn forget(&mut self, now: Instant) {
+        while let Some((_, key)) = self.ages.pop_front_if(|(at, _)| now.duration_since(*at) >= TOKEN_AGE) {
+            self.answers.remove(&key);
+        }
+    }
+}
+
+fn refusal(error: &DynoxideError) -> Response<Body> {
+    let status = StatusCode::from_u16(error.status_code()).unwrap_or(StatusCode::BAD_REQUEST);
+    answer(status, error.to_json().into_bytes())
+}
+
+fn call<Q: DeserializeOwned, A: Serialize>(
+    body: &[u8],
+    call: impl FnOnce(Q) -> Result<A, DynoxideError>,
+) -> Option<Vec<u8>> {
+    serde_json::to_vec(&call(serde_json::from_slice(body).ok()?).ok()?).ok()
+}
+
+fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing;
+
+    /// A wire to a database with one table, which keys its items by `request`.
+    async fn wire() -> (String, String) {
+        let database = testing::database(&["RequestsTable"]);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        serve(listener, database).await.unwrap();
+        (url, testing::table("RequestsTable"))
+    }
+
+    async fn send(url: &str, operation: &str, body: Value) -> (u16, Value) {
+        let request = reqwest::Client::new().post(url).body(body.to_string());
+        let request = request
+            .header("content-type", "application/x-amz-json-1.0")
+            .header("x-amz-target", format!("DynamoDB_20120810.{operation}"))
+            .header("x-amz-date", "20261122T000000Z")
+            .header("authorization", "AWS4-HMAC-SHA256 Credential=a/20261122/b/dynamodb/aws4_request, SignedHeaders=host, Signature=c");
+        let answer = request.send().await.unwrap();
+        (answer.status().as_u16(), answer.json().await.unwrap())
+    }
+
+    fn adds(table: &str, token: Option<&str>, amount: &str) -> Value {
+        let mut transaction = json!({ "TransactItems": [{ "Update": {
+            "TableName": table,
+            "Key": { "request": { "S": "1" } },
+            "UpdateExpression": "ADD n :n",
+            "ExpressionAttributeValues": { ":n": { "N": amount } },
+        } }] });
+        if let Some(token) = token {
+            transaction["ClientRequestToken"] = json!(token);
+        }
+        transaction
+    }
+
+    async fn sum(url: &str, table: &str) -> Value {
+        let get = json!({ "TableName": table, "Key": { "request": { "S": "1" } } });
+        send(url, "GetItem", get).await.1["Item"]["n"]["N"].clone()
+    }
+
+    #[tokio::test]
+    async fn a_transaction_is_executed_once_for_each_token() {
+        let (url, table) = wire().await;
+        for (token, amount, status, expected) in [
+            (Some("a"), "1", 200, "1"),
+            (Some("a"), "1", 200, "1"),
+            (Some("b"), "1", 200, "2"),
+            (None, "1", 200, "3"),
+            (None, "1", 200, "4"),
+            (Some("a"), "5", 400, "4"),
+        ] {
+            let (answered, body) = send(&url, "TransactWriteItems", adds(&table, token, amount)).await;
+            assert_eq!((answered, sum(&url, &table).await), (status, json!(expected)), "{token:?}: {body}");
+            if status == 400 {
+                assert!(body["__type"].as_str().unwrap().ends_with("#IdempotentParameterMismatchException"));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_transaction_that_is_refused_may_be_sent_again_under_its_token() {
+        let (url, table) = wire().await;
+        let mut guarded = adds(&table, Some("a"), "1");
+        guarded["TransactItems"][0]["Update"]["ConditionExpression"] = json!("attribute_exists(n)");
+        let (status, body) = send(&url, "TransactWriteItems", guarded.clone()).await;
+        assert_eq!(status, 400);
+        assert!(body["__type"].as_str().unwrap().ends_with("#TransactionCanceledException"), "{body}");
+        assert_eq!(body["CancellationReasons"][0]["Code"], "ConditionalCheckFailed", "{body}");
+
+        send(&url, "TransactWriteItems", adds(&table, None, "1")).await;
+        assert_eq!(send(&url, "TransactWriteItems", guarded).await.0, 200);
+        assert_eq!(sum(&url, &table).await, "2");
+    }
+
+    #[tokio::test]
+    async fn what_is_refused_or_not_answered_here_is_answered_by_the_databases_own_server() {
+        let (url, table) = wire().await;
+        let put = json!({ "TableName": table, "Item": { "request": { "S": "1" } }, "ConditionExpression": "attribute_exists(n)" });
+        let (status, body) = send(&url, "PutItem", put).await;
+        assert_eq!(status, 400);
+        assert!(body["__type"].as_str().unwrap().ends_with("#ConditionalCheckFailedException"), "{body}");
+        assert_eq!(send(&url, "ListTables", json!({})).await, (200, json!({ "TableNames": [table] })));
+        let (status, body) = send(&url, "TransactWriteItems", adds(&table, Some(&"x".repeat(37)), "1")).await;
+        assert_eq!(status, 400);
+        assert!(body["message"].as_str().unwrap().contains("clientRequestToken"), "{body}");
+    }
+
+    #[test]
+    fn tokens_leave_by_their_age() {
+        let mut answered = Answered::default();
+        let start = Instant::now();
+        for second in 0..20 {
+            let now = start + Duration::from_secs(second);
+            answered.forget(now);
+            answered.remember(second.to_string(), 0, Vec::new(), now);
+        }
+        answered.forget(start + TOKEN_AGE + Duration::from_secs(4));
+        let mut left: Vec<u64> = answered.answers.keys().map(|key| key.parse().unwrap()).collect();
+        left.sort_unstable();
+        assert_eq!((left, answered.ages.len()), ((5..20).collect(), 15));
+    }
+}
