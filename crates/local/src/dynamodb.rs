@@ -64,8 +64,8 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
         return answer(StatusCode::PAYLOAD_TOO_LARGE, Vec::new());
     };
     let target = head.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
-    if let Some(answered) = wire.answer(target, &body) {
-        return answered;
+    if let Some((status, done)) = wire.answer(target, &body) {
+        return answer(status, done);
     }
     let request = wire.client.request(head.method, format!("{}{}", wire.own_url, head.uri)).body(body);
     match request.headers(head.headers).send().await {
@@ -76,7 +76,7 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
 
 impl Wire {
     /// The answer of an operation that is called all the time; `None` for others, and for what the database refuses.
-    fn answer(&self, target: &str, body: &[u8]) -> Option<Response<Body>> {
+    fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;
         let done = match operation {
@@ -97,7 +97,7 @@ impl Wire {
             }
             _ => None,
         };
-        done.map(|done| answer(StatusCode::OK, done))
+        Some((StatusCode::OK, done?))
     }
 
     /// Executes a transaction, unless it was executed before under this token: then its first answer is given again. What the
@@ -109,17 +109,14 @@ impl Wire {
         token: Option<String>,
         body: &[u8],
         execute: impl FnOnce() -> Result<A, DynoxideError>,
-    ) -> Option<Response<Body>> {
-        let executed = |done: Result<A, DynoxideError>| match done {
-            Ok(done) => {
-                serde_json::to_vec(&done).map_err(|_| answer(StatusCode::INTERNAL_SERVER_ERROR, Vec::new()))
-            }
-            Err(error) => Err(refusal(&error)),
+    ) -> Option<(StatusCode, Vec<u8>)> {
+        let executed = |done: Result<A, DynoxideError>| match done.map(|done| serde_json::to_vec(&done)) {
+            Ok(Ok(done)) => (StatusCode::OK, done),
+            Ok(Err(_)) => (StatusCode::INTERNAL_SERVER_ERROR, Vec::new()),
+            Err(error) => refusal(&error),
         };
         let Some(token) = token else {
-            return Some(
-                executed(execute()).map_or_else(|refusal| refusal, |done| answer(StatusCode::OK, done)),
-            );
+            return Some(executed(execute()));
         };
         if token.len() > MAX_TOKEN {
             return None;
@@ -131,16 +128,20 @@ impl Wire {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.forget(Instant::now());
         let key = format!("{operation} {token}");
-        let done = match answered.answers.get(&key) {
-            Some((first, done)) if *first == request => Ok(done.clone()),
+        Some(match answered.answers.get(&key) {
+            Some((first, done)) if *first == request => (StatusCode::OK, done.clone()),
             Some(_) => {
                 let message = "the token was used for another transaction".to_owned();
-                Err(refusal(&DynoxideError::IdempotentParameterMismatchException(message)))
+                refusal(&DynoxideError::IdempotentParameterMismatchException(message))
             }
-            None => executed(execute())
-                .inspect(|done| answered.remember(key, request, done.clone(), Instant::now())),
-        };
-        Some(done.map_or_else(|refusal| refusal, |done| answer(StatusCode::OK, done)))
+            None => {
+                let (status, done) = executed(execute());
+                if status == StatusCode::OK {
+                    answered.remember(key, request, done.clone(), Instant::now());
+                }
+                (status, done)
+            }
+        })
     }
 }
 
@@ -167,9 +168,9 @@ impl Answered {
     }
 }
 
-fn refusal(error: &DynoxideError) -> Response<Body> {
+fn refusal(error: &DynoxideError) -> (StatusCode, Vec<u8>) {
     let status = StatusCode::from_u16(error.status_code()).unwrap_or(StatusCode::BAD_REQUEST);
-    answer(status, error.to_json().into_bytes())
+    (status, error.to_json().into_bytes())
 }
 
 fn call<Q: DeserializeOwned, A: Serialize>(

@@ -38,10 +38,12 @@ impl Copy {
             fs::copy(here.join(file), to).unwrap();
         }
         let this = Self { root, target };
-        // As another version: what is compiled of it stands beside what is compiled of this repository, not in its place.
+        // As a version of its own: what is compiled of it stands beside what is compiled of this repository and of other copies,
+        // and not in its place.
         let manifest = this.root.join("Cargo.toml");
         let ours = fs::read_to_string(&manifest).unwrap();
-        let copied = ours.replacen("\nversion = \"0.1.0\"", "\nversion = \"0.1.0-copy\"", 1);
+        let version = format!("\nversion = \"0.1.0-{name}\"");
+        let copied = ours.replacen("\nversion = \"0.1.0\"", &version, 1);
         assert_ne!(copied, ours, "an xtask that is taken for the copy's would write into this repository");
         fs::write(&manifest, copied).unwrap();
         this.cargo(&["update", "--workspace", "--offline", "--quiet"]);
