@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
-use crate::template;
+use crate::template::{self, Event};
 
 /// One line of a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,9 +24,6 @@ pub struct Sample {
     pub answer: Value,
 }
 
-/// Crates of functions, in the order in which their samples make sense: later ones find what earlier ones wrote.
-const CRATES: [&str; 5] = ["commands", "fanout", "projectors", "process-managers", "queries"];
-
 /// The table beside the events of a function.
 const ANSWERS: &str = "answers.md";
 
@@ -37,17 +34,15 @@ const ANSWERS: &str = "answers.md";
 pub fn samples(repository: &Path) -> Result<Vec<Sample>> {
     let template = template::load(&repository.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
     let mut functions: Vec<_> = template.functions.iter().collect();
+    // Commands, the fanout, what listens to it, queries: later ones find what earlier ones wrote.
     functions.sort_by_key(|function| {
-        let source = |name: &&str| {
-            repository
-                .join("crates")
-                .join(name)
-                .join("src/bin")
-                .join(&function.binary)
-                .with_extension("rs")
-                .exists()
+        let place = |event: &Event| match event {
+            Event::HttpApi { method, .. } if method != "GET" => 0,
+            Event::Stream(_) => 1,
+            Event::Rule { .. } | Event::Queue(_) => 2,
+            Event::HttpApi { .. } => 3,
         };
-        CRATES.iter().position(source)
+        function.events.iter().map(place).min()
     });
     let mut samples = Vec::new();
     for function in functions {

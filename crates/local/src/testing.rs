@@ -3,7 +3,6 @@
 #![expect(clippy::missing_panics_doc, clippy::expect_used, reason = "only tests call this")]
 
 use std::{
-    collections::BTreeMap,
     path::Path,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
@@ -14,8 +13,10 @@ use std::{
 
 use aws_config::SdkConfig;
 use aws_sdk_sqs::{
-    config::interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
-    config::{ConfigBag, Intercept, RuntimeComponents},
+    config::{
+        ConfigBag, Intercept, RuntimeComponents,
+        interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
+    },
     error::BoxError,
 };
 use axum::{
@@ -33,7 +34,8 @@ use crate::{
     template,
 };
 
-/// DynamoDB in memory with the tables of the repository's template, under these logical ids.
+/// DynamoDB in memory with the tables of a template, under these logical ids: of the first `template.yaml` in the folder of
+/// the package that cargo runs, or above it.
 ///
 /// The tables have no streams: nobody reads them here, and the emulator's bookkeeping for them grows with every write.
 pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
@@ -51,19 +53,16 @@ pub fn database(tables: &[&str]) -> Database {
 }
 
 fn create_tables(database: &Database, tables: &[&str]) {
-    static TEMPLATE: LazyLock<template::Template> = LazyLock::new(|| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../template.yaml");
-        template::load(&path, &BTreeMap::new(), "http://127.0.0.1:1").expect("the template is read")
+    static TABLES: LazyLock<Vec<template::Table>> = LazyLock::new(|| {
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+        let mut templates = Path::new(&package).ancestors().map(|folder| folder.join("template.yaml"));
+        let path = templates.find(|path| path.exists()).expect("there is a template");
+        template::tables(&path).expect("the template is read")
     });
     for id in tables {
         let name = table(id);
-        let mut table = TEMPLATE
-            .tables
-            .iter()
-            .find(|table| table.name == name)
-            .expect("the template has it")
-            .create
-            .clone();
+        let mut table =
+            TABLES.iter().find(|table| table.name == name).expect("the template has it").create.clone();
         table.as_object_mut().expect("it is an object").remove("StreamSpecification");
         let table = template::Table { name, stream_arn: None, create: table, time_to_live: None };
         services::create_table(database, &table).expect("the table is created");

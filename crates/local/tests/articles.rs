@@ -13,10 +13,11 @@ mod running;
 use std::num::NonZeroUsize;
 
 use aws_sdk_dynamodb::{Client, config::Builder};
-use decider::{Aggregate, Context};
-use event_store::{Cache, Commit, EventStore, Execution, Meta, Outcome, StreamId, execute};
-use event_store_dynamodb::DynamoDbStore;
 use futures::future::join_all;
+use ledgerline::{
+    Aggregate, Cache, Commit, Context, EventStore, Execution, Meta, Outcome, StreamId, execute,
+};
+use ledgerline_dynamodb::DynamoDbStore;
 use local::testing::{self, Wire};
 use reqwest::{Method, StatusCode};
 use running::{
@@ -83,8 +84,8 @@ mod aws_event_store {
     use std::collections::HashMap;
 
     use aws_sdk_dynamodb::types::AttributeValue;
-    use domain::widget::{Command, Widget};
     use local::{services::DynamoDb, template};
+    use widgets::widget::{Command, Widget};
 
     use super::*;
 
@@ -236,8 +237,8 @@ mod aws_event_store {
 
 /// "An AWS Event Sourcing architecture with DynamoDB".
 mod event_log_and_bus {
-    use decider::{EventType, Rejection, RejectionKind, fold};
-    use domain::user::{Action, User};
+    use ledgerline::{EventType, Rejection, RejectionKind, fold};
+    use links::user::{Action, User};
     use serde::{Deserialize, Serialize};
 
     use super::*;
@@ -315,7 +316,7 @@ mod event_log_and_bus {
             Action::Register { name: "admin".into(), email: email("example@example.com") },
             Action::UpdateEmail { email: email("new.email@example.com") },
         ] {
-            let command = domain::user::Command { user_id: "ada".into(), action };
+            let command = links::user::Command { user_id: "ada".into(), action };
             send(&store, &cache, &stream, &command, false).await.unwrap();
         }
         let log = log(&store, &stream).await;
@@ -390,16 +391,17 @@ mod event_log_and_bus {
 
 /// "Serverless Event Sourcing in AWS (Lambda, DynamoDB, SQS)": the project Beenion.
 mod beenion {
-    use decider::encode;
-    use domain::{
-        link::{self, Link},
+    use ledgerline::encode;
+    use links::{
+        link,
+        link::Link,
         user::{Action, Event, User},
     };
 
     use super::*;
 
-    fn user(action: Action) -> domain::user::Command {
-        domain::user::Command { user_id: "ada".into(), action }
+    fn user(action: Action) -> links::user::Command {
+        links::user::Command { user_id: "ada".into(), action }
     }
 
     async fn registered(store: &DynamoDbStore) -> StreamId {
@@ -420,7 +422,7 @@ mod beenion {
         let unfollowed =
             Event::UserUnfollowed { user_id: "ada".into(), unfollowed_user_id: "bob".into(), following: 1 };
         let events = [followed("bob", 1), followed("cleo", 2), unfollowed];
-        let state = decider::fold::<User>(User::initial(), &events);
+        let state = ledgerline::fold::<User>(User::initial(), &events);
         assert_eq!(state.follows.keys().collect::<Vec<_>>(), ["cleo"]);
     }
 
@@ -463,7 +465,7 @@ mod beenion {
         let (store, wire) = counted().await;
         let url = "https://example.com/";
         let stream = StreamId::new("link", &link::id("ada", url)).unwrap();
-        let rate = |rating: u8, title: Option<&str>| domain::link::Command {
+        let rate = |rating: u8, title: Option<&str>| links::link::Command {
             user_id: "ada".into(),
             link_url: url.into(),
             rating,
@@ -479,7 +481,7 @@ mod beenion {
         let log = log(&store, &stream).await;
         let all = vec!["LinkCreated", "LinkRated", "LinkTagged", "LinkTitleUpdated"];
         assert_eq!(types(&log), [all, vec!["LinkRated"]]);
-        let rated = domain::link::Event::LinkRated {
+        let rated = links::link::Event::LinkRated {
             user_id: "ada".into(),
             link_url: url.into(),
             rating: 5,

@@ -3,10 +3,10 @@
 use std::num::NonZeroUsize;
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use domain::account::Account;
-use event_store::Cache;
-use event_store_dynamodb::DynamoDbStore;
-use lambda_kit::{
+use bank::account::Account;
+use ledgerline::Cache;
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{
     commands::Commands,
     http::{HttpRequest, Response, Routes},
 };
@@ -20,7 +20,12 @@ pub const RETENTION_SECONDS: i64 = 259_200;
 #[must_use]
 pub fn instance(store: &DynamoDbStore) -> Commands<Account, DynamoDbStore> {
     let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
-    Commands { store: store.clone(), cache, retention: RETENTION_SECONDS, route: commands::account::route }
+    Commands {
+        store: store.clone(),
+        cache,
+        retention: RETENTION_SECONDS,
+        route: bank_functions::commands::account::route,
+    }
 }
 
 /// What is sent.

@@ -1,10 +1,12 @@
 //! Commits, as the applications would write them.
 
-use decider::{Aggregate, Context, encode, encode_state};
-use domain::{account::Account, link::Link, todo::Todo, transfer::Transfer, user::User, widget::Widget};
-use event_store::{Commit, Meta, StreamId};
+use bank::{account::Account, transfer::Transfer};
 use fastrand::Rng;
 use jiff::Timestamp;
+use ledgerline::{Aggregate, Commit, Context, Meta, StreamId, encode, encode_state};
+use links::{link::Link, user::User};
+use todo::todo::Todo;
+use widgets::widget::Widget;
 
 /// One of the applications.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +45,7 @@ impl<A: Aggregate> Author<A> {
         let Ok(events) = A::decide(&self.state, command, &context) else { return };
         let recorded: Result<Vec<_>, _> = events.iter().map(encode::<A>).collect();
         let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else { return };
-        self.state = decider::fold::<A>(self.state.clone(), &events);
+        self.state = ledgerline::fold::<A>(self.state.clone(), &events);
         self.version += 1;
         self.commits.push(Commit {
             stream: self.stream.clone(),
@@ -70,7 +72,7 @@ pub fn write(application: Application, seed: u64, rng: &mut Rng) -> Vec<Vec<Comm
 
 /// An account that is opened and booked on.
 pub(crate) fn account(id: &str, rng: &mut Rng) -> Vec<Commit> {
-    use domain::account::Command;
+    use bank::account::Command;
     let Some(mut author) = Author::<Account>::new(id, "ada") else { return Vec::new() };
     author.write(&Command::Open { owner: "Ada".into(), currency: "EUR".into() }, rng.bool());
     for _ in 0..rng.u32(1..6) {
@@ -87,7 +89,7 @@ pub(crate) fn account(id: &str, rng: &mut Rng) -> Vec<Commit> {
 
 /// A todo that is changed and perhaps deleted.
 pub(crate) fn todo(id: &str, rng: &mut Rng) -> Vec<Commit> {
-    use domain::todo::Command;
+    use todo::todo::Command;
     let Some(mut author) = Author::<Todo>::new(id, "ada") else { return Vec::new() };
     author.write(&Command::Create { title: "a".into(), message: String::new() }, rng.bool());
     for number in 0..rng.u32(1..6) {
@@ -102,7 +104,7 @@ pub(crate) fn todo(id: &str, rng: &mut Rng) -> Vec<Commit> {
 
 /// A widget that is created and changed.
 pub(crate) fn widget(id: &str, rng: &mut Rng) -> Vec<Commit> {
-    use domain::widget::Command;
+    use widgets::widget::Command;
     let Some(mut author) = Author::<Widget>::new(id, "ada") else { return Vec::new() };
     author.write(&Command::Create { name: "Cog".into(), description: "Round".into(), stock: 1 }, rng.bool());
     for stock in 2..4 {
@@ -113,7 +115,7 @@ pub(crate) fn widget(id: &str, rng: &mut Rng) -> Vec<Commit> {
 
 /// A transfer that is asked for and refused.
 pub(crate) fn transfer(id: &str, rng: &mut Rng) -> Vec<Commit> {
-    use domain::transfer::{Command, Step};
+    use bank::transfer::{Command, Step};
     let Some(mut author) = Author::<Transfer>::new(id, "ada") else { return Vec::new() };
     author.write(&request(id, 30), rng.bool());
     author
@@ -122,8 +124,8 @@ pub(crate) fn transfer(id: &str, rng: &mut Rng) -> Vec<Commit> {
 }
 
 /// A transfer from one account to the other.
-fn request(id: &str, amount: i64) -> domain::transfer::Command {
-    domain::transfer::Command::Request {
+fn request(id: &str, amount: i64) -> bank::transfer::Command {
+    bank::transfer::Command::Request {
         from_account_id: payer(id),
         to_account_id: receiver(id),
         amount,
@@ -151,7 +153,7 @@ pub(crate) fn requested(id: &str, amount: i64) -> Vec<Commit> {
 
 /// A user who registers, follows another one, and stops.
 pub(crate) fn user(id: &str, other: &str) -> Vec<Commit> {
-    use domain::user::{Action, Command};
+    use links::user::{Action, Command};
     let Some(mut author) = Author::<User>::new(id, id) else { return Vec::new() };
     for action in [
         Action::Register { name: "Ada".into(), email: "ada@example.com".into() },
@@ -166,7 +168,7 @@ pub(crate) fn user(id: &str, other: &str) -> Vec<Commit> {
 
 /// An account with this balance.
 pub(crate) fn balance(id: &str, amount: i64) -> Vec<Commit> {
-    use domain::account::Command;
+    use bank::account::Command;
     let Some(mut author) = Author::<Account>::new(id, "ada") else { return Vec::new() };
     author.write(&Command::Open { owner: "Ada".into(), currency: "EUR".into() }, true);
     author.write(&Command::Credit { amount, reference: None }, true);
@@ -175,10 +177,10 @@ pub(crate) fn balance(id: &str, amount: i64) -> Vec<Commit> {
 
 /// A link that a user rates again and again.
 pub(crate) fn link(user_id: &str, link_url: &str, rng: &mut Rng) -> Vec<Commit> {
-    let id = domain::link::id(user_id, link_url);
+    let id = links::link::id(user_id, link_url);
     let Some(mut author) = Author::<Link>::new(&id, user_id) else { return Vec::new() };
     for _ in 0..rng.u32(1..7) {
-        let command = domain::link::Command {
+        let command = links::link::Command {
             user_id: user_id.into(),
             link_url: link_url.into(),
             rating: rng.u8(1..=5),

@@ -3,14 +3,19 @@
 
 use std::{cell::RefCell, collections::BTreeMap, marker::PhantomData, num::NonZeroUsize, path::Path, rc::Rc};
 
+use ::widgets::{views::widgets, widget::Widget};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use decider::Aggregate;
-use domain::{account::Account, link::Link, todo::Todo, transfer::Transfer, user::User, widget::Widget};
-use event_store::{Cache, Commit, EventStore};
-use event_store_dynamodb::DynamoDbStore;
+use bank::{
+    account::Account,
+    transfer::Transfer,
+    views::{balances, transactions, transfers},
+};
+use bank_functions::process_managers::transfer::Transfers;
 use fastrand::Rng;
 use futures::{FutureExt, future::LocalBoxFuture};
-use lambda_kit::{
+use ledgerline::{Aggregate, Cache, Commit, EventStore, LogTable, StateTable};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_lambda::{
     bus::{RowOf, StateProjector},
     commands::{Commands, Route},
     fifo::{ChangesOf, Consumer, Fifo, LogProjector},
@@ -19,15 +24,16 @@ use lambda_kit::{
     stream::{Handler, Record, Unreadable},
     wire::Message,
 };
-use local::testing::table;
-use process_managers::{transfer::Transfers, welcome_email::WelcomeEmail};
-use projectors::feeds::FeedProjector;
-use read_models::{
-    LogTable, StateTable, balances, link_ratings, todos, transactions, transfers, user_ratings, widgets,
+use links::{
+    link::Link,
+    user::User,
+    views::{link_ratings, user_ratings},
 };
-use read_models_dynamodb::ReadTable;
+use links_functions::{process_managers::welcome_email::WelcomeEmail, projectors::feeds::FeedProjector};
+use local::testing::table;
 use serde::Serialize;
 use serde_json::Value;
+use todo::{todo::Todo, views::todos};
 
 use crate::{
     Effort, Finding, Tried,
@@ -236,22 +242,34 @@ fn cases(seed: u64) -> Vec<Case> {
     vec![
         commands::<Account>(
             "account",
-            commands::account::route,
+            bank_functions::commands::account::route,
             &["open", "credit", "debit", "invalid-amount", "close"],
         ),
         commands::<Todo>(
             "todo",
-            commands::todo::route,
+            todo_functions::commands::todo::route,
             &["create", "update", "update-unconditionally", "delete"],
         ),
         commands::<Widget>(
             "widget",
-            commands::widget::route,
+            widgets_functions::commands::widget::route,
             &["create", "change-name", "change-description", "update-stock"],
         ),
-        commands::<Link>("link", commands::link::route, &["rate", "rate-again", "rate-for-another"]),
-        commands::<User>("user", commands::user::route, &["register", "update-email", "follow", "unfollow"]),
-        commands::<Transfer>("transfer", commands::transfer::route, &["request", "to-itself"]),
+        commands::<Link>(
+            "link",
+            links_functions::commands::link::route,
+            &["rate", "rate-again", "rate-for-another"],
+        ),
+        commands::<User>(
+            "user",
+            links_functions::commands::user::route,
+            &["register", "update-email", "follow", "unfollow"],
+        ),
+        commands::<Transfer>(
+            "transfer",
+            bank_functions::commands::transfer::route,
+            &["request", "to-itself"],
+        ),
         fanned_out(vec![account.clone(), todo.clone(), links[0].clone()]),
         stateful::<Account, _>("BalancesTable", balances::TABLE, balances::row, account.clone()),
         stateful::<Todo, _>("TodosTable", todos::TABLE, todos::row, todo),

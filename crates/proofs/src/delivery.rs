@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use event_store::{Commit, EventStore};
-use event_store_dynamodb::DynamoDbStore;
 use fastrand::Rng;
-use lambda_kit::stream::{Handler, records};
+use ledgerline::{Commit, EventStore};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::stream::{Handler, records};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use domain::{
+use bank::{
     account::Account,
     transfer::{Status, Transfer},
 };
-use event_store::{Consistency, EventStore, StreamId, load};
 use fastrand::Rng;
-use lambda_kit::wire::Message;
+use ledgerline::{Consistency, EventStore, StreamId, load};
+use ledgerline_lambda::wire::Message;
 use tokio::time::sleep;
 
 use crate::{

@@ -1,12 +1,15 @@
-//! Every shape of an event or a state that may be in some log, kept in crates/domain/shapes: this code reads all of them.
+//! Every shape of an event or a state that may be in some log, kept beside its model, in `shapes`: this code reads all of them.
 //! And what a newer program wrote stops the aggregate that it is about, by name, and no other.
 
 use std::path::Path;
 
-use decider::{Aggregate, RecordedEvent, RecordedState, Visitor, decode, decode_state, encode, encode_state};
-use domain::account::Account;
-use event_store::{Commit, Consistency, EventStore, LoadError, load};
-use lambda_kit::{stream::Handler, wire::Message};
+use applications::All;
+use bank::account::Account;
+use ledgerline::{
+    Aggregate, Aggregates, Commit, Consistency, EventStore, LoadError, RecordedEvent, RecordedState, Visitor,
+    decode, decode_state, encode, encode_state, load,
+};
+use ledgerline_lambda::{stream::Handler, wire::Message};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -49,12 +52,12 @@ struct State {
 /// # Errors
 /// When a shape cannot be read or is missing from the folder, or a newer one stops more than its aggregate.
 pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
-    struct All {
+    struct Found {
         wrong: Vec<String>,
         events: usize,
         states: usize,
     }
-    impl Visitor for All {
+    impl Visitor for Found {
         fn visit<A: Aggregate>(&mut self) {
             match read::<A>() {
                 Ok((events, states)) => {
@@ -65,8 +68,8 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
             }
         }
     }
-    let mut all = All { wrong: Vec::new(), events: 0, states: 0 };
-    domain::visit(&mut all);
+    let mut all = Found { wrong: Vec::new(), events: 0, states: 0 };
+    All::visit(&mut all);
     let mut tables = TABLES.to_vec();
     tables.push("RequestsTable");
     let world = World::new(&tables)?;
@@ -81,9 +84,11 @@ pub fn proof(effort: &Effort) -> Result<Tried, Finding> {
 
 /// Reads the shapes of one aggregate. How many of events and of states there are.
 fn read<A: Aggregate>() -> Result<(usize, usize), String> {
-    let path = format!("../domain/shapes/{}.json", A::CATEGORY);
+    // The first part of a type's name is the crate, which is named like the application.
+    let application = std::any::type_name::<A>().split("::").next().unwrap_or_default().replace('_', "-");
+    let path = format!("../apps/{application}/model/shapes/{}.json", A::CATEGORY);
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&path));
-    let text = text.map_err(|error| format!("crates/domain/shapes has no file for it: {error}"))?;
+    let text = text.map_err(|error| format!("crates/{}: {error}", path.trim_start_matches("../")))?;
     let shapes: Shapes = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     for known in A::EVENTS {
         for schema in 1..=known.schema() {
@@ -112,7 +117,7 @@ fn read<A: Aggregate>() -> Result<(usize, usize), String> {
         events.push(event);
     }
     // A fold takes whatever was ever stored, in any order.
-    decider::fold::<A>(A::initial(), &events);
+    ledgerline::fold::<A>(A::initial(), &events);
     for schema in 1..=A::STATE_SCHEMA {
         if !shapes.states.iter().any(|state| state.schema == schema) {
             return Err(format!("schema {schema} of the state is not in its file of shapes"));

@@ -9,16 +9,15 @@ use std::{
     time::Duration,
 };
 
-use decider::Context;
-use domain::account::{Account, Command, Refusal, State};
-use event_store::{
-    Cache, Consistency, EventStore, ExecuteError, Execution, Ledger, LoadError, Meta, Outcome, Precondition,
-    Range, StoreError, StreamId, execute, load,
-};
-use event_store_dynamodb::DynamoDbStore;
+use bank::account::{Account, Command, Refusal, State};
 use fastrand::Rng;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Cache, Consistency, Context, EventStore, ExecuteError, Execution, Ledger, LoadError, Meta, Outcome,
+    Precondition, Range, StoreError, StreamId, execute, load,
+};
+use ledgerline_dynamodb::DynamoDbStore;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -8,21 +8,26 @@ use std::{
     path::Path,
 };
 
+use applications::All;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use decider::{Aggregate, RecordedState, Visitor, decode, decode_state};
-use domain::{account::Account, link::Link, todo::Todo, transfer::Transfer, user::User, widget::Widget};
-use event_store::{Cache, Commit, MemoryStore};
-use event_store_dynamodb::commit_from_item;
+use bank::{account::Account, transfer::Transfer};
 use fastrand::Rng;
 use futures::{FutureExt, future::LocalBoxFuture};
-use lambda_kit::{
+use ledgerline::{
+    Aggregate, Aggregates, Cache, Commit, MemoryStore, RecordedState, Visitor, decode, decode_state,
+    guard::Verdict,
+};
+use ledgerline_dynamodb::commit_from_item;
+use ledgerline_lambda::{
     commands::{Commands, Route},
     fifo::{ApplyError, Consumer, Fifo},
     http::{HttpRequest, Response, Routes},
     stream::{Batch, Handler, records},
 };
-use read_models::guard::Verdict;
+use links::{link::Link, user::User};
 use serde_json::{Value, json};
+use todo::todo::Todo;
+use widgets::widget::Widget;
 
 use crate::{
     Effort, Finding, Tried, commits,
@@ -172,12 +177,12 @@ fn functions() -> Vec<Function> {
         })
     }
     vec![
-        function::<Account>(commands::account::route),
-        function::<Todo>(commands::todo::route),
-        function::<Widget>(commands::widget::route),
-        function::<Link>(commands::link::route),
-        function::<User>(commands::user::route),
-        function::<Transfer>(commands::transfer::route),
+        function::<Account>(bank_functions::commands::account::route),
+        function::<Todo>(todo_functions::commands::todo::route),
+        function::<Widget>(widgets_functions::commands::widget::route),
+        function::<Link>(links_functions::commands::link::route),
+        function::<User>(links_functions::commands::user::route),
+        function::<Transfer>(bank_functions::commands::transfer::route),
     ]
 }
 
@@ -314,14 +319,14 @@ struct Reader;
 impl Consumer for Reader {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         for changes in [
-            read_models::transactions::changes,
-            read_models::link_ratings::changes,
-            read_models::user_ratings::changes,
+            bank::views::transactions::changes,
+            links::views::link_ratings::changes,
+            links::views::user_ratings::changes,
         ] {
             // What is no event of the read model's aggregate is refused by name.
             let _ = changes(commit);
         }
-        let _ = read_models::feeds::work(commit);
+        let _ = links::views::feeds::work(commit);
         read(commit);
         Ok((Verdict::Apply, commit.version))
     }
@@ -333,10 +338,10 @@ fn read(commit: &Commit) {
     impl Visitor for Read<'_> {
         fn visit<A: Aggregate>(&mut self) {
             let events: Vec<_> = self.0.events.iter().filter_map(|event| decode::<A>(event).ok()).collect();
-            let _ = decider::fold::<A>(A::initial(), &events);
+            let _ = ledgerline::fold::<A>(A::initial(), &events);
         }
     }
-    domain::visit(&mut Read(commit));
+    All::visit(&mut Read(commit));
 }
 
 /// Reads a state as each of the aggregates. Whether one took it.
@@ -348,7 +353,7 @@ fn states(state: &RecordedState) -> usize {
         }
     }
     let mut read = Read(state, 0);
-    domain::visit(&mut read);
+    All::visit(&mut read);
     read.1
 }
 

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use ::bank::{account::Account, views::transactions};
+use applications::All;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use decider::{Aggregate, RecordedEvent};
-use domain::account::Account;
-use event_store::{AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId, load};
-use event_store_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
-use fanout::{Fanout, Wiring};
 use jiff::Timestamp;
-use lambda_kit::{
+use ledgerline::{
+    Aggregate, AppendError, Changes, Commit, Consistency, EventStore, Meta, Range, RecordedEvent, Request,
+    StreamId, guard::Verdict, load,
+};
+use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES, PageQuery, ReadTable, TableError};
+use ledgerline_lambda::{
     commands::Commands,
+    fanout::{Fanout, Wiring},
     fifo::{Fifo, LogProjector},
     http::{HttpRequest, MAX_BODY_BYTES, Response, Routes, versions_of},
     queries,
@@ -19,8 +22,6 @@ use lambda_kit::{
     wire::Message,
 };
 use local::testing::table;
-use read_models::{Changes, guard::Verdict, transactions};
-use read_models_dynamodb::{PageQuery, ReadTable, TableError};
 use serde_json::{Value, json};
 
 use crate::{
@@ -171,7 +172,7 @@ fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
         dead_letter_queue: "http://wire.invalid/dead-letters".into(),
         max_message_bytes,
     };
-    Fanout::new(store, wire.events(), wire.sqs(), wiring)
+    Fanout::new::<All>(store, wire.events(), wire.sqs(), wiring)
 }
 
 /// What one commit comes to: entries on the bus, messages, and dead letters.

@@ -7,14 +7,14 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use event_store::Commit;
-use lambda_kit::{
+use bank::views::transactions;
+use ledgerline::{Commit, guard::Verdict};
+use ledgerline_dynamodb::ReadTable;
+use ledgerline_lambda::{
     fifo::{ApplyError, Consumer, Fifo, LogProjector},
     stream::{Handler, Record, response},
 };
 use local::testing::table;
-use read_models::{guard::Verdict, transactions};
-use read_models_dynamodb::ReadTable;
 use serde_json::Value;
 
 use crate::{
@@ -263,7 +263,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         Fifo { store, consumer: Moody { projector, fails: RefCell::new(fails), tried: RefCell::default() } };
     let mut messages = Vec::new();
     for (place, commit) in commits.iter().enumerate() {
-        let whole = lambda_kit::wire::Message::Commit(Box::new(commit.clone()));
+        let whole = ledgerline_lambda::wire::Message::Commit(Box::new(commit.clone()));
         let body = serde_json::to_string(&whole).map_err(|error| finding(mask, error))?;
         messages.push(message(&place.to_string(), commit.stream.as_str(), &body, 1));
     }

@@ -6,28 +6,31 @@ use std::{
     rc::Rc,
 };
 
+use applications::All;
 use aws_lambda_events::sqs::SqsMessage;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
-use decider::{Aggregate, RecordedEvent, decode};
-use domain::{account::Account, todo::Todo};
-use event_store::Commit;
-use event_store_dynamodb::DynamoDbStore;
-use fanout::{Fanout, Wiring};
+use bank::{
+    account::Account,
+    views::{balances, transactions},
+};
 use futures::{FutureExt, future::LocalBoxFuture};
-use lambda_kit::{
+use ledgerline::{
+    Aggregate, Commit, LogTable, RecordedEvent, StateTable,
+    changes::{Fields, Key},
+    decode,
+};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_lambda::{
     bus::{RowOf, StateProjector},
+    fanout::{Fanout, Wiring},
     fifo::{ChangesOf, Fifo, LogProjector},
     stream::Record,
 };
+use links::views::{link_ratings, user_ratings};
 use local::testing::table;
-use read_models::{
-    LogTable, StateTable, balances,
-    changes::{Fields, Key},
-    link_ratings, todos, transactions, user_ratings,
-};
-use read_models_dynamodb::ReadTable;
 use serde::Serialize;
 use serde_json::{Value, json};
+use todo::{todo::Todo, views::todos};
 
 use crate::{Finding, commits::Application, wire::Wire, world::World};
 
@@ -125,7 +128,7 @@ impl Pipeline {
             dead_letter_queue: "http://wire.invalid/dead-letters".into(),
             max_message_bytes: 256 * 1024,
         };
-        Self { fanout: Fanout::new(store, wire.events(), wire.sqs(), wiring), stateful, logged }
+        Self { fanout: Fanout::new::<All>(store, wire.events(), wire.sqs(), wiring), stateful, logged }
     }
 
     /// What the tables should hold after these commits, given as streams: the fold.
@@ -264,7 +267,7 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
     let events =
         commits.iter().flat_map(|commit| &commit.events).map(|event: &RecordedEvent| decode::<A>(event));
     let events: Vec<_> = events.collect::<Result<_, _>>().ok()?;
-    Some(decider::fold::<A>(A::initial(), &events))
+    Some(ledgerline::fold::<A>(A::initial(), &events))
 }
 
 /// A commit as the Commits table's stream shows it.

@@ -12,8 +12,8 @@ use std::{
 };
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
-use event_store::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
-use event_store_dynamodb::DynamoDbStore;
+use ledgerline::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
+use ledgerline_dynamodb::DynamoDbStore;
 use local::testing;
 
 /// A mistake that somebody could make.

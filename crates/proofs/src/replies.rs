@@ -4,9 +4,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use event_store::{Consistency, EventStore, Range, StreamId};
-use event_store_dynamodb::DynamoDbStore;
 use fastrand::Rng;
+use ledgerline::{Consistency, EventStore, Range, StreamId};
+use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 

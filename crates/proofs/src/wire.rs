@@ -192,7 +192,9 @@ impl Wire {
     /// A client of the provider of mails: the process manager's own, over this wire.
     #[must_use]
     pub fn ses(&self) -> aws_sdk_sesv2::Client {
-        aws_sdk_sesv2::Client::from_conf(process_managers::welcome_email::ses(&self.sdk_config()).build())
+        aws_sdk_sesv2::Client::from_conf(
+            links_functions::process_managers::welcome_email::ses(&self.sdk_config()).build(),
+        )
     }
 
     fn sdk_config(&self) -> SdkConfig {
@@ -205,8 +207,8 @@ impl Wire {
             .endpoint_url("http://wire.invalid")
             .http_client(client)
             .sleep_impl(SharedAsyncSleep::new(Asleep))
-            .retry_config(lambda_kit::retries())
-            .timeout_config(lambda_kit::timeouts())
+            .retry_config(ledgerline_lambda::retries())
+            .timeout_config(ledgerline_lambda::timeouts())
             .build()
     }
 

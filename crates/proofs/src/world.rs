@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use event_store_dynamodb::DynamoDbStore;
+use ledgerline_dynamodb::DynamoDbStore;
 use local::testing;
 use tokio::runtime::{Builder, Runtime};
 

@@ -16,10 +16,10 @@
 use std::collections::VecDeque;
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
-use event_store::{
+use ledgerline::{
     AppendError, Commit, Consistency, EventStore, Range, StoreError, StreamId, contract::commit,
 };
-use event_store_dynamodb::DynamoDbStore;
+use ledgerline_dynamodb::DynamoDbStore;
 use local::testing;
 use proofs::{
     wire::{Fault, Plan, Wire},
@@ -33,7 +33,7 @@ fn wire() -> Wire {
 mod behind_the_wire {
     use super::*;
 
-    event_store::contract_tests!(async { World::store_at(&wire()) });
+    ledgerline::contract_tests!(async { World::store_at(&wire()) });
 
     #[tokio::test]
     async fn the_queue_is_a_fifo_queue() {
@@ -56,7 +56,7 @@ mod behind_the_wire {
 #[tokio::test]
 async fn what_is_injected_is_what_the_store_knows() {
     let stream = StreamId::new("injected", "1").unwrap();
-    let request = event_store::Request {
+    let request = ledgerline::Request {
         key: "k".into(),
         fingerprint: String::new(),
         answer: String::new(),
@@ -114,7 +114,7 @@ async fn what_is_stale_is_a_beginning_of_the_stream() {
 #[ignore = "needs an endpoint: see above"]
 async fn a_real_endpoint_is_like_that() {
     let variable = |name: &str| std::env::var(format!("CONFORMANCE_{name}")).expect("the variable is set");
-    let sdk = lambda_kit::sdk_config().await;
+    let sdk = ledgerline_lambda::sdk_config().await;
     let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&sdk), variable("COMMITS_TABLE"))
         .with_requests(variable("REQUESTS_TABLE"));
     let run = fastrand::u64(..);

@@ -20,7 +20,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, PackageId};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 use clap::Parser;
 
 /// Checks of this repository.
@@ -42,6 +42,9 @@ enum Task {
         kind: new::Kind,
         /// Its name: lower-case words with dashes.
         name: String,
+        /// The application that a new aggregate is in. One that is not there yet is laid down too.
+        #[arg(long = "in", value_name = "APPLICATION")]
+        application: Option<String>,
         /// The category of the aggregate that a projector or process manager is about.
         #[arg(long, value_name = "CATEGORY")]
         of: Option<String>,
@@ -77,8 +80,26 @@ enum Task {
     },
 }
 
-/// Crates without AWS, Lambda and async runtimes, in themselves and in all that they depend on (rule 12).
-const PURE: [&str; 3] = ["decider", "domain", "read-models"];
+/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or by what it depends on (rule 12).
+fn is_pure(package: &Package) -> bool {
+    let pure = ["crates/rails/ledgerline", "crates/applications"];
+    let folder = folder(package);
+    pure.iter().any(|pure| folder.ends_with(pure))
+        || folder.ends_with("model") && is_of_an_application(package)
+}
+
+/// The folder that a package is in.
+fn folder(package: &Package) -> &Path {
+    package.manifest_path.parent().map_or(Path::new(""), |folder| folder.as_std_path())
+}
+
+fn is_of_an_application(package: &Package) -> bool {
+    folder(package).parent().and_then(Path::parent).is_some_and(|apps| apps.ends_with("crates/apps"))
+}
+
+fn is_of_the_rails(package: &Package) -> bool {
+    folder(package).parent().is_some_and(|rails| rails.ends_with("crates/rails"))
+}
 
 fn main() -> ExitCode {
     let task = Task::parse();
@@ -87,7 +108,9 @@ fn main() -> ExitCode {
     let done = done.and_then(|()| match task {
         Task::Check { template } => check(&template),
         Task::Permissions => permissions(),
-        Task::New { kind, name, of, log } => new::run(kind, &name, of.as_deref(), log),
+        Task::New { kind, name, application, of, log } => {
+            new::run(kind, &name, application.as_deref(), of.as_deref(), log)
+        }
         Task::Lint => lint::run(),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Samples { address, no_build, sam_arguments } => {
@@ -110,6 +133,7 @@ fn check(template: &Path) -> Result<()> {
     let metadata = MetadataCommand::new().exec()?;
     let docs = metadata.workspace_root.as_std_path().join("docs");
     let mut problems = impurities(&metadata);
+    problems.extend(upwards(&metadata));
     problems.extend(mismatches(&metadata)?);
     problems.extend(compiled_twice()?);
     let mut categories = BTreeSet::new();
@@ -153,9 +177,7 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
         })
         .collect();
     let mut problems = Vec::new();
-    for root in
-        metadata.workspace_packages().into_iter().filter(|package| PURE.contains(&package.name.as_str()))
-    {
+    for root in metadata.workspace_packages().into_iter().filter(|package| is_pure(package)) {
         let mut seen = BTreeSet::new();
         let mut paths = vec![vec![&root.id]];
         while let Some(path) = paths.pop() {
@@ -172,6 +194,24 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Dependencies, for tests too, of rails on applications: nothing in the rails knows an application.
+fn upwards(metadata: &Metadata) -> Vec<String> {
+    let packages = metadata.workspace_packages();
+    let applications: BTreeSet<&str> = packages
+        .iter()
+        .filter(|package| is_of_an_application(package) || package.name == "applications")
+        .map(|package| package.name.as_str())
+        .collect();
+    let rails = packages.iter().filter(|package| is_of_the_rails(package));
+    let upwards = rails.flat_map(|package| {
+        let names = package.dependencies.iter().map(|dependency| dependency.name.as_str());
+        names.filter(|name| applications.contains(name)).map(move |name| (&package.name, name))
+    });
+    upwards
+        .map(|(rail, application)| format!("{rail} depends on {application}, which is no part of the rails"))
+        .collect()
 }
 
 /// Crates that the tests use with other features than the rest, or `local` than the functions that it builds. Cargo compiles
@@ -210,16 +250,13 @@ fn compiled_twice() -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Crates whose binaries are Lambda functions.
-const FUNCTION_CRATES: [&str; 5] = ["commands", "queries", "projectors", "process-managers", "fanout"];
-
 /// Functions that lack their binary, their resource in the template, or their sample events (rule 13).
 fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
     let root = metadata.workspace_root.as_std_path();
     let binaries: BTreeSet<String> = metadata
         .workspace_packages()
         .into_iter()
-        .filter(|package| FUNCTION_CRATES.contains(&package.name.as_str()))
+        .filter(|package| is_of_an_application(package) || package.name == "fanout")
         .flat_map(|package| &package.targets)
         .filter(|target| target.is_bin())
         .map(|target| target.name.clone())

@@ -10,17 +10,20 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use applications::All;
 use clap::ValueEnum;
-use decider::{Aggregate, Visitor};
-use event_store::StreamId;
+use ledgerline::{Aggregate, Aggregates, StreamId, Visitor};
 use serde_json::{Value, json};
 
 use crate::{permissions, tools};
 
+/// Where the applications are listed.
+const LIST: &str = "crates/applications/Cargo.toml";
+
 /// What is laid down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// A module of the domain, and the function that takes its commands.
+    /// A module of a model, and the function that takes its commands.
     Aggregate,
     /// A read model, and the function that writes it.
     Projector,
@@ -50,11 +53,17 @@ macro_rules! text {
 }
 
 /// Lays it down in the repository that is the current folder.
-pub(crate) fn run(kind: Kind, name: &str, of: Option<&str>, log: bool) -> Result<()> {
+pub(crate) fn run(
+    kind: Kind,
+    name: &str,
+    application: Option<&str>,
+    of: Option<&str>,
+    log: bool,
+) -> Result<()> {
     if log && kind != Kind::Projector {
         bail!("--log is for projectors");
     }
-    let words = Words::of(kind, name, of)?;
+    let words = Words::of(kind, name, application, of)?;
     let mut change = Change::default();
     match kind {
         Kind::Aggregate => aggregate(&words, &mut change)?,
@@ -73,21 +82,30 @@ pub(crate) fn run(kind: Kind, name: &str, of: Option<&str>, log: bool) -> Result
 struct Words(BTreeMap<&'static str, String>);
 
 impl Words {
-    fn of(kind: Kind, name: &str, of: Option<&str>) -> Result<Self> {
+    fn of(kind: Kind, name: &str, application: Option<&str>, of: Option<&str>) -> Result<Self> {
         let lower = |part: &str| {
             part.starts_with(|c: char| c.is_ascii_lowercase())
                 && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
         };
-        if !name.split('-').all(lower) {
-            bail!(
-                "a name is words of lower-case letters and digits, with dashes in between, such as open-orders"
-            );
-        }
-        if KEYWORDS.contains(&name) || TYPES.contains(&upper_camel(name).as_str()) {
-            bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
+        for name in [Some(name), application].into_iter().flatten() {
+            if !name.split('-').all(lower) {
+                bail!(
+                    "{name:?} is no name: write words of lower-case letters and digits, with dashes in between, such as \
+                     open-orders"
+                );
+            }
+            if KEYWORDS.contains(&name) || TYPES.contains(&upper_camel(name).as_str()) {
+                bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
+            }
         }
         let category = match kind {
             Kind::Aggregate if of.is_some() => bail!("--of is for projectors and process managers"),
+            Kind::Aggregate if application.is_none() => {
+                bail!("say --in which application: a new one is laid down too")
+            }
+            Kind::Projector | Kind::ProcessManager if application.is_some() => {
+                bail!("--in is for aggregates: what is --of an aggregate is in the same application")
+            }
             // One word: what follows the first dash in the name of a stream is the id.
             Kind::Aggregate => {
                 let category = name.replace('-', "");
@@ -110,8 +128,10 @@ impl Words {
             ("words", words),
             ("category", category.clone()),
         ]);
+        let mut application = application.unwrap_or_default().to_owned();
         if kind != Kind::Aggregate {
             let known = Known::of(&category)?;
+            application = known.application;
             all.extend([
                 ("Aggregate", known.name),
                 ("aggregate", known.module),
@@ -120,11 +140,23 @@ impl Words {
             all.extend([("schema", known.schema.to_string()), ("state", known.state.to_string())]);
             all.extend([("event", known.events.first().cloned().unwrap_or_default())]);
         }
+        let words = application.replace('-', " ");
+        all.insert(
+            "App",
+            words.get(..1).unwrap_or_default().to_uppercase() + words.get(1..).unwrap_or_default(),
+        );
+        all.insert("crate", application.replace('-', "_"));
+        all.insert("app", application);
         Ok(Self(all))
     }
 
     fn get(&self, word: &str) -> &str {
         self.0.get(word).map_or("", String::as_str)
+    }
+
+    /// The folders of the application's packages: the model, the functions.
+    fn packages(&self) -> [String; 2] {
+        ["model", "functions"].map(|package| format!("crates/apps/{}/{package}", self.get("app")))
     }
 
     fn fill(&self, text: &str) -> String {
@@ -147,6 +179,7 @@ fn upper_camel(name: &str) -> String {
 
 /// What a projector has to know of its aggregate.
 struct Known {
+    application: String,
     name: String,
     module: String,
     events: Vec<String>,
@@ -163,7 +196,7 @@ pub(crate) fn categories() -> Vec<&'static str> {
         }
     }
     let mut collect = Collect(Vec::new());
-    domain::visit(&mut collect);
+    All::visit(&mut collect);
     collect.0
 }
 
@@ -174,8 +207,9 @@ impl Known {
             fn visit<A: Aggregate>(&mut self) {
                 if A::CATEGORY == self.0 {
                     let path: Vec<_> = std::any::type_name::<A>().split("::").collect();
-                    let [.., module, name] = path.as_slice() else { return };
+                    let [application, .., module, name] = path.as_slice() else { return };
                     self.1 = Some(Known {
+                        application: application.replace('_', "-"),
                         name: (*name).to_owned(),
                         module: (*module).to_owned(),
                         events: A::EVENTS.iter().map(|event| event.name.to_owned()).collect(),
@@ -186,7 +220,7 @@ impl Known {
             }
         }
         let mut find = Find(category, None);
-        domain::visit(&mut find);
+        All::visit(&mut find);
         let known = categories().join(", ");
         find.1.with_context(|| format!("no aggregate has the category {category}; there are: {known}"))
     }
@@ -194,19 +228,39 @@ impl Known {
 
 // --- What is laid down ------------------------------------------------------------------------------------------
 
+/// An application without anything in it.
+fn application(words: &Words, change: &mut Change) {
+    let [model, functions] = words.packages();
+    change.file(format!("{model}/Cargo.toml"), words.fill(text!("model-Cargo.toml")));
+    change.file(
+        format!("{model}/.clippy.toml"),
+        include_str!("../../rails/ledgerline/.clippy.toml").to_owned(),
+    );
+    change.file(format!("{model}/src/lib.rs"), words.fill(text!("model-lib.rs")));
+    change.file(format!("{model}/src/views.rs"), words.fill(text!("views.rs")));
+    change.file(format!("{functions}/Cargo.toml"), words.fill(text!("functions-Cargo.toml")));
+    change.file(format!("{functions}/src/lib.rs"), words.fill(text!("functions-lib.rs")));
+    change.file(format!("{functions}/src/commands.rs"), words.fill(text!("functions-commands.rs")));
+    let process_managers = words.fill(text!("functions-process-managers.rs"));
+    change.file(format!("{functions}/src/process_managers.rs"), process_managers);
+    let app = words.get("app");
+    change.application(&format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
+}
+
 fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name) = (words.get("module"), words.get("name"));
-    change.file(format!("crates/domain/src/{module}.rs"), words.fill(text!("domain.rs")));
-    let shapes = format!("crates/domain/shapes/{}.json", words.get("category"));
-    change.file(shapes, words.fill(text!("shapes.json")));
-    change.line(
-        "crates/domain/src/lib.rs",
-        "aggregates! {\n",
-        &format!("    {module}::{},\n", words.get("Name")),
-    );
-    change.file(format!("crates/commands/src/{module}.rs"), words.fill(text!("commands.rs")));
-    change.line("crates/commands/src/lib.rs", "\n\n", &format!("pub mod {module};\n"));
-    change.file(format!("crates/commands/src/bin/{name}-commands.rs"), words.fill(text!("commands-bin.rs")));
+    let [model, functions] = words.packages();
+    if !Path::new(&model).exists() {
+        application(words, change);
+    }
+    change.file(format!("{model}/src/{module}.rs"), words.fill(text!("domain.rs")));
+    change.file(format!("{model}/shapes/{}.json", words.get("category")), words.fill(text!("shapes.json")));
+    change.sorted(&format!("{model}/src/lib.rs"), "pub mod ", &format!("{module};"));
+    let visit = "        visitor.visit::<";
+    change.sorted(&format!("{model}/src/lib.rs"), visit, &format!("{module}::{}>();", words.get("Name")));
+    change.file(format!("{functions}/src/commands/{module}.rs"), words.fill(text!("commands.rs")));
+    change.sorted(&format!("{functions}/src/commands.rs"), "pub mod ", &format!("{module};"));
+    change.file(format!("{functions}/src/bin/{name}-commands.rs"), words.fill(text!("commands-bin.rs")));
     let path = words.get("path");
     let events = format!("events/{name}-commands");
     let request = |route: &str, raw: &str, parameters: Value, body: Value| {
@@ -240,10 +294,11 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
 
 fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
-    change.file(format!("crates/read-models/src/{module}.rs"), words.fill(text!("state-read-model.rs")));
-    change.line("crates/read-models/src/lib.rs", "\n\n", &format!("pub mod {module};\n"));
+    let [model, functions] = words.packages();
+    change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("state-read-model.rs")));
+    change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
     change.file(
-        format!("crates/projectors/src/bin/{name}-projector.rs"),
+        format!("{functions}/src/bin/{name}-projector.rs"),
         words.fill(text!("state-projector-bin.rs")),
     );
     let mut state: Value = serde_json::from_str(words.get("state"))?;
@@ -313,12 +368,11 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
 
 fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name) = (words.get("module"), words.get("name"));
-    change.file(format!("crates/read-models/src/{module}.rs"), words.fill(text!("log-read-model.rs")));
-    change.line("crates/read-models/src/lib.rs", "\n\n", &format!("pub mod {module};\n"));
-    change.file(
-        format!("crates/projectors/src/bin/{name}-projector.rs"),
-        words.fill(text!("log-projector-bin.rs")),
-    );
+    let [model, functions] = words.packages();
+    change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("log-read-model.rs")));
+    change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
+    change
+        .file(format!("{functions}/src/bin/{name}-projector.rs"), words.fill(text!("log-projector-bin.rs")));
     let function = format!("{}Projector", words.get("Name"));
     queued(
         words,
@@ -332,12 +386,13 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
 
 fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name) = (words.get("module"), words.get("name"));
-    change.file(format!("crates/process-managers/src/{module}.rs"), words.fill(text!("process-manager.rs")));
-    change.line("crates/process-managers/src/lib.rs", "\n\n", &format!("pub mod {module};\n"));
+    let [_, functions] = words.packages();
     change.file(
-        format!("crates/process-managers/src/bin/{name}.rs"),
-        words.fill(text!("process-manager-bin.rs")),
+        format!("{functions}/src/process_managers/{module}.rs"),
+        words.fill(text!("process-manager.rs")),
     );
+    change.sorted(&format!("{functions}/src/process_managers.rs"), "pub mod ", &format!("{module};"));
+    change.file(format!("{functions}/src/bin/{name}.rs"), words.fill(text!("process-manager-bin.rs")));
     queued(words, change, text!("process-manager.yaml"), words.get("Name"), name, "The process manager for")
 }
 
@@ -496,6 +551,9 @@ const BEFORE: &str = "  # --- Watching ---";
 struct Change {
     files: BTreeMap<PathBuf, String>,
     lines: Vec<(PathBuf, String, String)>,
+    /// File, what lines of the list begin with, and the rest of the new one.
+    sorted: Vec<(PathBuf, String, String)>,
+    applications: Vec<String>,
     sections: Vec<String>,
 }
 
@@ -509,11 +567,21 @@ impl Change {
         self.lines.push((path.into(), after.to_owned(), line.to_owned()));
     }
 
+    /// A line of a list, in its alphabetical place: two people who add to a list at the same time rarely meet there.
+    fn sorted(&mut self, path: &str, begins: &str, line: &str) {
+        self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// A line of the list of applications.
+    fn application(&mut self, line: &str) {
+        self.applications.push(line.to_owned());
+    }
+
     fn section(&mut self, text: String) {
         self.sections.push(text);
     }
 
-    fn make(self) -> Result<()> {
+    fn make(mut self) -> Result<()> {
         if let Some(taken) = self.files.keys().find(|path| path.exists()) {
             bail!("{} is there already: choose another name", taken.display());
         }
@@ -545,6 +613,24 @@ impl Change {
                 format!("{before}{section}{BEFORE}{after}")
             })?;
         }
+        for (path, begins, line) in &self.sorted {
+            let text = match self.files.get(path).or(changed.get(path)) {
+                Some(text) => text.clone(),
+                None => fs::read_to_string(path).with_context(|| path.display().to_string())?,
+            };
+            let text = with_line(&text, begins, line);
+            match self.files.get_mut(path) {
+                Some(file) => *file = text,
+                None => _ = changed.insert(path.clone(), text),
+            }
+        }
+        if !self.applications.is_empty() {
+            let mut text = fs::read_to_string(LIST).context(LIST)?;
+            for line in &self.applications {
+                text = with_application(&text, line)?;
+            }
+            changed.insert(LIST.into(), text);
+        }
         for (path, text) in self.files.iter().chain(&changed) {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
@@ -552,5 +638,74 @@ impl Change {
             fs::write(path, text).with_context(|| path.display().to_string())?;
         }
         Ok(())
+    }
+}
+
+/// The text with one more line in the list of lines that begin like this, in its alphabetical place. The first one of a list
+/// stands where the file's documentation ends, or in the body that waits for it.
+fn with_line(text: &str, begins: &str, line: &str) -> String {
+    let new = format!("{begins}{line}");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let listed = || lines.iter().enumerate().filter(|(_, line)| line.starts_with(begins));
+    let place = listed()
+        .find(|(_, line)| **line > new.as_str())
+        .map(|(place, _)| place)
+        .or_else(|| listed().next_back().map(|(place, _)| place + 1));
+    let place = place.unwrap_or_else(|| {
+        let opens = lines.iter().position(|line| line.contains("fn visit("));
+        match begins.starts_with(' ').then_some(opens).flatten() {
+            Some(opens) => opens + 1,
+            None => lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count(),
+        }
+    });
+    lines.insert(place, &new);
+    lines.join("\n") + "\n"
+}
+
+/// The list of applications with one more, in its alphabetical place.
+fn with_application(list: &str, line: &str) -> Result<String> {
+    let is_one = |listed: &&str| listed.contains("path = \"../apps/");
+    let after = list.lines().filter(is_one).find(|listed| *listed > line);
+    let place = match after {
+        Some(after) => list.find(after),
+        None => list.lines().rfind(is_one).and_then(|last| Some(list.find(last)? + last.len() + 1)),
+    };
+    let place = place.with_context(|| format!("{LIST} lists no application"))?;
+    let (before, after) = list.split_at(place);
+    Ok(format!("{before}{line}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_list_stands_in_its_alphabetical_place() {
+        let list = "//! Views.\n\npub mod b;\npub mod d;\n\nuse x;\n";
+        for (module, expected) in [
+            ("a;", "//! Views.\n\npub mod a;\npub mod b;\npub mod d;\n\nuse x;\n"),
+            ("c;", "//! Views.\n\npub mod b;\npub mod c;\npub mod d;\n\nuse x;\n"),
+            ("e;", "//! Views.\n\npub mod b;\npub mod d;\npub mod e;\n\nuse x;\n"),
+        ] {
+            assert_eq!(with_line(list, "pub mod ", module), expected);
+        }
+        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "a;"), "//! Views.\n\npub mod a;\n");
+        let body = "    fn visit(v: V) {\n    }\n";
+        assert_eq!(
+            with_line(body, "        v.visit::<", "A>();"),
+            "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
+        );
+    }
+
+    #[test]
+    fn an_application_stands_in_its_alphabetical_place() {
+        let line = |name: &str| format!("{name} = {{ path = \"../apps/{name}/model\" }}\n");
+        let list = |names: &[&str]| {
+            let lines: String = names.iter().map(|name| line(name)).collect();
+            format!("[dependencies]\nledgerline.workspace = true\n{lines}\n[build-dependencies]\n")
+        };
+        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+            assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
+        }
     }
 }

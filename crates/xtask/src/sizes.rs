@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<()> {
     let sam = tools::sam()?;
     // As SAM's builder has it, for the target that its functions are built for.
     let mut hello = tools::program(&sam, "cargo-lambda");
-    hello.args(["lambda", "build", "--release", "-p", "lambda-kit", "--example", "hello"]);
+    hello.args(["lambda", "build", "--release", "-p", "ledgerline-lambda", "--example", "hello"]);
     hello.arg(if tools::architecture() == "arm64" { "--arm64" } else { "--x86-64" });
     tools::run(&mut hello)?;
 

@@ -97,12 +97,12 @@ fn run(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// Only new files, one line in each list of modules, and the template, to which lines are only added. A new queue is one
-/// more that the fanout may send to, which its page of permissions, written off the template, has to say.
+/// Only new files, these lines in lists, and the template, to which lines are only added. A new queue is one more that the
+/// fanout may send to, which its page of permissions, written off the template, has to say.
 fn is_all(changed: &[String], lists: &[&str], queue: bool) {
     let (template, others): (Vec<_>, Vec<_>) =
         changed.iter().partition(|line| line.ends_with(" template.yaml"));
-    let mut expected: Vec<_> = lists.iter().map(|list| format!("1 0 crates/{list}/src/lib.rs")).collect();
+    let mut expected: Vec<_> = lists.iter().map(|list| format!("1 0 crates/{list}")).collect();
     expected.extend(queue.then(|| "1 0 docs/permissions/FanoutFunction.md".to_owned()));
     assert_eq!(others.into_iter().cloned().collect::<Vec<_>>(), expected);
     assert!(template.len() == 1 && template[0].split(' ').nth(1) == Some("0"), "{template:?}");
@@ -113,32 +113,33 @@ fn is_all(changed: &[String], lists: &[&str], queue: bool) {
 fn what_is_laid_down_builds_passes_and_runs() {
     let copy = Copy::new("try-new");
     copy.cargo(&["build", "-p", "xtask"]);
-    is_all(&copy.lay_down(&["aggregate", "purchase-order"]), &["commands", "domain"], false);
+    // In a new application.
+    let aggregate = ["aggregate", "purchase-order", "--in", "web-shop"];
+    is_all(&copy.lay_down(&aggregate), &["applications/Cargo.toml"], false);
     copy.cargo(&["build", "-p", "xtask"]);
-    is_all(&copy.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &["read-models"], false);
-    is_all(
-        &copy.lay_down(&["projector", "order-history", "--of", "purchaseorder", "--log"]),
-        &["read-models"],
-        true,
-    );
-    is_all(
-        &copy.lay_down(&["process-manager", "ship-orders", "--of", "purchaseorder"]),
-        &["process-managers"],
-        true,
-    );
+    let (model, functions) = ("apps/web-shop/model/src", "apps/web-shop/functions/src");
+    let (views, managers) = (format!("{model}/views.rs"), format!("{functions}/process_managers.rs"));
+    is_all(&copy.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views], false);
+    let log_projector = ["projector", "order-history", "--of", "purchaseorder", "--log"];
+    is_all(&copy.lay_down(&log_projector), &[&views], true);
+    let process_manager = ["process-manager", "ship-orders", "--of", "purchaseorder"];
+    is_all(&copy.lay_down(&process_manager), &[&managers], true);
 
     // A name that is taken, or none, leaves nothing behind.
     for wrong in [
-        &["aggregate", "purchase-order"][..],
-        &["aggregate", "Order"],
+        &["aggregate", "purchase-order", "--in", "web-shop"][..],
+        &["aggregate", "cart"],
+        &["aggregate", "cart", "--in", "Shop"],
+        &["aggregate", "Order", "--in", "web-shop"],
+        &["projector", "x", "--of", "account", "--in", "web-shop"],
         &["projector", "x"],
         &["projector", "x", "--of", "nothing"],
-        // Names of others in the domain, in the template, in Rust and in what is laid down.
-        &["aggregate", "to-do"],
+        // Names of others in the models, in the template, in Rust and in what is laid down.
+        &["aggregate", "to-do", "--in", "web-shop"],
         &["process-manager", "balances", "--of", "account"],
         &["projector", "fanout", "--of", "account"],
-        &["aggregate", "type"],
-        &["aggregate", "state"],
+        &["aggregate", "type", "--in", "web-shop"],
+        &["aggregate", "state", "--in", "web-shop"],
         &["process-manager", "x", "--of", "account", "--log"],
     ] {
         assert!(!copy.xtask_new(wrong).output().unwrap().status.success(), "{wrong:?}");
@@ -148,18 +149,7 @@ fn what_is_laid_down_builds_passes_and_runs() {
     copy.cargo(&["xtask", "check"]);
     copy.cargo(&["fmt", "--all", "--check"]);
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
-    let passed = copy.cargo(&[
-        "test",
-        "-p",
-        "domain",
-        "-p",
-        "commands",
-        "-p",
-        "read-models",
-        "-p",
-        "process-managers",
-        "order",
-    ]);
+    let passed = copy.cargo(&["test", "-p", "web-shop", "-p", "web-shop-functions"]);
     for test in
         ["it_is_created_once", "a_row_shows_the_state", "every_event_is_listed", "every_event_is_looked_at"]
     {
@@ -183,7 +173,7 @@ fn an_edit_is_served_without_stopping() {
     let overdraw = |stack: &Watched| stack.post(&format!("{account}/debits"), r#"{"amount": 5}"#);
     assert!(overdraw(&stack).contains("does not cover 5"));
 
-    let model = copy.root.join("crates/domain/src/account.rs");
+    let model = copy.root.join("crates/apps/bank/model/src/account.rs");
     let before = fs::read_to_string(&model).unwrap();
     fs::write(&model, before.replace("does not cover", "is less than")).unwrap();
     stack.line("has changed: building");

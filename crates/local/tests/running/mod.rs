@@ -15,11 +15,13 @@ use std::{
 use api::{Api, PATIENCE, eventually, eventually_within};
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use domain::account::{Account, State};
-use event_store::{Commit, Consistency, EventStore, StreamId, load};
-use event_store_dynamodb::DynamoDbStore;
+use bank::{
+    account::{Account, State},
+    views::transactions,
+};
+use ledgerline::{Commit, Consistency, EventStore, StreamId, load};
+use ledgerline_dynamodb::DynamoDbStore;
 use local::testing;
-use read_models::transactions;
 use serde_json::{Value, json};
 use tokio::sync::OwnedMutexGuard;
 
@@ -253,7 +255,7 @@ impl Local {
             (answer.body["version"].as_u64() == Some(version)).then_some(answer.body)
         })
         .await;
-        let mut expected = json!(read_models::balances::row(id, version, state));
+        let mut expected = json!(bank::views::balances::row(id, version, state));
         // What a row is listed by is nobody's to see.
         for hidden in ["openedBy", "listing"] {
             assert!(expected.as_object_mut().unwrap().remove(hidden).is_some());

@@ -7,12 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use domain::account::Account;
-use event_store::{Commit, Consistency, EventStore, Range, StreamId, load};
-use event_store_dynamodb::DynamoDbStore;
+use bank::{
+    account::Account,
+    views::{balances, transactions},
+};
 use futures::{StreamExt, TryStreamExt, stream};
+use ledgerline::{Commit, Consistency, EventStore, Range, StreamId, load};
+use ledgerline_dynamodb::DynamoDbStore;
 use local::{services, testing};
-use read_models::{balances, transactions};
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::{Value, json};
 use url::Url;

@@ -1,0 +1,6 @@
+//! Creates and renames transfers.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::commands::run(bank_functions::commands::transfer::route).await
+}

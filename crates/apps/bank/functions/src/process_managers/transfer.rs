@@ -1,0 +1,92 @@
+//! Transfers of money, as a saga: each event of a transfer makes one command to an account due, and what comes of it is
+//! recorded with the transfer, which is the next event.
+
+use std::num::NonZeroUsize;
+
+use bank::{
+    account,
+    account::Account,
+    transfer::{Command, Event, State, Step, Transfer},
+};
+use ledgerline::{Cache, Commit, Consistency, EventStore, StreamId, decode, load};
+use ledgerline_lambda::{
+    fifo::ApplyError,
+    metrics,
+    process_manager::{Due, Reaction},
+};
+
+/// Counted when the money of a transfer can go neither on nor back by itself: the alarm of this name tells somebody.
+const STUCK_TRANSFERS: &str = "StuckTransfers";
+
+/// Accounts and transfers that a warm instance remembers.
+const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
+
+/// Sends the commands.
+#[derive(Debug)]
+pub struct Transfers<S> {
+    store: S,
+    accounts: Cache<Account>,
+    transfers: Cache<Transfer>,
+}
+
+impl<S> Transfers<S> {
+    /// Sends commands to the accounts in this store, where the transfers are too.
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        Self { store, accounts: Cache::new(CACHED_STREAMS), transfers: Cache::new(CACHED_STREAMS) }
+    }
+}
+
+impl<S: EventStore> Reaction for Transfers<S> {
+    async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
+        for recorded in &commit.events {
+            let event = decode::<Transfer>(recorded).map_err(|source| ApplyError::decode(commit, source))?;
+            if let Some(step) = Step::after(&event) {
+                self.step(commit, step).await?;
+            } else if let Event::TransferRefundRefused { reason } = &event {
+                // Money is neither here nor there: an alarm is on this.
+                tracing::error!(stream = %commit.stream, version = commit.version, reason, "a transfer is stuck");
+                metrics::count(STUCK_TRANSFERS);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<S: EventStore> Transfers<S> {
+    async fn step(&self, commit: &Commit, step: Step) -> Result<(), ApplyError> {
+        let transfer = load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong)
+            .await
+            .map_err(|error| ApplyError::Effect(error.to_string()))?
+            .state;
+        if transfer.status.awaits() != Some(step) {
+            // Recorded long ago, and replayed: whatever was forgotten of it since, the log has it.
+            tracing::info!(stream = %commit.stream, version = commit.version, outcome = "done before", "transfer");
+            return Ok(());
+        }
+        let (name, record, account) = match step {
+            Step::Debit => ("debit", "record-debit", &transfer.from_account_id),
+            Step::Credit => ("credit", "record-credit", &transfer.to_account_id),
+            Step::Refund => ("refund", "record-refund", &transfer.from_account_id),
+        };
+        let stream = StreamId::new(account::CATEGORY, account)
+            .map_err(|error| ApplyError::Effect(error.to_string()))?;
+        let actor = transfer.requested_by.as_deref();
+        let command = &to_account(step, &transfer);
+        let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };
+        let outcome = due.send(&self.store, &self.accounts).await?;
+        let command = &Command::Record { step, outcome };
+        let due = Due::<Transfer> { cause: commit, step: record, stream: &commit.stream, command, actor };
+        let recorded = due.send(&self.store, &self.transfers).await?;
+        recorded.map_err(|code| ApplyError::Effect(format!("the transfer did not take it: {code}")))
+    }
+}
+
+fn to_account(step: Step, transfer: &State) -> account::Command {
+    let (amount, currency) = (transfer.amount, transfer.currency.clone());
+    let reference = transfer.reference.clone();
+    match step {
+        Step::Debit => account::Command::Send { amount, currency, reference },
+        Step::Credit | Step::Refund => account::Command::Receive { amount, currency, reference },
+    }
+}

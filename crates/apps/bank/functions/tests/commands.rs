@@ -1,0 +1,48 @@
+//! The sample events are requests that the routes understand.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use bank::account::Command;
+use bank_functions::commands::account::route;
+use ledgerline_lambda::http::{HttpRequest, Problem};
+
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+fn sample(name: &str) -> HttpRequest {
+    let path = format!("{}/../../../../events/account-commands/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let request: ApiGatewayV2httpRequest =
+        serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    request.into()
+}
+
+fn command(name: &str) -> Result<Command, Problem> {
+    route(&sample(name)).map(|routed| {
+        assert_eq!(routed.stream.as_str(), format!("account-{ID}"));
+        routed.command
+    })
+}
+
+#[test]
+fn the_samples_are_the_commands_that_they_are_named_after() {
+    let open = Command::Open { owner: "Ada".into(), currency: "EUR".into() };
+    assert_eq!(command("open"), Ok(open));
+    assert_eq!(command("credit"), Ok(Command::Credit { amount: 5_000, reference: Some("salary".into()) }));
+    assert_eq!(command("debit"), Ok(Command::Debit { amount: 4_000, reference: None }));
+    assert_eq!(command("close"), Ok(Command::Close));
+    assert_eq!(command("invalid-amount").unwrap_err().field.as_deref(), Some("amount"));
+}
+
+#[test]
+fn the_caller_and_the_origin_are_read_from_the_event() {
+    let meta = sample("open").meta();
+    assert_eq!(meta.actor.as_deref(), Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10"));
+    assert_eq!(meta.correlation_id.as_deref(), Some("JKJaXmPLvHcESHA="));
+    assert_eq!(meta.source_address.as_deref(), Some("192.0.2.1"));
+    assert_eq!(meta.trace_id.as_deref(), Some("Root=1-5759e988-bd862e3fe1be46a994272793"));
+}

@@ -1,0 +1,235 @@
+//! The projectors with the sample events, against real tables; then duplicates, swaps and gaps.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::marker::PhantomData;
+
+use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
+use aws_sdk_dynamodb::{Client, config::Builder};
+use bank::{
+    account::Account,
+    views::{balances, transactions},
+};
+use ledgerline::{Commit, EventStore, StreamId};
+use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
+use ledgerline_lambda::{
+    bus::StateProjector,
+    fifo::{Fifo, LogProjector},
+    wire::Message,
+};
+use local::testing::{self, Wire};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+fn sample(name: &str) -> Value {
+    let path = format!("{}/../../../../events/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+struct Transactions {
+    projector: Fifo<DynamoDbStore, LogProjector>,
+    wire: Wire,
+}
+
+impl Transactions {
+    async fn new() -> Self {
+        let dynamodb = testing::dynamodb(&["CommitsTable", "TransactionsTable"]).await;
+        let wire = Wire::default();
+        let client = Client::from_conf(
+            Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build(),
+        );
+        let projector = Fifo {
+            store: DynamoDbStore::new(client.clone(), testing::table("CommitsTable")),
+            consumer: LogProjector {
+                table: ReadTable::new(client, testing::table("TransactionsTable")),
+                keys: transactions::TABLE,
+                changes: transactions::changes,
+            },
+        };
+        Self { projector, wire }
+    }
+
+    /// Appends to the log what the sample messages hold.
+    async fn log(&self) -> Vec<Commit> {
+        let mut commits = Vec::new();
+        for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
+            let Message::Commit(commit) = Message::read(record["body"].as_str().unwrap()).unwrap() else {
+                panic!()
+            };
+            self.projector.store.append(&commit, None).await.unwrap();
+            commits.push(*commit);
+        }
+        self.wire.take();
+        commits
+    }
+
+    /// Credits follow, so that the log has `length` commits.
+    async fn longer_log(&self, length: u64) -> Vec<Commit> {
+        let mut commits = self.log().await;
+        for version in 4..=length {
+            let mut next = commits[1].clone();
+            next.version = version;
+            self.projector.store.append(&next, None).await.unwrap();
+            commits.push(next);
+        }
+        self.wire.take();
+        commits
+    }
+
+    async fn rows(&self) -> Vec<transactions::Row> {
+        let query = PageQuery {
+            index: None,
+            partition: ("accountId", ID),
+            keys: &["entry"],
+            starts_with: None,
+            newest_first: false,
+            limit: 100,
+            cursor: None,
+        };
+        self.projector.consumer.table.page(&query).await.unwrap().rows
+    }
+}
+
+fn fold(commits: &[Commit]) -> Vec<transactions::Row> {
+    commits.iter().flat_map(|commit| transactions::rows(commit).unwrap()).collect()
+}
+
+fn event(messages: impl IntoIterator<Item = (String, String, String)>) -> SqsEvent {
+    let records: Vec<_> = messages
+        .into_iter()
+        .map(|(id, group, body)| json!({ "messageId": id, "body": body, "attributes": { "MessageGroupId": group }, "messageAttributes": {} }))
+        .collect();
+    serde_json::from_value(json!({ "Records": records })).unwrap()
+}
+
+fn message(commit: &Commit) -> String {
+    serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
+}
+
+#[tokio::test]
+async fn the_sample_commits_become_rows_in_one_write_each_and_no_read() {
+    let transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    let event: SqsEvent = serde_json::from_value(sample("transactions-projector/commits")).unwrap();
+    let response = transactions.projector.batch(&event.records).await;
+    assert_eq!(response.batch_item_failures.len(), 0);
+    assert_eq!(transactions.wire.operations(), ["PutItem", "TransactWriteItems", "TransactWriteItems"]);
+    assert_eq!(transactions.rows().await, fold(&commits));
+}
+
+#[tokio::test]
+async fn rule_7_a_gap_is_read_from_the_log() {
+    let transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    transactions.projector.message(&message(&commits[2])).await.unwrap();
+    assert_eq!(transactions.rows().await, fold(&commits));
+}
+
+#[tokio::test]
+async fn a_reference_is_read_from_the_log() {
+    let transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    for version in 1..=3 {
+        let body = json!({ "stream": format!("account-{ID}"), "version": version });
+        transactions.projector.message(&body.to_string()).await.unwrap();
+    }
+    assert_eq!(transactions.rows().await, fold(&commits));
+    let missing = json!({ "stream": format!("account-{ID}"), "version": 9 });
+    assert!(transactions.projector.message(&missing.to_string()).await.is_err());
+}
+
+#[tokio::test]
+async fn a_poisoned_message_stops_its_group_and_no_other() {
+    let transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    let poison = |id: &str, group: &str| (id.to_owned(), group.to_owned(), "{\"stream\":1}".to_owned());
+    let good = |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
+    let event = event([
+        poison("a1", "a"),
+        good("b1", "b", &commits[0]),
+        good("a2", "a", &commits[1]),
+        good("b2", "b", &commits[1]),
+    ]);
+    let response = transactions.projector.batch(&event.records).await;
+    let failed: Vec<_> =
+        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["a1", "a2"]);
+    assert_eq!(transactions.rows().await, fold(&commits[..2]));
+}
+
+#[tokio::test]
+async fn a_panic_over_one_message_leaves_the_others_their_turn() {
+    let mut transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    transactions.projector.consumer.changes = |commit| match commit.version {
+        2 => panic!("a bug"),
+        _ => transactions::changes(commit),
+    };
+    let message = |id: &str, group: &str, commit: &Commit| (id.to_owned(), group.to_owned(), message(commit));
+    let event = event([message("1", "a", &commits[1]), message("2", "b", &commits[0])]);
+    let response = transactions.projector.batch(&event.records).await;
+    let failed: Vec<_> =
+        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["1"]);
+}
+
+#[tokio::test]
+async fn the_sample_entry_becomes_a_row_in_one_write() {
+    let dynamodb = testing::dynamodb(&["BalancesTable"]).await;
+    let wire = Wire::default();
+    let client =
+        Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
+    let table = ReadTable::new(client, testing::table("BalancesTable"));
+    let projector = StateProjector::<Account, _> {
+        table: table.clone(),
+        keys: balances::TABLE,
+        row: balances::row,
+        aggregate: PhantomData,
+    };
+    let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
+    projector.project(event.detail.clone()).await.unwrap();
+    let [write] = wire.take().try_into().unwrap();
+    assert_eq!((write.operation.as_str(), write.units >= 1.0), ("PutItem", true));
+    let row: balances::Row = table.get(&[("accountId", ID)]).await.unwrap().unwrap();
+    assert_eq!((row.version, row.total_balance, row.last_month_balance), (3, 1_000, 1_000));
+
+    // Again, and an older one: nothing changes.
+    projector.project(event.detail.clone()).await.unwrap();
+    let mut older = event.detail.clone();
+    older["aggregate"]["lastKnownVersion"] = json!(2);
+    older["aggregate"]["totalBalance"] = json!(5_000);
+    projector.project(older).await.unwrap();
+    assert_eq!(table.get::<balances::Row>(&[("accountId", ID)]).await.unwrap(), Some(row));
+
+    // A state of a newer program is refused, not misread.
+    let mut newer = event.detail;
+    newer["aggregateSchema"] = json!(99);
+    assert!(projector.project(newer).await.unwrap_err().to_string().contains("schema 99"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Rules 7 and 9: duplicates, swaps and losses, as long as the last commit arrives, give the fold of the log.
+    #[test]
+    fn any_delivery_gives_the_fold_of_the_log(deliveries in prop::collection::vec(0..10_usize, 0..30)) {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+            let transactions = Transactions::new().await;
+            let commits = transactions.longer_log(10).await;
+            for index in deliveries.into_iter().chain([9]) {
+                transactions.projector.message(&message(&commits[index])).await.unwrap();
+            }
+            prop_assert_eq!(transactions.rows().await, fold(&commits));
+            let stream = StreamId::new("account", ID).unwrap();
+            prop_assert_eq!(transactions.projector.consumer.table.position(&transactions::TABLE, stream.as_str()).await.unwrap(), 10);
+            Ok(())
+        })?;
+    }
+}

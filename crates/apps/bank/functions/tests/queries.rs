@@ -1,0 +1,170 @@
+//! The sample events are requests that the queries answer, from real tables.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use std::{process::Command, time::Duration};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use aws_sdk_dynamodb::Client;
+use bank::{
+    account::{Account, Status},
+    views::{balances, transactions},
+};
+use bank_functions::queries::account::AccountQueries;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
+use http::StatusCode;
+use ledgerline_dynamodb::ReadTable;
+use ledgerline_lambda::{
+    http::{Problem, Response, Routes},
+    queries::Patience,
+};
+use local::testing;
+use serde_json::{Value, json};
+
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+/// The subject of the token in the samples.
+const CALLER: &str = "2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10";
+
+async fn queries() -> AccountQueries {
+    let dynamodb = testing::dynamodb(&["BalancesTable", "TransactionsTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let balances = ReadTable::new(client.clone(), testing::table("BalancesTable"));
+    let transactions = ReadTable::new(client, testing::table("TransactionsTable"));
+    let initial = <Account as ledgerline::Aggregate>::initial();
+    let state = bank::account::State {
+        status: Status::Open,
+        owner: "Ada".into(),
+        opened_by: Some(CALLER.into()),
+        total_balance: 7,
+        ..initial
+    };
+    balances.put_newer(&balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
+    let row = transactions::Row {
+        account_id: ID.into(),
+        entry: "1".into(),
+        version: 1,
+        kind: transactions::Kind::Credit,
+        amount: 7,
+        balance: 7,
+        reference: None,
+        booked_on: jiff::civil::date(2026, 11, 21),
+        at: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let mut changes = ledgerline::Changes::new(transactions::TABLE);
+    changes.put(&row).unwrap();
+    transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &changes).await.unwrap();
+    AccountQueries::new(balances, transactions, Patience::new(Duration::from_millis(60)))
+}
+
+fn sample(name: &str) -> Value {
+    let path = format!("{}/../../../../events/account-queries/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+async fn ask(event: Value) -> Result<Response, Problem> {
+    let request: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+    queries().await.handle(&request.into()).await
+}
+
+#[tokio::test]
+async fn the_samples_are_answered() {
+    let account = ask(sample("account")).await.unwrap();
+    assert_eq!((account.status, &account.body.unwrap()["totalBalance"]), (StatusCode::OK, &json!(7)));
+    let transactions = ask(sample("transactions")).await.unwrap().body.unwrap();
+    assert_eq!(transactions["transactions"][0]["amount"], 7);
+    let accounts = ask(sample("accounts")).await.unwrap().body.unwrap();
+    assert_eq!(accounts["accounts"][0]["accountId"], ID);
+}
+
+#[tokio::test]
+async fn to_a_stranger_an_account_is_as_if_it_were_not_there() {
+    for name in ["account", "transactions"] {
+        let mut event = sample(name);
+        event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
+        for query in ["", "minVersion=1", "minVersion=99"] {
+            event["rawQueryString"] = json!(query);
+            let theirs = ask(event.clone()).await.unwrap_err();
+            let mut nobodys = event.clone();
+            nobodys["pathParameters"]["id"] = json!("00000000-0000-4000-8000-000000000000");
+            assert_eq!(theirs, ask(nobodys).await.unwrap_err(), "{name}?{query}");
+        }
+    }
+    let mut event = sample("accounts");
+    event["requestContext"]["authorizer"]["jwt"]["claims"]["sub"] = json!("somebody-else");
+    assert_eq!(ask(event).await.unwrap().body, Some(json!({ "accounts": [] })));
+}
+
+/// An API that was deployed without its authorizer must not answer as if nobody were somebody.
+#[tokio::test]
+async fn a_request_without_a_caller_is_refused() {
+    for name in ["account", "transactions", "accounts"] {
+        let mut event = sample(name);
+        event["requestContext"].as_object_mut().unwrap().remove("authorizer");
+        let problem = ask(event).await.unwrap_err();
+        assert_eq!((problem.status, problem.code), (StatusCode::UNAUTHORIZED, "unauthenticated"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
+    for (query, expected) in [("", 1), ("owner=Ada", 1), ("owner=Ad", 0), ("owner=Adam", 0)] {
+        let mut event = sample("accounts");
+        event["rawQueryString"] = json!(query);
+        let body = ask(event).await.unwrap().body.unwrap();
+        assert_eq!(body["accounts"].as_array().unwrap().len(), expected, "{query}");
+    }
+}
+
+/// DynamoDB would refuse a start outside of the list: to the client that is a wrong cursor, not an outage.
+#[tokio::test]
+async fn a_cursor_of_another_owners_list_is_refused() {
+    let cursor = URL_SAFE_NO_PAD.encode(format!(r#"{{"accountId":"{ID}","listing":"Ada\u001f{ID}"}}"#));
+    for (owner, expected) in [("Ada", None), ("Bob", Some("cursor"))] {
+        let mut event = sample("accounts");
+        event["rawQueryString"] = json!(format!("owner={owner}&cursor={cursor}"));
+        assert_eq!(ask(event).await.err().and_then(|problem| problem.field).as_deref(), expected, "{owner}");
+    }
+}
+
+#[tokio::test]
+async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
+    for name in ["account", "transactions"] {
+        let mut event = sample(name);
+        event["rawQueryString"] = json!("minVersion=1");
+        assert_eq!(ask(event.clone()).await.unwrap().status, StatusCode::OK);
+        event["rawQueryString"] = json!("minVersion=2");
+        let problem = ask(event).await.unwrap_err();
+        assert_eq!((problem.status, problem.code), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+        assert_eq!(problem.version, Some(1));
+    }
+}
+
+/// The first line of a function that was started with this environment, and ended.
+fn last_words(environment: &[(&str, &str)]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
+        .env_clear()
+        .envs(environment.iter().copied())
+        .env("AWS_LAMBDA_RUNTIME_API", "127.0.0.1:1")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    serde_json::from_slice(output.stdout.split(|byte| *byte == b'\n').next().unwrap()).unwrap()
+}
+
+#[test]
+fn a_function_without_its_configuration_names_the_variable_and_ends() {
+    let line = last_words(&[("BALANCES_TABLE", "b")]);
+    assert_eq!(line["level"], "ERROR");
+    assert_eq!(line["error"], "the environment variable TRANSACTIONS_TABLE is not set");
+    assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
+}
+
+/// Whoever sets it on AWS would let everybody in as one user.
+#[test]
+fn a_development_user_is_for_emulators_only() {
+    let line = last_words(&[("DEVELOPMENT_USER", "developer")]);
+    assert_eq!(
+        line["error"],
+        "the environment variable DEVELOPMENT_USER is wrong: it is for emulators only, and there is no AWS_ENDPOINT_URL"
+    );
+}

@@ -1,0 +1,347 @@
+//! Transfers against real tables: interrupted after every single call, delivered twice, with others at the same accounts.
+//! Money is conserved, and every transfer comes to its end.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::num::NonZeroUsize;
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{Builder, retry::RetryConfig},
+};
+use bank::{
+    account,
+    account::Account,
+    transfer,
+    transfer::{Status, Transfer},
+};
+use bank_functions::process_managers::transfer::Transfers;
+use ledgerline::{
+    Aggregate, Cache, Consistency, Context, EventStore, Execution, Meta, StreamId, execute, load,
+};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_lambda::{
+    fifo::Fifo,
+    process_manager::{POSITIONS, ProcessManager},
+    wire::Message,
+};
+use local::{
+    services::DynamoDb,
+    testing::{self, Crash, Wire},
+};
+
+struct Bank {
+    dynamodb: DynamoDb,
+    crash: Crash,
+    wire: Wire,
+}
+
+type Manager = Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>>;
+
+impl Bank {
+    async fn new() -> Self {
+        let tables = ["CommitsTable", "RequestsTable", "TransferPositionsTable"];
+        Self { dynamodb: testing::dynamodb(&tables).await, crash: Crash::default(), wire: Wire::default() }
+    }
+
+    fn store_of(&self, client: Client) -> DynamoDbStore {
+        DynamoDbStore::new(client, testing::table("CommitsTable"))
+            .with_requests(testing::table("RequestsTable"))
+    }
+
+    fn store(&self) -> DynamoDbStore {
+        self.store_of(Client::new(&testing::sdk_config(&self.dynamodb)))
+    }
+
+    /// An instance of the function, which remembers nothing.
+    fn manager(&self) -> Manager {
+        let config = Builder::from(&testing::sdk_config(&self.dynamodb))
+            .retry_config(RetryConfig::disabled())
+            .interceptor(self.crash.clone())
+            .interceptor(self.wire.clone());
+        let client = Client::from_conf(config.build());
+        let positions = ReadTable::new(client.clone(), testing::table("TransferPositionsTable"));
+        let reaction = Transfers::new(self.store_of(client.clone()));
+        Fifo { store: self.store_of(client), consumer: ProcessManager { positions, reaction } }
+    }
+
+    async fn send<A: Aggregate>(&self, stream: &StreamId, command: A::Command, id: &str) {
+        let context = Context { at: jiff::Timestamp::now(), actor: Some("ada".into()) };
+        let execution = Execution::<A> {
+            stream,
+            command: &command,
+            context: &context,
+            command_id: id,
+            meta: &Meta::default(),
+            precondition: None,
+            creates: false,
+            ledger: None,
+        };
+        let cache = Cache::new(NonZeroUsize::MIN);
+        assert!(execute(&self.store(), &cache, &execution).await.is_ok(), "{id}");
+    }
+
+    async fn open(&self, id: &str, currency: &str, balance: i64) {
+        let open = account::Command::Open { owner: "Ada".into(), currency: currency.into() };
+        self.send::<Account>(&account(id), open, &format!("open-{id}")).await;
+        if balance > 0 {
+            self.credit(id, balance).await;
+        }
+    }
+
+    async fn credit(&self, id: &str, amount: i64) {
+        let command = account::Command::Credit { amount, reference: None };
+        self.send::<Account>(&account(id), command, &uuid::Uuid::now_v7().to_string()).await;
+    }
+
+    async fn request(&self, from: &str, to: &str, amount: i64) {
+        let command = transfer::Command::Request {
+            from_account_id: from.into(),
+            to_account_id: to.into(),
+            amount,
+            currency: "EUR".into(),
+            reference: Some("rent".into()),
+        };
+        self.send::<Transfer>(&the_transfer(), command, "request").await;
+    }
+
+    /// Delivers the commits of the transfer one after the other, as far as they go. Whether the function did not fail.
+    async fn deliver(&self, manager: &Manager) -> bool {
+        for version in 1.. {
+            let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else { return true };
+            let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
+            if manager.message(&body).await.is_err() {
+                return false;
+            }
+        }
+        unreachable!()
+    }
+
+    async fn balance(&self, id: &str) -> i64 {
+        load::<Account>(&self.store(), &account(id), None, Consistency::Strong)
+            .await
+            .unwrap()
+            .state
+            .total_balance
+    }
+
+    async fn transfer(&self) -> transfer::State {
+        load::<Transfer>(&self.store(), &the_transfer(), None, Consistency::Strong).await.unwrap().state
+    }
+}
+
+fn account(id: &str) -> StreamId {
+    StreamId::new("account", id).unwrap()
+}
+
+fn the_transfer() -> StreamId {
+    StreamId::new("transfer", "t").unwrap()
+}
+
+/// How a transfer can go, and where it ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Way {
+    Arrives,
+    NothingThere,
+    NobodyTakesIt,
+    CannotGoBack,
+}
+
+impl Way {
+    const ALL: [Self; 4] = [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
+
+    async fn prepare(self, bank: &Bank) {
+        // Where it cannot go back, it takes all that there is, so that the account can be closed meanwhile.
+        bank.open("a", "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
+        bank.open(
+            "b",
+            if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" },
+            5,
+        )
+        .await;
+        bank.request("a", "b", 30).await;
+    }
+
+    /// What others do while the transfer is interrupted.
+    async fn meanwhile(self, bank: &Bank) {
+        if self == Self::CannotGoBack {
+            if bank.balance("a").await == 0 && bank.transfer().await.status != Status::Stuck {
+                let id = uuid::Uuid::now_v7().to_string();
+                let state =
+                    load::<Account>(&bank.store(), &account("a"), None, Consistency::Strong).await.unwrap();
+                if state.state.status == account::Status::Open {
+                    bank.send::<Account>(&account("a"), account::Command::Close, &id).await;
+                }
+            }
+        } else {
+            // The next version of both accounts is another's: only the ledger knows of the command then.
+            bank.credit("a", 1).await;
+            bank.credit("b", 1).await;
+        }
+    }
+
+    fn end(self) -> (Status, Option<&'static str>) {
+        match self {
+            Self::Arrives => (Status::Completed, None),
+            Self::NothingThere => (Status::Refused, Some("insufficient-funds")),
+            Self::NobodyTakesIt => (Status::Refunded, Some("other-currency")),
+            Self::CannotGoBack => (Status::Stuck, Some("account-closed")),
+        }
+    }
+}
+
+#[tokio::test]
+async fn money_arrives_in_a_counted_number_of_calls() {
+    let bank = Bank::new().await;
+    Way::Arrives.prepare(&bank).await;
+    let manager = bank.manager();
+    assert!(bank.deliver(&manager).await);
+    assert_eq!((bank.balance("a").await, bank.balance("b").await), (0, 35));
+    assert_eq!(bank.transfer().await.status, Status::Completed);
+    // For each step: the position, the transfer, the account's command, the transfer's, the position.
+    let step = |account: &[&'static str], transfer: &[&'static str]| {
+        [&["GetItem", "Query"], account, transfer, &["PutItem"]].concat()
+    };
+    let cold = ["Query", "ExecuteTransaction"];
+    let expected = [
+        step(&cold, &cold),
+        step(&cold, &["ExecuteTransaction"]),
+        // The end: nothing is due.
+        vec!["GetItem", "PutItem"],
+    ];
+    assert_eq!(bank.wire.operations(), expected.concat());
+    // All of it again changes nothing: the positions are behind it.
+    assert!(bank.deliver(&manager).await);
+    assert_eq!(bank.wire.operations(), ["GetItem"; 3]);
+    let log = bank.store().get(&account("b"), 3).await.unwrap().unwrap();
+    assert_eq!(log.command, "transfer-t:2:credit");
+    assert_eq!(log.meta.causation_id.as_deref(), Some("transfer-t:2"));
+    assert_eq!(log.meta.actor.as_deref(), Some("ada"));
+}
+
+/// However it goes: wherever it is interrupted, and whatever happens at the accounts meanwhile, the money is in one place.
+#[tokio::test]
+async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
+    for way in Way::ALL {
+        let (mut points, mut as_expected) = (0, 0);
+        for calls in 0.. {
+            let bank = Bank::new().await;
+            way.prepare(&bank).await;
+            let (a, b) = (bank.balance("a").await, bank.balance("b").await);
+            bank.crash.after(calls);
+            let finished = bank.deliver(&bank.manager()).await;
+            bank.crash.recover();
+            let mut given = 0;
+            for _ in 0..4 {
+                // What is under way is known by the transfer as soon as it recorded the step.
+                way.meanwhile(&bank).await;
+                given += i64::from(way != Way::CannotGoBack) * 2;
+                // Another instance, which remembers nothing.
+                assert!(bank.deliver(&bank.manager()).await, "{way:?} after {calls} calls");
+            }
+            let state = bank.transfer().await;
+            let sum = bank.balance("a").await + bank.balance("b").await + state.under_way();
+            assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
+            let ended = (state.status, state.reason.as_deref());
+            // An uninterrupted one goes back before anybody can close the account.
+            if way == Way::CannotGoBack && ended.0 == Status::Refunded {
+                assert_eq!(ended, (Status::Refunded, Some("other-currency")));
+            } else {
+                assert_eq!(ended, way.end(), "after {calls} calls");
+                as_expected += 1;
+            }
+            points += 1;
+            if finished {
+                break;
+            }
+        }
+        assert!(points > 10 && as_expected > 5, "{way:?}: {as_expected} of {points}");
+    }
+}
+
+/// However long ago it was, and whatever was lost since: a replay of the whole transfer moves nothing.
+#[tokio::test]
+async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
+    for way in Way::ALL {
+        let bank = Bank::new().await;
+        way.prepare(&bank).await;
+        assert!(bank.deliver(&bank.manager()).await);
+        bank.credit("a", 1_000).await;
+        let before = (bank.balance("a").await, bank.balance("b").await, bank.transfer().await);
+        let client = Client::new(&testing::sdk_config(&bank.dynamodb));
+        for (table, keys) in
+            [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
+        {
+            let items = client.scan().table_name(testing::table(table)).send().await.unwrap().items.unwrap();
+            assert!(!items.is_empty(), "{table}");
+            for item in items {
+                let key = keys.iter().map(|key| ((*key).to_owned(), item[*key].clone())).collect();
+                client
+                    .delete_item()
+                    .table_name(testing::table(table))
+                    .set_key(Some(key))
+                    .send()
+                    .await
+                    .unwrap();
+            }
+        }
+        assert!(bank.deliver(&bank.manager()).await);
+        assert_eq!(
+            (bank.balance("a").await, bank.balance("b").await, bank.transfer().await),
+            before,
+            "{way:?}"
+        );
+    }
+}
+
+/// The same for somebody else's account: nothing moves.
+#[tokio::test]
+async fn nobody_sends_somebody_elses_money() {
+    let bank = Bank::new().await;
+    bank.open("a", "EUR", 30).await;
+    bank.open("b", "EUR", 0).await;
+    let command = transfer::Command::Request {
+        from_account_id: "a".into(),
+        to_account_id: "b".into(),
+        amount: 30,
+        currency: "EUR".into(),
+        reference: None,
+    };
+    let context = Context { at: jiff::Timestamp::now(), actor: Some("eve".into()) };
+    let execution = Execution::<Transfer> {
+        stream: &the_transfer(),
+        command: &command,
+        context: &context,
+        command_id: "request",
+        meta: &Meta::default(),
+        precondition: None,
+        creates: true,
+        ledger: None,
+    };
+    assert!(execute(&bank.store(), &Cache::new(NonZeroUsize::MIN), &execution).await.is_ok());
+    assert!(bank.deliver(&bank.manager()).await);
+    let state = bank.transfer().await;
+    assert_eq!((state.status, state.reason.as_deref()), (Status::Refused, Some("not-your-account")));
+    assert_eq!(bank.balance("a").await, 30);
+}
+
+/// Rule 11: what the log does not let through stays in the queue, and says why.
+#[tokio::test]
+async fn an_outage_is_no_answer() {
+    let bank = Bank::new().await;
+    Way::Arrives.prepare(&bank).await;
+    bank.crash.after(3);
+    assert!(!bank.deliver(&bank.manager()).await);
+    bank.crash.recover();
+    assert_eq!(bank.transfer().await.status, Status::Requested);
+    let positions = ReadTable::new(
+        Client::new(&testing::sdk_config(&bank.dynamodb)),
+        testing::table("TransferPositionsTable"),
+    );
+    assert_eq!(positions.position(&POSITIONS, "transfer-t").await.unwrap(), 0);
+}

@@ -1,0 +1,19 @@
+//! Accounts and transfers between them: the aggregates, one module each, always in the same order (id, events, state, decisions), and their
+//! views.
+
+pub mod account;
+pub mod transfer;
+pub mod views;
+
+use ledgerline::{Aggregates, Visitor};
+
+/// All aggregates of this application.
+#[derive(Debug)]
+pub struct All;
+
+impl Aggregates for All {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<account::Account>();
+        visitor.visit::<transfer::Transfer>();
+    }
+}

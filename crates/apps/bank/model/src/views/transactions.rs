@@ -1,0 +1,89 @@
+//! The transactions of every account: one row for each credit and debit, written from the log.
+
+use crate::account::{Account, Event};
+use jiff::{Timestamp, civil::Date};
+use ledgerline::{Commit, DecodeError, decode};
+use serde::{Deserialize, Serialize};
+
+use ledgerline::{Changes, LogTable};
+
+/// Where the rows are.
+pub const TABLE: LogTable = LogTable { partition: "accountId", sort: "entry" };
+
+/// One credit or debit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Partition key.
+    pub account_id: String,
+    /// Sort key: the version and the place in the commit, so that text order is the order of the log.
+    pub entry: String,
+    /// The version of the account after the commit.
+    pub version: u64,
+    /// In or out.
+    pub kind: Kind,
+    /// Minor units.
+    pub amount: i64,
+    /// The balance after it, in minor units.
+    pub balance: i64,
+    /// The payer's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// The booking date, in UTC.
+    pub booked_on: Date,
+    /// When it was committed.
+    pub at: Timestamp,
+}
+
+/// In or out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Kind {
+    /// Money came in.
+    Credit,
+    /// Money went out.
+    Debit,
+}
+
+/// What a commit changes: it adds its rows.
+///
+/// # Errors
+/// When an event of it cannot be read.
+pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+    let mut changes = Changes::new(TABLE);
+    for row in rows(commit)? {
+        changes.put(&row)?;
+    }
+    Ok(changes)
+}
+
+/// The rows that a commit adds.
+///
+/// # Errors
+/// When an event of it cannot be read.
+pub fn rows(commit: &Commit) -> Result<Vec<Row>, DecodeError> {
+    let mut rows = Vec::new();
+    for (index, recorded) in commit.events.iter().enumerate() {
+        let (kind, amount, balance, reference, booked_on) = match decode::<Account>(recorded)? {
+            Event::AccountCredited { amount, balance, reference, booked_on } => {
+                (Kind::Credit, amount, balance, reference, booked_on)
+            }
+            Event::AccountDebited { amount, balance, reference, booked_on } => {
+                (Kind::Debit, amount, balance, reference, booked_on)
+            }
+            Event::AccountOpened { .. } | Event::AccountClosed { .. } => continue,
+        };
+        rows.push(Row {
+            account_id: commit.stream.id().to_owned(),
+            entry: format!("{:020}#{index:04}", commit.version),
+            version: commit.version,
+            kind,
+            amount,
+            balance,
+            reference,
+            booked_on,
+            at: commit.at,
+        });
+    }
+    Ok(rows)
+}

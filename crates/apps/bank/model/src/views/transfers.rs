@@ -1,0 +1,67 @@
+//! The transfers: where each stands, written from the state that an event carries.
+
+use crate::transfer::{State, Status};
+use serde::{Deserialize, Serialize};
+
+use ledgerline::StateTable;
+
+/// One transfer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Key.
+    pub transfer_id: String,
+    /// The subject on whose behalf the money moves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_by: Option<String>,
+    /// Where it stands.
+    pub status: Status,
+    /// Where the money comes from.
+    pub from_account_id: String,
+    /// Where it goes.
+    pub to_account_id: String,
+    /// Minor units.
+    pub amount: i64,
+    /// ISO 4217 code.
+    pub currency: String,
+    /// The payer's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// The code of the last refusal; `not-accepted` where it was the receiver's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The version that the row shows.
+    pub version: u64,
+}
+
+/// Where the rows are.
+pub const TABLE: StateTable = StateTable { key: "transferId" };
+
+/// The row that shows this state.
+#[must_use]
+pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
+    let State { status, from_account_id, to_account_id, amount, currency, reference, requested_by, reason } =
+        state;
+    // What is wrong with somebody else's account is theirs to know, and in the log.
+    let reason = reason.map(|reason| match status {
+        Status::Returning | Status::Refunded => "not-accepted".to_owned(),
+        Status::Unrequested
+        | Status::Requested
+        | Status::Refused
+        | Status::Debited
+        | Status::Completed
+        | Status::Stuck => reason,
+    });
+    Some(Row {
+        transfer_id: transfer_id.to_owned(),
+        requested_by,
+        status,
+        from_account_id,
+        to_account_id,
+        amount,
+        currency,
+        reference,
+        reason,
+        version,
+    })
+}

@@ -1,0 +1,16 @@
+//! Brings ratings into the feeds of those who follow their authors, from the log.
+
+use ledgerline_dynamodb::ReadTable;
+use ledgerline_lambda::config;
+use links::views::feeds::TABLE;
+use links_functions::projectors::feeds::FeedProjector;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::fifo::run(async |sdk| {
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text("FEEDS_TABLE")?);
+        table.connect(TABLE.partition).await;
+        Ok(FeedProjector { table })
+    })
+    .await
+}

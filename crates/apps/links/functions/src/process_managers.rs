@@ -1,0 +1,3 @@
+//! The process managers: functions that do something about events, beyond tables.
+
+pub mod welcome_email;

@@ -1,0 +1,3 @@
+//! Projectors that take more than one write for a commit. All others are their binary alone.
+
+pub mod feeds;

@@ -1,0 +1,137 @@
+//! The feeds: what a commit comes to is in [`links::views::feeds`]; here it is done, in as many writes as it takes.
+
+use ledgerline::{
+    Changes, Commit,
+    guard::{Verdict, judge},
+};
+use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use ledgerline_lambda::fifo::{ApplyError, Consumer};
+use links::views::{
+    feeds,
+    feeds::{Entry, FROM, Follow, RECENT, Recent, TABLE, Then},
+};
+
+/// Rows that are read at once: bounds what is done between two marks of how far it is (rule 11).
+const PAGE: i32 = 1_000;
+
+/// Writes the feeds.
+#[derive(Debug)]
+pub struct FeedProjector {
+    /// Where the rows are.
+    pub table: ReadTable,
+}
+
+impl Consumer for FeedProjector {
+    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        let work = feeds::work(commit).map_err(|source| ApplyError::decode(commit, source))?;
+        let (stream, version) = (commit.stream.as_str(), commit.version);
+        let Some(then) = work.then else {
+            return Ok(self.table.apply(&TABLE, stream, version, &work.changes).await?);
+        };
+        let (position, progress) = self.table.progress(&TABLE, stream).await?;
+        let verdict = judge(position, version);
+        if verdict != Verdict::Apply {
+            return Ok((verdict, position));
+        }
+        let mark = async |changes: &Changes, from: &str, cursor: &str| {
+            let progress = Some(format!("{from}\n{cursor}"));
+            self.table.begin(&TABLE, stream, version, changes, progress).await
+        };
+        let (from, mut cursor) = match &progress {
+            // Begun before, and interrupted there.
+            Some(progress) => {
+                let (from, cursor) = progress.split_once('\n').unwrap_or_default();
+                (from.to_owned(), Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()))
+            }
+            None => {
+                let from = self.from(&then).await?;
+                match mark(&work.changes, &from, "").await? {
+                    (Verdict::Apply, _) => (from, None),
+                    overtaken @ (Verdict::Skip | Verdict::Gap, _) => return Ok(overtaken),
+                }
+            }
+        };
+        loop {
+            let (next, last) = self.part(&then, &from, cursor.as_deref()).await?;
+            let Some(next) = next else {
+                return Ok(self.table.apply(&TABLE, stream, version, &last).await?);
+            };
+            // Whoever comes after a crash, or after this function's time is up, goes on from here.
+            if let overtaken @ (Verdict::Skip | Verdict::Gap, _) =
+                mark(&Changes::new(TABLE), &from, &next).await?
+            {
+                return Ok(overtaken);
+            }
+            cursor = Some(next);
+        }
+    }
+}
+
+impl FeedProjector {
+    /// Where what a following brought in begins: to end it must not cost what its author ever rated.
+    async fn from(&self, then: &Then) -> Result<String, TableError> {
+        let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
+        let follow = self.table.read::<Follow>(&TABLE, &feeds::following(follower), author).await?;
+        Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
+    }
+
+    /// Does one page of it, which may be done again. Says where the next one begins, or what is still to be written, with
+    /// the position, when there is none.
+    async fn part(
+        &self,
+        then: &Then,
+        from: &str,
+        cursor: Option<&str>,
+    ) -> Result<(Option<String>, Changes), TableError> {
+        let mut last = Changes::new(TABLE);
+        match then {
+            Then::Deliver { author, place, link } => {
+                let owner = feeds::followers(author);
+                let page = self.table.page::<Follow>(&rows(&owner, PAGE, cursor)).await?;
+                let entry =
+                    |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
+                self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
+                Ok((page.cursor, last))
+            }
+            Then::BringIn { follower, author, following } => {
+                let owner = feeds::recent(author);
+                let newest = PageQuery { newest_first: true, ..rows(&owner, RECENT, None) };
+                let page = self.table.page::<Recent>(&newest).await?;
+                let entry =
+                    |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
+                self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
+                if let (Some(_), Some(oldest)) = (&page.cursor, page.rows.last()) {
+                    last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
+                }
+                Ok((None, last))
+            }
+            Then::Remove { follower, author, following } => {
+                let owner = feeds::recent(author);
+                let newest = PageQuery { newest_first: true, ..rows(&owner, PAGE, cursor) };
+                let page = self.table.page::<Recent>(&newest).await?;
+                let there = page.rows.iter().filter(|recent| recent.entry.as_str() >= from);
+                let key = |recent: &Recent| {
+                    let entry = Entry::new(follower, *following, author, &recent.entry, &recent.link);
+                    (entry.owner, entry.entry)
+                };
+                let keys: Vec<_> = there.map(key).collect();
+                self.table.delete_all(&TABLE, &keys).await?;
+                // Older ones were never brought in.
+                Ok((page.cursor.filter(|_| keys.len() == page.rows.len()), last))
+            }
+        }
+    }
+}
+
+/// Rows of one partition, read strongly.
+fn rows<'a>(owner: &'a str, limit: i32, cursor: Option<&'a str>) -> PageQuery<'a> {
+    PageQuery {
+        index: None,
+        partition: (TABLE.partition, owner),
+        keys: &[TABLE.sort],
+        starts_with: None,
+        newest_first: false,
+        limit,
+        cursor,
+    }
+}

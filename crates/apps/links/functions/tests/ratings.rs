@@ -1,0 +1,503 @@
+//! The read models of ratings against real tables: whatever comes twice, swapped or not at all, and wherever a function
+//! ends in the middle, the rows are the fold of the log.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{Builder, retry::RetryConfig},
+};
+use ledgerline::{
+    Aggregate, Commit, Context, EventStore, LogTable, Meta, StreamId,
+    changes::{Fields, Key},
+    encode,
+};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_lambda::{
+    fifo::{ChangesOf, Consumer, Fifo, LogProjector},
+    wire::Message,
+};
+use links::{
+    link,
+    link::Link,
+    user::{Action, User},
+    views::{feeds, link_ratings, user_ratings},
+};
+use links_functions::projectors::feeds::FeedProjector;
+use local::testing::{self, Crash, Wire};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const USERS: [&str; 3] = ["ada", "bob", "cleo"];
+const LINKS: [&str; 3] = ["https://a.example/", "https://b.example/", "https://c.example/"];
+
+/// What users do, and the log of it.
+#[derive(Debug, Default)]
+struct Log {
+    commits: Vec<Commit>,
+    users: BTreeMap<String, (u64, links::user::State)>,
+    links: BTreeMap<(String, String), (u64, links::link::State)>,
+}
+
+impl Log {
+    fn commit<A: Aggregate>(&mut self, stream: StreamId, version: u64, events: &[A::Event]) {
+        let at = jiff::Timestamp::from_second(1_795_253_400 + self.commits.len() as i64).unwrap();
+        self.commits.push(Commit {
+            stream,
+            version,
+            events: events.iter().map(|event| encode::<A>(event).unwrap()).collect(),
+            state: None,
+            command: format!("c-{}", self.commits.len()),
+            at,
+            meta: Meta::default(),
+        });
+    }
+
+    fn user(&mut self, user: &str, action: Action) {
+        let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some(user.to_owned()) };
+        let command = links::user::Command { user_id: user.to_owned(), action };
+        let (version, state) = self.users.entry(user.to_owned()).or_insert((0, User::initial()));
+        let events = User::decide(state, &command, &context).unwrap_or_default();
+        if !events.is_empty() {
+            *state = ledgerline::fold::<User>(state.clone(), &events);
+            *version += 1;
+            let version = *version;
+            self.commit::<User>(StreamId::new("user", user).unwrap(), version, &events);
+        }
+    }
+
+    fn rate(&mut self, user: &str, url: &str, rating: u8, more: bool) {
+        let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some(user.to_owned()) };
+        let command = links::link::Command {
+            user_id: user.to_owned(),
+            link_url: url.to_owned(),
+            rating,
+            title: more.then(|| format!("Title {rating}")),
+            image: None,
+            tags: more.then(|| vec![format!("tag{rating}")]),
+        };
+        let key = (user.to_owned(), url.to_owned());
+        let (version, state) = self.links.entry(key).or_insert((0, Link::initial()));
+        let events = Link::decide(state, &command, &context).unwrap();
+        if !events.is_empty() {
+            *state = ledgerline::fold::<Link>(state.clone(), &events);
+            *version += 1;
+            let version = *version;
+            self.commit::<Link>(StreamId::new("link", &link::id(user, url)).unwrap(), version, &events);
+        }
+    }
+
+    fn of(&self, category: &[&str]) -> Vec<Commit> {
+        let wanted = |commit: &&Commit| category.contains(&commit.stream.category());
+        self.commits.iter().filter(wanted).cloned().collect()
+    }
+
+    /// What each user's feed is: what those say whom they follow, about each link.
+    fn feeds(&self) -> BTreeSet<(String, String, String, u8)> {
+        let mut feeds = BTreeSet::new();
+        for (user, (_, state)) in &self.users {
+            for ((author, url), (_, link)) in &self.links {
+                if state.follows.contains_key(author) {
+                    feeds.insert((user.clone(), author.clone(), url.clone(), link.rating.unwrap()));
+                }
+            }
+        }
+        feeds
+    }
+}
+
+/// Something that users do.
+#[derive(Debug, Clone)]
+enum Step {
+    Rate(usize, usize, u8, bool),
+    Follow(usize, usize),
+    Unfollow(usize, usize),
+}
+
+fn log(steps: &[Step]) -> Log {
+    let mut log = Log::default();
+    for user in USERS {
+        log.user(user, Action::Register { name: user.into(), email: format!("{user}@example.com") });
+    }
+    for step in steps {
+        match *step {
+            Step::Rate(user, link, rating, more) => log.rate(USERS[user], LINKS[link], rating, more),
+            Step::Follow(user, other) => log.user(USERS[user], Action::Follow { other: USERS[other].into() }),
+            Step::Unfollow(user, other) => {
+                log.user(USERS[user], Action::Unfollow { other: USERS[other].into() })
+            }
+        }
+    }
+    log
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0..3_usize, 0..3_usize, 1..=5_u8, any::<bool>()).prop_map(|(u, l, r, m)| Step::Rate(u, l, r, m)),
+        2 => (0..3_usize, 0..3_usize).prop_map(|(u, o)| Step::Follow(u, o)),
+        1 => (0..3_usize, 0..3_usize).prop_map(|(u, o)| Step::Unfollow(u, o)),
+    ];
+    prop::collection::vec(step, 1..24)
+}
+
+/// A handler with its table, and the log behind it.
+struct World<C> {
+    fifo: Fifo<DynamoDbStore, C>,
+    client: Client,
+    table: String,
+    wire: Wire,
+    crash: Crash,
+}
+
+impl<C: Consumer> World<C> {
+    async fn new(id: &str, log: &[Commit], consumer: impl FnOnce(ReadTable) -> C) -> Self {
+        let dynamodb = testing::dynamodb(&["CommitsTable", id]).await;
+        let (wire, crash) = (Wire::default(), Crash::default());
+        let config = Builder::from(&testing::sdk_config(&dynamodb))
+            .retry_config(RetryConfig::disabled())
+            .interceptor(crash.clone())
+            .interceptor(wire.clone());
+        let watched = Client::from_conf(config.build());
+        let store = DynamoDbStore::new(watched.clone(), testing::table("CommitsTable"));
+        for commit in log {
+            store.append(commit, None).await.unwrap();
+        }
+        wire.take();
+        let consumer = consumer(ReadTable::new(watched, testing::table(id)));
+        let client = Client::new(&testing::sdk_config(&dynamodb));
+        Self { fifo: Fifo { store, consumer }, client, table: testing::table(id), wire, crash }
+    }
+
+    async fn deliver(&self, commit: &Commit) -> Result<(), String> {
+        let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap();
+        self.fifo.message(&body).await.map_err(|error| error.to_string())
+    }
+
+    /// Every item of the table but positions.
+    async fn rows(&self, table: &LogTable) -> BTreeMap<Key, Fields> {
+        let mut rows = BTreeMap::new();
+        let mut start = None;
+        loop {
+            let scan = self.client.scan().table_name(&self.table).set_exclusive_start_key(start);
+            let page = scan.send().await.unwrap();
+            for item in page.items.unwrap_or_default() {
+                let row: Fields = serde_dynamo::from_item(item).unwrap();
+                let key = |name: &str| row[name].as_str().unwrap().to_owned();
+                rows.insert((key(table.partition), key(table.sort)), row);
+            }
+            start = page.last_evaluated_key;
+            if start.is_none() {
+                rows.retain(|key, _| key.1 != "#position");
+                return rows;
+            }
+        }
+    }
+}
+
+/// Delivers commits as told, and then the last one of every stream, so that nothing is missing in the end.
+async fn deliver_all<C: Consumer>(world: &World<C>, commits: &[Commit], order: &[prop::sample::Index]) {
+    for index in order {
+        world.deliver(index.get(commits)).await.unwrap();
+    }
+    let last: BTreeMap<_, _> = commits.iter().map(|commit| (&commit.stream, commit)).collect();
+    for commit in last.values() {
+        world.deliver(commit).await.unwrap();
+    }
+}
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(test)
+}
+
+async fn equals_the_fold(
+    id: &str,
+    table: LogTable,
+    changes: ChangesOf,
+    commits: &[Commit],
+    order: &[prop::sample::Index],
+) -> BTreeMap<Key, Fields> {
+    let world = World::new(id, commits, |rows| LogProjector { table: rows, keys: table, changes }).await;
+    deliver_all(&world, commits, order).await;
+    let mut fold = BTreeMap::new();
+    for commit in commits {
+        changes(commit).unwrap().fold(&mut fold);
+    }
+    let rows = world.rows(&table).await;
+    assert_eq!(rows, fold);
+    rows
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Rules 7 and 9, and the sums are what a reader of all states would add up to.
+    #[test]
+    fn ratings_of_links_and_users_equal_the_fold_whatever_the_delivery(
+        steps in steps(),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+    ) {
+        let log = log(&steps);
+        let commits = log.of(&["link"]);
+        prop_assume!(!commits.is_empty());
+        run(async {
+            let rows =
+                equals_the_fold("LinkRatingsTable", link_ratings::TABLE, link_ratings::changes, &commits, &order).await;
+            for url in LINKS {
+                let ratings: Vec<u64> = log
+                    .links
+                    .iter()
+                    .filter(|((_, rated), _)| rated == url)
+                    .map(|(_, (_, state))| u64::from(state.rating.unwrap()))
+                    .collect();
+                let summary = rows.get(&(url.to_owned(), link_ratings::SUMMARY.to_owned()));
+                let shown = summary.map(|row| (row["count"].as_u64().unwrap(), row["sum"].as_u64().unwrap()));
+                let expected = (!ratings.is_empty()).then(|| (ratings.len() as u64, ratings.iter().sum::<u64>()));
+                assert_eq!(shown, expected, "{url}");
+            }
+            let rows =
+                equals_the_fold("UserRatingsTable", user_ratings::TABLE, user_ratings::changes, &commits, &order).await;
+            assert_eq!(rows.len(), log.links.len());
+        });
+    }
+
+    /// The same for what is shown of the feeds, which come from two categories: the order between them does not matter.
+    #[test]
+    fn feeds_equal_the_fold_whatever_the_delivery(
+        steps in steps(),
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
+    ) {
+        let log = log(&steps);
+        run(async {
+            let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+            deliver_all(&world, &log.commits, &order).await;
+            assert_eq!(shown(&world).await, log.feeds());
+        });
+    }
+}
+
+/// Who sees which rating in their feed: what the query shows.
+async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String, u8)> {
+    let rows = world.rows(&feeds::TABLE).await;
+    let mut shown = BTreeSet::new();
+    for user in USERS {
+        let of =
+            |partition: String| rows.iter().filter(move |(key, _)| key.0 == partition).map(|(_, row)| row);
+        let following: BTreeMap<_, _> = of(feeds::following(user))
+            .map(|row| serde_json::from_value::<feeds::Follow>(Value::Object(row.clone())).unwrap())
+            .map(|follow| (follow.entry, follow.following))
+            .collect();
+        for row in of(feeds::feed(user)) {
+            let entry: feeds::Entry = serde_json::from_value(Value::Object(row.clone())).unwrap();
+            if feeds::shown(&entry, &following) {
+                let rating = &rows[&(feeds::ratings(&entry.author), entry.link.clone())];
+                let new = shown.insert((
+                    user.to_owned(),
+                    entry.author,
+                    rating["linkUrl"].as_str().unwrap().to_owned(),
+                    u8::try_from(rating["rating"].as_u64().unwrap()).unwrap(),
+                ));
+                assert!(new, "{entry:?} is shown twice", entry = entry.entry);
+            }
+        }
+    }
+    shown
+}
+
+/// Wherever the function ends, the message comes again and the feeds are right in the end: exhaustively.
+#[tokio::test]
+async fn a_crash_after_any_call_leaves_the_feeds_right() {
+    let log = log(&[
+        Step::Rate(1, 0, 4, true),
+        Step::Follow(0, 1),
+        Step::Follow(2, 1),
+        Step::Rate(1, 1, 2, false),
+        Step::Rate(1, 0, 5, true),
+        Step::Unfollow(0, 1),
+        Step::Rate(1, 2, 1, false),
+        Step::Follow(0, 1),
+    ]);
+    let mut points = 0;
+    for calls in 0.. {
+        let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+        world.crash.after(calls);
+        let mut crashed = false;
+        for commit in &log.commits {
+            if world.deliver(commit).await.is_err() {
+                assert!(world.crash.recover());
+                crashed = true;
+                world.deliver(commit).await.unwrap();
+            }
+        }
+        assert_eq!(shown(&world).await, log.feeds(), "after {calls} calls");
+        points += 1;
+        if !crashed {
+            break;
+        }
+    }
+    assert!(points > 30, "{points}");
+}
+
+/// Rule 7: an instance that was thought to be dead goes on with what it read before the following ended. What it writes is
+/// there, and nobody shows it; nor does it hide what a new following brought.
+#[tokio::test]
+async fn an_entry_that_comes_too_late_is_not_shown() {
+    let log =
+        log(&[Step::Follow(0, 1), Step::Rate(1, 0, 4, false), Step::Unfollow(0, 1), Step::Follow(0, 1)]);
+    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    for commit in &log.commits {
+        world.deliver(commit).await.unwrap();
+    }
+    let rows = world.rows(&feeds::TABLE).await;
+    let (_, entry) = rows.iter().find(|(key, _)| key.0 == feeds::feed("ada")).unwrap();
+    let entry: feeds::Entry = serde_json::from_value(Value::Object(entry.clone())).unwrap();
+    let place = entry.entry.rsplit_once('#').unwrap().0;
+    let late = feeds::Entry::new("ada", 1, "bob", place, &entry.link);
+    world.fifo.consumer.table.put_all(&[late]).await.unwrap();
+    assert_eq!(shown(&world).await, log.feeds());
+    assert_eq!(log.feeds().len(), 1);
+}
+
+/// A following brings in the newest ratings, not all of them.
+#[tokio::test]
+async fn following_brings_in_the_recent_ratings() {
+    let mut log = log(&[]);
+    for n in 0..=feeds::RECENT {
+        log.rate("bob", &format!("https://{n}.example/"), 3, false);
+    }
+    log.user("ada", Action::Follow { other: "bob".into() });
+    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    for commit in &log.commits {
+        world.deliver(commit).await.unwrap();
+    }
+    let shown = shown(&world).await;
+    assert_eq!(shown.len(), usize::try_from(feeds::RECENT).unwrap());
+    assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
+}
+
+/// To end a following costs what it brought in, not what its author ever rated.
+#[tokio::test]
+async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
+    let mut log = log(&[]);
+    for n in 0..3 * feeds::RECENT {
+        log.rate("bob", &format!("https://{n}.example/"), 3, false);
+    }
+    log.user("ada", Action::Follow { other: "bob".into() });
+    log.rate("bob", LINKS[0], 4, false);
+    log.user("ada", Action::Unfollow { other: "bob".into() });
+    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    for commit in &log.commits {
+        world.wire.take();
+        world.deliver(commit).await.unwrap();
+    }
+    // The position and the row of the following; then the 101 links, 25 in a call.
+    let calls = world.wire.operations();
+    let count = |name: &str| calls.iter().filter(|call| *call == name).count();
+    assert_eq!((count("GetItem"), count("Query"), count("BatchWriteItem")), (2, 1, 5), "{calls:?}");
+    let rows = world.rows(&feeds::TABLE).await;
+    assert!(!rows.keys().any(|key| key.0.starts_with("feed#")));
+}
+
+/// 10,000 followers: a bounded number of calls of bounded size, and after a crash no more of them than what was not yet
+/// marked as done.
+#[tokio::test]
+async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
+    const FOLLOWERS: usize = 10_000;
+    let mut log = log(&[]);
+    log.rate("bob", LINKS[0], 4, true);
+    let rating = log.of(&["link"]).remove(0);
+    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    let follow = |n: usize| feeds::Follow {
+        owner: feeds::followers("bob"),
+        entry: format!("follower-{n:05}"),
+        following: 1,
+        from: None,
+    };
+    let followers: Vec<_> = (0..FOLLOWERS).map(follow).collect();
+    world.fifo.consumer.table.put_all(&followers).await.unwrap();
+    world.wire.take();
+
+    // The function ends in the middle of the sixth thousand.
+    world.crash.after(5 * 42 + 20);
+    assert!(world.deliver(&rating).await.is_err());
+    assert!(world.crash.recover());
+    let first: Vec<_> = world.wire.operations();
+    world.deliver(&rating).await.unwrap();
+    let second = world.wire.operations();
+    let count = |calls: &[String], name: &str| calls.iter().filter(|call| *call == name).count();
+    // All followers are 400 calls; one page of 40 at the most is done twice.
+    let batches = count(&first, "BatchWriteItem") + count(&second, "BatchWriteItem");
+    assert!((400..=440).contains(&batches), "{batches}");
+    assert!(count(&second, "BatchWriteItem") <= 240, "it goes on from the mark");
+    assert_eq!(count(&second, "TransactWriteItems"), 0, "it is not begun twice");
+    assert!(second.len() < 300, "{}", second.len());
+
+    let rows = world.rows(&feeds::TABLE).await;
+    let feeds = rows.keys().filter(|key| key.0.starts_with("feed#")).count();
+    assert_eq!(feeds, FOLLOWERS);
+    // Again: the position is behind it.
+    world.deliver(&rating).await.unwrap();
+    assert_eq!(world.wire.operations(), ["GetItem"]);
+}
+
+/// The budgets: one write for a commit that is one write, whatever it changes.
+#[tokio::test]
+async fn a_rating_is_one_write_for_each_list() {
+    let mut log = log(&[]);
+    log.rate("bob", LINKS[0], 4, true);
+    log.rate("bob", LINKS[0], 5, true);
+    let commits = log.of(&["link"]);
+    for (id, keys, changes) in [
+        ("LinkRatingsTable", link_ratings::TABLE, link_ratings::changes as ChangesOf),
+        ("UserRatingsTable", user_ratings::TABLE, user_ratings::changes),
+    ] {
+        let world = World::new(id, &commits, |table| LogProjector { table, keys, changes }).await;
+        for commit in &commits {
+            world.deliver(commit).await.unwrap();
+            assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
+        }
+    }
+    // A first rating is begun, looks for followers, and is done; another rating is one write.
+    let world = World::new("FeedsTable", &commits, |table| FeedProjector { table }).await;
+    world.deliver(&commits[0]).await.unwrap();
+    assert_eq!(world.wire.operations(), ["GetItem", "TransactWriteItems", "Query", "PutItem"]);
+    world.deliver(&commits[1]).await.unwrap();
+    assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
+}
+
+/// A handler that fails stops its own stream's group and no other.
+#[tokio::test]
+async fn a_poisoned_stream_stops_its_own_group() {
+    let log = log(&[Step::Rate(0, 0, 4, false), Step::Rate(1, 0, 2, false)]);
+    let commits = log.of(&["link"]);
+    let world = World::new("LinkRatingsTable", &commits, |table| LogProjector {
+        table,
+        keys: link_ratings::TABLE,
+        changes: link_ratings::changes,
+    })
+    .await;
+    let mut poisoned = commits[0].clone();
+    poisoned.events[1].schema = 99;
+    let records: Vec<_> = [("1", &poisoned), ("2", &commits[1]), ("3", &poisoned)]
+        .map(|(id, commit)| {
+            json!({
+                "messageId": id,
+                "body": serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap(),
+                "attributes": { "MessageGroupId": commit.stream },
+                "messageAttributes": {},
+            })
+        })
+        .into();
+    let event: aws_lambda_events::sqs::SqsEvent =
+        serde_json::from_value(json!({ "Records": records })).unwrap();
+    let response = world.fifo.batch(&event.records).await;
+    let failed: Vec<_> = response.batch_item_failures.iter().map(|failed| &failed.item_identifier).collect();
+    assert_eq!(failed, ["1", "3"]);
+    assert_eq!(world.rows(&link_ratings::TABLE).await.len(), 2, "the other rating, and the sum of one");
+}

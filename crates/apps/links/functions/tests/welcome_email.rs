@@ -1,0 +1,187 @@
+//! The welcome mail against a real table and a provider that speaks SES: at most one, whatever comes twice.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{Builder, retry::RetryConfig, timeout::TimeoutConfig},
+};
+use ledgerline::{Commit, Meta, StreamId, encode};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_lambda::{
+    fifo::Fifo,
+    process_manager::{POSITIONS, ProcessManager},
+    wire::Message,
+};
+use links::user::{Event, User};
+use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
+use local::{
+    services::{DynamoDb, sdk_config},
+    testing::{self, Crash, Ses},
+};
+
+struct World {
+    dynamodb: DynamoDb,
+    ses: Ses,
+    url: String,
+    crash: Crash,
+}
+
+impl World {
+    async fn new() -> Self {
+        let ses = Ses::default();
+        let url = ses.start().await;
+        let dynamodb = testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
+        Self { dynamodb, ses, url, crash: Crash::default() }
+    }
+
+    /// One function's calls to the table and to the provider count as one.
+    fn function(&self, sender: Option<&str>) -> Fifo<DynamoDbStore, ProcessManager<WelcomeEmail>> {
+        let config = Builder::from(&testing::sdk_config(&self.dynamodb))
+            .retry_config(RetryConfig::disabled())
+            .interceptor(self.crash.clone());
+        let client = Client::from_conf(config.build());
+        let positions = ReadTable::new(client.clone(), testing::table("WelcomeEmailPositionsTable"));
+        // As the function makes it, from a configuration that gives a database little time.
+        let impatient =
+            TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
+        let sdk = sdk_config(&self.url).into_builder().timeout_config(impatient).build();
+        let ses = ses(&sdk).interceptor(self.crash.clone());
+        let reaction = WelcomeEmail {
+            mails: positions.clone(),
+            ses: aws_sdk_sesv2::Client::from_conf(ses.build()),
+            sender: sender.map(Into::into),
+        };
+        let store = DynamoDbStore::new(client, testing::table("CommitsTable"));
+        Fifo { store, consumer: ProcessManager { positions, reaction } }
+    }
+
+    async fn deliver(&self, version: u64) -> Result<(), String> {
+        self.deliver_from(version, Some("hello@example.com")).await
+    }
+
+    async fn deliver_from(&self, version: u64, sender: Option<&str>) -> Result<(), String> {
+        let body = serde_json::to_string(&Message::Commit(Box::new(commit(version)))).unwrap();
+        self.function(sender).message(&body).await.map_err(|error| error.to_string())
+    }
+
+    /// What the table says of the mail.
+    async fn status(&self) -> String {
+        let table = ReadTable::new(
+            Client::new(&testing::sdk_config(&self.dynamodb)),
+            testing::table("WelcomeEmailPositionsTable"),
+        );
+        let entry = format!("mail#{:020}#{:04}", 1, 0);
+        let mail = table.read::<serde_json::Value>(&POSITIONS, "user-ada", &entry).await.unwrap().unwrap();
+        mail["status"].as_str().unwrap().to_owned()
+    }
+
+    fn mails(&self) -> usize {
+        self.ses.mails().as_array().unwrap().len()
+    }
+}
+
+/// A user registers, and has mails sent elsewhere.
+fn commit(version: u64) -> Commit {
+    let (user_id, email) = ("ada".to_owned(), "ada@example.com".to_owned());
+    let event = match version {
+        1 => Event::UserRegistered { user_id, name: "Ada".into(), email },
+        _ => Event::UserEmailUpdated { user_id, email },
+    };
+    Commit {
+        stream: StreamId::new("user", "ada").unwrap(),
+        version,
+        events: vec![encode::<User>(&event).unwrap()],
+        state: None,
+        command: "c".into(),
+        at: jiff::Timestamp::UNIX_EPOCH,
+        meta: Meta::default(),
+    }
+}
+
+#[tokio::test]
+async fn a_new_user_gets_one_mail() {
+    let world = World::new().await;
+    for version in [1, 2, 1, 1, 2] {
+        world.deliver(version).await.unwrap();
+    }
+    let mails = world.ses.mails();
+    assert_eq!(mails.as_array().unwrap().len(), 1);
+    assert_eq!(mails[0]["to"], serde_json::json!(["ada@example.com"]));
+    assert_eq!((&mails[0]["from"], &mails[0]["subject"]), (&"hello@example.com".into(), &"Welcome".into()));
+}
+
+/// The function ends after each of its calls, and the message comes again: never a second mail. Where it ends between the
+/// claim and the record, nobody can know, and nobody pretends to; the user's stream goes on.
+#[tokio::test]
+async fn a_crash_after_any_call_never_sends_two_mails() {
+    let mut outcomes = Vec::new();
+    for calls in 0.. {
+        let world = World::new().await;
+        world.crash.after(calls);
+        let finished = world.deliver(1).await.is_ok();
+        world.crash.recover();
+        for version in [1, 1, 2] {
+            world.deliver(version).await.unwrap();
+        }
+        outcomes.push((world.mails(), world.status().await));
+        if finished {
+            break;
+        }
+    }
+    // After: nothing, the position, the claim, the mail, the record, all of it.
+    let expected = [(1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
+    assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
+}
+
+/// What the provider does not take now was not sent: it is sent when the message comes again.
+#[tokio::test]
+async fn a_mail_that_was_not_taken_is_sent_later() {
+    let world = World::new().await;
+    world.ses.refuse(2, 429, "TooManyRequestsException");
+    for _ in 0..2 {
+        let error = world.deliver(1).await.unwrap_err();
+        assert_eq!(error, "the mail was not taken yet: TooManyRequestsException");
+    }
+    world.deliver(1).await.unwrap();
+    assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
+}
+
+/// What it will never take, and what it may have taken, is not tried again, and holds nobody up.
+#[tokio::test]
+async fn a_mail_that_cannot_be_sent_is_set_aside() {
+    for (status, code, recorded) in [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
+    {
+        let world = World::new().await;
+        world.ses.refuse(1, status, code);
+        for version in [1, 1, 2] {
+            world.deliver(version).await.unwrap();
+        }
+        assert_eq!((world.mails(), world.status().await.as_str()), (0, recorded));
+    }
+}
+
+/// A provider may take longer than a database.
+#[tokio::test]
+async fn the_provider_has_time_to_answer() {
+    let world = World::new().await;
+    world.ses.pause(Duration::from_secs(2));
+    world.deliver(1).await.unwrap();
+    assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
+}
+
+#[tokio::test]
+async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
+    let world = World::new().await;
+    world.deliver_from(1, None).await.unwrap();
+    // Whoever names a sender later does not welcome those of last year.
+    world.deliver(1).await.unwrap();
+    assert_eq!(world.mails(), 0);
+}

@@ -1,0 +1,19 @@
+//! Users who rate links and follow each other: the aggregates, one module each, always in the same order (id, events, state, decisions), and their
+//! views.
+
+pub mod link;
+pub mod user;
+pub mod views;
+
+use ledgerline::{Aggregates, Visitor};
+
+/// All aggregates of this application.
+#[derive(Debug)]
+pub struct All;
+
+impl Aggregates for All {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<link::Link>();
+        visitor.visit::<user::User>();
+    }
+}

@@ -1,0 +1,72 @@
+//! All ratings of a link, by whomever, and their count and sum: written from the log.
+
+use crate::link::{Event, Link};
+use ledgerline::{Commit, DecodeError, decode};
+use serde::{Deserialize, Serialize};
+
+use ledgerline::{Changes, LogTable};
+
+/// Where the rows are: the partition is the link's URL, which no stream is named like.
+pub const TABLE: LogTable = LogTable { partition: "linkUrl", sort: "entry" };
+
+/// Begins the sort key of every rating; the user's id follows.
+pub const RATINGS: &str = "rating#";
+
+/// The sort key of the row with count and sum.
+pub const SUMMARY: &str = "summary";
+
+/// What one user says about the link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Who.
+    pub user_id: String,
+    /// From 1 to 5.
+    pub rating: u8,
+    /// The title that the user gave it.
+    pub title: Option<String>,
+    /// URL of the image that the user gave it.
+    pub image: Option<String>,
+    /// The user's tags.
+    #[serde(default)]
+    pub tags: Vec<String>,
+}
+
+/// What all of them come to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// How many users rate the link.
+    pub count: u64,
+    /// The sum of their ratings.
+    pub sum: u64,
+}
+
+/// What a commit changes. The sums rest on what each rating says of the one before it, so that no row has to be read.
+///
+/// # Errors
+/// When an event of it cannot be read.
+pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+    let mut changes = Changes::new(TABLE);
+    for recorded in &commit.events {
+        match decode::<Link>(recorded)? {
+            Event::LinkCreated { .. } => {}
+            Event::LinkRated { user_id, link_url, rating, previous } => {
+                let entry = format!("{RATINGS}{user_id}");
+                changes.set(&link_url, &entry, "userId", user_id);
+                changes.set(&link_url, &entry, "rating", rating);
+                changes.add(&link_url, SUMMARY, "count", i64::from(previous.is_none()));
+                changes.add(&link_url, SUMMARY, "sum", i64::from(rating) - i64::from(previous.unwrap_or(0)));
+            }
+            Event::LinkTagged { user_id, link_url, tags } => {
+                changes.set(&link_url, &format!("{RATINGS}{user_id}"), "tags", tags);
+            }
+            Event::LinkTitleUpdated { user_id, link_url, title } => {
+                changes.set(&link_url, &format!("{RATINGS}{user_id}"), "title", title);
+            }
+            Event::LinkImageUpdated { user_id, link_url, image } => {
+                changes.set(&link_url, &format!("{RATINGS}{user_id}"), "image", image);
+            }
+        }
+    }
+    Ok(changes)
+}

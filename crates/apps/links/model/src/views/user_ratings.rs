@@ -1,0 +1,63 @@
+//! All ratings of a user: one row for each link, written from the log.
+
+use crate::link::{Event, Link};
+use ledgerline::{Commit, DecodeError, decode};
+use serde::{Deserialize, Serialize};
+
+use ledgerline::{Changes, LogTable};
+
+/// Where the rows are.
+pub const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };
+
+/// The partition with a user's ratings. No stream is named like it, whatever ids users have.
+#[must_use]
+pub fn partition(user_id: &str) -> String {
+    format!("user#{user_id}")
+}
+
+/// What the user says about one link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Sort key: the id of the link.
+    pub entry: String,
+    /// What.
+    pub link_url: String,
+    /// From 1 to 5.
+    pub rating: u8,
+    /// The title.
+    pub title: Option<String>,
+    /// URL of the image.
+    pub image: Option<String>,
+    /// The tags.
+    #[serde(default)]
+    pub tags: Vec<String>,
+}
+
+/// What a commit changes.
+///
+/// # Errors
+/// When an event of it cannot be read.
+pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+    let mut changes = Changes::new(TABLE);
+    let link = commit.stream.id();
+    for recorded in &commit.events {
+        match decode::<Link>(recorded)? {
+            Event::LinkCreated { .. } => {}
+            Event::LinkRated { user_id, link_url, rating, previous: _ } => {
+                changes.set(&partition(&user_id), link, "linkUrl", link_url);
+                changes.set(&partition(&user_id), link, "rating", rating);
+            }
+            Event::LinkTagged { user_id, tags, link_url: _ } => {
+                changes.set(&partition(&user_id), link, "tags", tags);
+            }
+            Event::LinkTitleUpdated { user_id, title, link_url: _ } => {
+                changes.set(&partition(&user_id), link, "title", title);
+            }
+            Event::LinkImageUpdated { user_id, image, link_url: _ } => {
+                changes.set(&partition(&user_id), link, "image", image);
+            }
+        }
+    }
+    Ok(changes)
+}

@@ -1,0 +1,4 @@
+//! Things to do: the functions. Each module holds what a binary runs.
+
+pub mod commands;
+pub mod queries;

@@ -1,0 +1,3 @@
+//! The query functions: they answer the reading routes from the read models.
+
+pub mod todo;

@@ -1,0 +1,49 @@
+//! The projector with its sample event, against a real table.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::marker::PhantomData;
+
+use aws_lambda_events::eventbridge::EventBridgeEvent;
+use aws_sdk_dynamodb::Client;
+use ledgerline_dynamodb::ReadTable;
+use ledgerline_lambda::bus::StateProjector;
+use local::testing;
+use serde_json::{Value, json};
+use todo::{todo::Todo, views::todos};
+
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+fn sample(name: &str) -> Value {
+    let path = format!("{}/../../../../events/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Rule 8: a todo that was deleted is not brought back by what comes late or twice.
+#[tokio::test]
+async fn a_deleted_todo_stays_forgotten() {
+    let dynamodb = testing::dynamodb(&["TodosTable"]).await;
+    let table = ReadTable::new(Client::new(&testing::sdk_config(&dynamodb)), testing::table("TodosTable"));
+    let projector = StateProjector::<Todo, _> {
+        table: table.clone(),
+        keys: todos::TABLE,
+        row: todos::row,
+        aggregate: PhantomData,
+    };
+    let updated: EventBridgeEvent = serde_json::from_value(sample("todos-projector/updated")).unwrap();
+    let mut deleted = updated.detail.clone();
+    deleted["aggregate"]["lastKnownVersion"] = json!(3);
+    deleted["aggregate"]["status"] = json!("deleted");
+    let shown = async || table.shown::<todos::Row>(&todos::TABLE, ID).await.unwrap();
+    projector.project(updated.detail.clone()).await.unwrap();
+    assert_eq!(shown().await.0, 2);
+    for detail in [&deleted, &updated.detail, &deleted, &updated.detail] {
+        projector.project(detail.clone()).await.unwrap();
+        assert_eq!(shown().await, (3, None));
+    }
+}

@@ -1,0 +1,17 @@
+//! Things to do: the aggregates, one module each, always in the same order (id, events, state, decisions), and their
+//! views.
+
+pub mod todo;
+pub mod views;
+
+use ledgerline::{Aggregates, Visitor};
+
+/// All aggregates of this application.
+#[derive(Debug)]
+pub struct All;
+
+impl Aggregates for All {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<todo::Todo>();
+    }
+}

@@ -1,0 +1,60 @@
+//! The todos: one row for each, written from the state that an event carries, and forgotten with the todo.
+
+use crate::todo::{State, Status};
+use serde::{Deserialize, Serialize};
+
+use ledgerline::StateTable;
+
+/// One todo.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Key.
+    pub id: String,
+    /// Partition key of the index: the subject of who created it. A todo that is nobody's is in no list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
+    /// Sort key of the index: see [`listing`].
+    pub listing: String,
+    /// In a few words.
+    pub title: String,
+    /// In more words.
+    pub message: String,
+    /// Open or done.
+    pub status: Status,
+    /// The version that the row shows.
+    pub version: u64,
+}
+
+/// Where the rows are.
+pub const TABLE: StateTable = StateTable { key: "id" };
+
+/// Name of the index by creator, in which their todos are in order of status and id.
+pub const BY_CREATOR: &str = "byCreator";
+
+/// How a todo is sorted into its creator's list. The todos of one status begin with `listing(status, "")`.
+#[must_use]
+pub fn listing(status: Status, id: &str) -> String {
+    let status = match status {
+        Status::Uncreated => "uncreated",
+        Status::Open => "open",
+        Status::Done => "done",
+        Status::Deleted => "deleted",
+    };
+    format!("{status}#{id}")
+}
+
+/// The row that shows this state; none of a todo that was deleted.
+#[must_use]
+pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
+    let State { status, title, message, created_by } = state;
+    (status != Status::Deleted).then(|| Row {
+        id: id.to_owned(),
+        created_by,
+        listing: listing(status, id),
+        title,
+        message,
+        status,
+        version,
+    })
+}

@@ -1,0 +1,3 @@
+//! The read models, one module each: its row, its key, and how it changes.
+
+pub mod widgets;

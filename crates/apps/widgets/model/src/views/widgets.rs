@@ -1,0 +1,38 @@
+//! The widgets: one row for each, written from the state that an event carries.
+
+use crate::widget::State;
+use serde::{Deserialize, Serialize};
+
+use ledgerline::StateTable;
+
+/// One widget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Key.
+    pub widget_id: String,
+    /// Partition key of the index: the subject of who created it. A widget that is nobody's is in no list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
+    /// Its name: the sort key of the index.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// How many there are.
+    pub stock: u32,
+    /// The version that the row shows.
+    pub version: u64,
+}
+
+/// Where the rows are.
+pub const TABLE: StateTable = StateTable { key: "widgetId" };
+
+/// Name of the index by creator, in which their widgets are in order of their names.
+pub const BY_CREATOR: &str = "byCreator";
+
+/// The row that shows this state.
+#[must_use]
+pub fn row(widget_id: &str, version: u64, state: State) -> Option<Row> {
+    let State { exists: _, name, description, stock, created_by } = state;
+    Some(Row { widget_id: widget_id.to_owned(), created_by, name, description, stock, version })
+}

@@ -1,6 +1,0 @@
-//! Creates and renames users.
-
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), lambda_kit::Error> {
-    lambda_kit::commands::run(commands::user::route).await
-}

@@ -1,0 +1,566 @@
+//! The read tables: rows that are written only under their guard, read back one by one or in pages.
+
+mod batch;
+mod cursor;
+
+use std::{collections::HashMap, time::Duration};
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::{ProvideErrorMetadata, SdkError},
+    operation::{put_item::PutItemError, transact_write_items::TransactWriteItemsError},
+    types::{
+        AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
+        TransactWriteItem, Update,
+    },
+};
+use backon::{BackoffBuilder, ExponentialBuilder};
+use ledgerline::{
+    Changes, LogTable, StateTable,
+    changes::{Change, Key},
+    guard::{Verdict, judge},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+pub use cursor::InvalidCursor;
+
+type Item = HashMap<String, AttributeValue>;
+
+/// Attribute of a row written from a state: the version that it shows.
+const VERSION: &str = "version";
+/// Attribute of a handler's place in a stream: the last version that it applied.
+const POSITION: &str = "position";
+/// Attribute of a row that was forgotten: Unix seconds after which nothing needs to know. The table's time to live.
+const TOMBSTONE: &str = "tombstone";
+/// Sort key of a handler's place in a stream.
+const POSITION_ENTRY: &str = "#position";
+
+/// The most items that one transaction takes.
+const MAX_TRANSACTION_ITEMS: usize = 100;
+
+/// How often a write is tried again that met another writer at one of its rows (rule 11).
+const MAX_CONFLICTS: usize = 8;
+
+/// A handler's place in a stream.
+#[derive(Debug, Serialize, Deserialize)]
+struct Position {
+    /// The last version that it applied.
+    position: u64,
+    /// How far it got with the next one, where that takes more than one write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    progress: Option<String>,
+}
+
+impl Position {
+    fn at(version: u64) -> Self {
+        Self { position: version, progress: None }
+    }
+}
+
+/// A table of a read model. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct ReadTable {
+    client: Client,
+    name: String,
+}
+
+/// Why a table could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The database asks to slow down, or another writer is busy with the same items.
+    #[error("the table is throttled")]
+    Throttled,
+    /// The database could not be reached or failed.
+    #[error("the table is unavailable: {0}")]
+    Unavailable(String),
+    /// A row that this program cannot write or read.
+    #[error("a row cannot be written or read: {0}")]
+    Row(String),
+    /// One commit would change more rows than one transaction takes (rule 9).
+    #[error("a commit changes {0} rows, one transaction takes {max}", max = MAX_TRANSACTION_ITEMS - 1)]
+    TooManyRows(usize),
+    /// The client's cursor is none of ours.
+    #[error(transparent)]
+    Cursor(#[from] InvalidCursor),
+}
+
+/// A page of rows.
+#[derive(Debug)]
+pub struct Page<T> {
+    /// The rows.
+    pub rows: Vec<T>,
+    /// Where the next page begins, if there is one.
+    pub cursor: Option<String>,
+}
+
+impl ReadTable {
+    /// The table of this name.
+    #[must_use]
+    pub fn new(client: Client, name: impl Into<String>) -> Self {
+        Self { client, name: name.into() }
+    }
+
+    /// Opens the connection, so that the first event does not wait for it. The answer does not matter: a function that
+    /// only writes may not even read.
+    pub async fn connect(&self, partition: &str) {
+        let key = AttributeValue::S("connect".into());
+        let _ = self.client.get_item().table_name(&self.name).key(partition, key).send().await;
+    }
+
+    // --- Writing ------------------------------------------------------------------------------------------------
+
+    /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8).
+    /// Whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_newer(&self, row: &impl Serialize, version: u64) -> Result<bool, TableError> {
+        self.overwrite(to_item(row)?, version).await
+    }
+
+    /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone,
+    /// which keeps older versions out (rule 8) until `expires`, in Unix seconds: later than anything may still arrive.
+    /// Whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn forget(
+        &self,
+        table: &StateTable,
+        id: &str,
+        version: u64,
+        expires: i64,
+    ) -> Result<bool, TableError> {
+        let tombstone = HashMap::from([
+            (table.key.to_owned(), AttributeValue::S(id.to_owned())),
+            (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
+        ]);
+        self.overwrite(tombstone, version).await
+    }
+
+    /// Writes a row if there is none with its keys. Whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_new(&self, keys: &LogTable, row: &impl Serialize) -> Result<bool, TableError> {
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(to_item(row)?))
+            .condition_expression("attribute_not_exists(#sort)")
+            .expression_attribute_names("#sort", keys.sort)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        written(result)
+    }
+
+    async fn overwrite(&self, mut item: Item, version: u64) -> Result<bool, TableError> {
+        item.insert(VERSION.into(), number(version));
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .condition_expression("attribute_not_exists(#version) OR #version < :version")
+            .expression_attribute_names("#version", VERSION)
+            .expression_attribute_values(":version", number(version))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        written(result)
+    }
+
+    /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in
+    /// its stream: all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is
+    /// good for (rule 7); with it comes the position.
+    ///
+    /// # Errors
+    /// When the table fails, or the commit changes more rows than one transaction takes.
+    pub async fn apply(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        version: u64,
+        changes: &Changes,
+    ) -> Result<(Verdict, u64), TableError> {
+        self.guarded(keys, stream, version, changes, Position::at(version)).await
+    }
+
+    /// The same for a commit that needs more than one write: the position stays where it is, so that the commit comes
+    /// again until somebody moves it with [`apply`](Self::apply). Everything until then may happen twice.
+    ///
+    /// # Errors
+    /// When the table fails, or there are more changes than one transaction takes.
+    pub async fn begin(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        version: u64,
+        changes: &Changes,
+        progress: Option<String>,
+    ) -> Result<(Verdict, u64), TableError> {
+        self.guarded(keys, stream, version, changes, Position { position: version - 1, progress }).await
+    }
+
+    async fn guarded(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        version: u64,
+        changes: &Changes,
+        next: Position,
+    ) -> Result<(Verdict, u64), TableError> {
+        let mut position = to_item(&next)?;
+        position.insert(keys.partition.to_owned(), AttributeValue::S(stream.to_owned()));
+        position.insert(keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned()));
+        let mut delays = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(10))
+            .with_max_delay(Duration::from_millis(200))
+            .with_max_times(MAX_CONFLICTS)
+            .with_jitter()
+            .build();
+        let found = loop {
+            let written = if changes.is_empty() {
+                self.put_position(position.clone(), version).await
+            } else {
+                self.put_changes_and_position(keys, changes, position.clone(), version).await
+            };
+            match (written, delays.next()) {
+                // Another stream changes the same row, as a sum. It costs less to wait here than to have the message
+                // delivered again, with all of its group behind it.
+                (Err(TableError::Throttled), Some(delay)) => tokio::time::sleep(delay).await,
+                (written, _) => break written?,
+            }
+        };
+        match found {
+            None => Ok((Verdict::Apply, version)),
+            Some(found) => match judge(found, version) {
+                // The position moved between the failed condition and its answer: another instance is at this stream.
+                Verdict::Apply => Err(TableError::Throttled),
+                verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
+            },
+        }
+    }
+
+    /// The position that is there, if it is not the one before `version`.
+    async fn put_position(&self, position: Item, version: u64) -> Result<Option<u64>, TableError> {
+        let (condition, values) = after(version);
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(position))
+            .condition_expression(condition)
+            .expression_attribute_names("#position", POSITION)
+            .set_expression_attribute_values(values)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(None),
+            Err(error) => match error.as_service_error() {
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Some(position_of(failed.item())))
+                }
+                Some(_) | None => Err(table_error(&error)),
+            },
+        }
+    }
+
+    async fn put_changes_and_position(
+        &self,
+        keys: &LogTable,
+        changes: &Changes,
+        position: Item,
+        version: u64,
+    ) -> Result<Option<u64>, TableError> {
+        if changes.len() >= MAX_TRANSACTION_ITEMS {
+            return Err(TableError::TooManyRows(changes.len()));
+        }
+        let (condition, values) = after(version);
+        let guarded = Put::builder()
+            .table_name(&self.name)
+            .set_item(Some(position))
+            .condition_expression(condition)
+            .expression_attribute_names("#position", POSITION)
+            .set_expression_attribute_values(values)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .build()
+            .map_err(invalid)?;
+        let mut writes = vec![TransactWriteItem::builder().put(guarded).build()];
+        for (key, change) in changes.iter() {
+            writes.push(self.write(keys, key, change)?);
+        }
+        let result = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(writes))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        let error = match result {
+            Ok(_) => return Ok(None),
+            Err(error) => error,
+        };
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
+        else {
+            return Err(table_error(&error));
+        };
+        let reasons = cancelled.cancellation_reasons();
+        if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
+        {
+            return Ok(Some(position_of(guard.item())));
+        }
+        let busy = |code: &str| {
+            matches!(code, "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded")
+        };
+        if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
+            return Err(TableError::Throttled);
+        }
+        Err(table_error(&error))
+    }
+
+    /// One change, as a part of a transaction.
+    fn write(&self, keys: &LogTable, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
+        let item = TransactWriteItem::builder();
+        let key = HashMap::from([
+            (keys.partition.to_owned(), AttributeValue::S(key.0.clone())),
+            (keys.sort.to_owned(), AttributeValue::S(key.1.clone())),
+        ]);
+        Ok(match change {
+            Change::Put(fields) => {
+                let put = Put::builder().table_name(&self.name).set_item(Some(to_item(fields)?));
+                item.put(put.build().map_err(invalid)?)
+            }
+            Change::Delete => {
+                let delete = Delete::builder().table_name(&self.name).set_key(Some(key));
+                item.delete(delete.build().map_err(invalid)?)
+            }
+            Change::Update { set, add } => {
+                let (mut sets, mut adds) = (Vec::new(), Vec::new());
+                let mut update = Update::builder().table_name(&self.name).set_key(Some(key));
+                for (place, (field, value)) in set.iter().enumerate() {
+                    sets.push(format!("#s{place} = :s{place}"));
+                    let value = serde_dynamo::to_attribute_value(value)
+                        .map_err(|error| TableError::Row(error.to_string()))?;
+                    update = update
+                        .expression_attribute_names(format!("#s{place}"), field)
+                        .expression_attribute_values(format!(":s{place}"), value);
+                }
+                for (place, (field, amount)) in add.iter().enumerate() {
+                    adds.push(format!("#a{place} :a{place}"));
+                    update = update
+                        .expression_attribute_names(format!("#a{place}"), field)
+                        .expression_attribute_values(
+                            format!(":a{place}"),
+                            AttributeValue::N(amount.to_string()),
+                        );
+                }
+                let clause = |word: &str, parts: Vec<String>| match parts.is_empty() {
+                    true => String::new(),
+                    false => format!("{word} {} ", parts.join(", ")),
+                };
+                let expression = clause("SET", sets) + &clause("ADD", adds);
+                item.update(update.update_expression(expression.trim_end()).build().map_err(invalid)?)
+            }
+        }
+        .build())
+    }
+
+    // --- Reading ------------------------------------------------------------------------------------------------
+
+    /// The row with this key, unless it was forgotten.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn get<T: DeserializeOwned>(&self, key: &[(&str, &str)]) -> Result<Option<T>, TableError> {
+        let item = self.item(key, false).await?;
+        item.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).transpose()
+    }
+
+    /// The row with these keys, read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn read<T: DeserializeOwned>(
+        &self,
+        keys: &LogTable,
+        partition: &str,
+        sort: &str,
+    ) -> Result<Option<T>, TableError> {
+        self.item(&[(keys.partition, partition), (keys.sort, sort)], true).await?.map(from_item).transpose()
+    }
+
+    /// The row of an aggregate and the version that it shows, also where the row was forgotten; 0 for none.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn shown<T: DeserializeOwned>(
+        &self,
+        table: &StateTable,
+        id: &str,
+    ) -> Result<(u64, Option<T>), TableError> {
+        let Some(item) = self.item(&[(table.key, id)], false).await? else { return Ok((0, None)) };
+        let version = item.get(VERSION).and_then(|version| version.as_n().ok()?.parse().ok()).unwrap_or(0);
+        let row = if item.contains_key(TOMBSTONE) { None } else { Some(from_item(item)?) };
+        Ok((version, row))
+    }
+
+    /// The last version of the stream that the read model shows; 0 for none.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn position(&self, keys: &LogTable, stream: &str) -> Result<u64, TableError> {
+        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], false).await?;
+        Ok(item.map(from_item::<Position>).transpose()?.map_or(0, |position| position.position))
+    }
+
+    /// The same, read strongly, with how far the next commit got (see [`begin`](Self::begin)).
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn progress(&self, keys: &LogTable, stream: &str) -> Result<(u64, Option<String>), TableError> {
+        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], true).await?;
+        let position = item.map(from_item::<Position>).transpose()?;
+        Ok(position.map_or((0, None), |position| (position.position, position.progress)))
+    }
+
+    async fn item(&self, key: &[(&str, &str)], strongly: bool) -> Result<Option<Item>, TableError> {
+        let key =
+            key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
+        let output = self
+            .client
+            .get_item()
+            .table_name(&self.name)
+            .set_key(Some(key.collect()))
+            .consistent_read(strongly)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| table_error(&error))?;
+        Ok(output.item)
+    }
+
+    /// A page of the rows in one partition of the table, or of its index, in the order of the sort key.
+    ///
+    /// # Errors
+    /// When the table fails, or the cursor is none that this query gave.
+    pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
+        let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
+        let mut request = self.client.query();
+        if let Some(prefix) = query.starts_with {
+            request = request
+                .expression_attribute_names("#sort", query.keys.first().copied().unwrap_or_default())
+                .expression_attribute_values(":start", AttributeValue::S(prefix.to_owned()));
+        }
+        let output = request
+            .table_name(&self.name)
+            .set_index_name(query.index.map(ToOwned::to_owned))
+            .key_condition_expression(if query.starts_with.is_some() {
+                "#partition = :partition AND begins_with(#sort, :start)"
+            } else {
+                "#partition = :partition"
+            })
+            .expression_attribute_names("#partition", query.partition.0)
+            .expression_attribute_values(":partition", AttributeValue::S(query.partition.1.to_owned()))
+            .scan_index_forward(!query.newest_first)
+            .limit(query.limit)
+            // An index cannot be read strongly. The table is, so that its rows are as new as the position read before.
+            .consistent_read(query.index.is_none())
+            .set_exclusive_start_key(start)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| table_error(&error))?;
+        let cursor = output.last_evaluated_key.as_ref().map(|key| cursor::write(key, query)).transpose()?;
+        let rows = output.items.unwrap_or_default().into_iter();
+        let rows =
+            rows.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).collect::<Result<_, _>>()?;
+        Ok(Page { rows, cursor })
+    }
+}
+
+/// Which rows to read.
+#[derive(Debug, Clone, Copy)]
+pub struct PageQuery<'a> {
+    /// An index, or the table itself.
+    pub index: Option<&'a str>,
+    /// Name and value of the partition key.
+    pub partition: (&'a str, &'a str),
+    /// Names of the other keys: the sort key first, then, for an index, the keys of the table that are not in it.
+    pub keys: &'a [&'a str],
+    /// Only rows whose sort key begins like this.
+    pub starts_with: Option<&'a str>,
+    /// Descending order of the sort key.
+    pub newest_first: bool,
+    /// Rows in the page, at the most.
+    pub limit: i32,
+    /// Where the page before ended.
+    pub cursor: Option<&'a str>,
+}
+
+/// Whether the condition of a write held.
+fn written<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableError> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) => match error.as_service_error() {
+            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(false),
+            Some(_) | None => Err(table_error(&error)),
+        },
+    }
+}
+
+/// The condition that the position is just before this version.
+fn after(version: u64) -> (&'static str, Option<Item>) {
+    let values = HashMap::from([(":before".to_owned(), number(version.saturating_sub(1)))]);
+    match version {
+        // Begun and not done is position 0.
+        0 | 1 => ("attribute_not_exists(#position) OR #position = :before", Some(values)),
+        _ => ("#position = :before", Some(values)),
+    }
+}
+
+fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> TableError {
+    TableError::Row(error.to_string())
+}
+
+fn position_of(item: Option<&Item>) -> u64 {
+    let position = item.and_then(|item| item.get(POSITION)).and_then(|position| position.as_n().ok());
+    position.and_then(|position| position.parse().ok()).unwrap_or(0)
+}
+
+fn number(value: u64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
+fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
+    serde_dynamo::to_item(row).map_err(|error| TableError::Row(error.to_string()))
+}
+
+fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
+    serde_dynamo::from_item(item).map_err(|error| {
+        // Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
+        let message = error.to_string();
+        let kept = message.split_once("invalid ").map_or(message.as_str(), |(before, _)| before);
+        TableError::Row(format!("{kept}a row has another shape"))
+    })
+}
+
+fn table_error<E: ProvideErrorMetadata + std::fmt::Debug>(error: &SdkError<E>) -> TableError {
+    let Some(code) = error.code() else {
+        return TableError::Unavailable(error.to_string());
+    };
+    match code {
+        "ProvisionedThroughputExceededException"
+        | "ThrottlingException"
+        | "RequestLimitExceeded"
+        | "TransactionConflictException"
+        | "TransactionInProgressException" => TableError::Throttled,
+        // It will say the same next time: to call it unavailable would tell clients to try again.
+        "ValidationException" => TableError::Row(error.message().unwrap_or(code).to_owned()),
+        _ => TableError::Unavailable(format!("{code}: {}", error.message().unwrap_or_default())),
+    }
+}

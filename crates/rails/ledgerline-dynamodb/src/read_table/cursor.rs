@@ -1,0 +1,99 @@
+//! Cursors: where a page ended, as opaque text. A cursor never holds the partition, so that no cursor can lead into
+//! somebody else's rows.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+
+use crate::read_table::{Item, PageQuery, TableError};
+
+/// A cursor that no page of this query ended with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the cursor is not one that a page of this list ended with")]
+pub struct InvalidCursor;
+
+pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableError> {
+    let mut rest = BTreeMap::new();
+    for (name, value) in key.iter().filter(|(name, _)| *name != query.partition.0) {
+        rest.insert(name, value.as_s().map_err(|_| TableError::Row(format!("the key {name} is no text")))?);
+    }
+    let json = serde_json::to_vec(&rest).map_err(|error| TableError::Row(error.to_string()))?;
+    Ok(BASE64_URL_SAFE_NO_PAD.encode(json))
+}
+
+/// The longest sort key that DynamoDB has, in bytes; no row here has a longer key.
+const MAX_KEY_BYTES: usize = 1024;
+
+pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidCursor> {
+    let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
+    let rest: BTreeMap<String, String> = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
+    let mut names = query.keys.to_vec();
+    names.sort_unstable();
+    if rest.keys().map(String::as_str).ne(names)
+        || !rest.values().all(|key| (1..=MAX_KEY_BYTES).contains(&key.len()))
+        || !begins(&rest, query)
+    {
+        return Err(InvalidCursor);
+    }
+    let mut key: Item = rest.into_iter().map(|(name, value)| (name, AttributeValue::S(value))).collect();
+    key.insert(query.partition.0.to_owned(), AttributeValue::S(query.partition.1.to_owned()));
+    Ok(key)
+}
+
+/// Whether the cursor is in the list that is asked for: DynamoDB takes no other start.
+fn begins(keys: &BTreeMap<String, String>, query: &PageQuery<'_>) -> bool {
+    let sort = query.keys.first().and_then(|sort| keys.get(*sort));
+    query.starts_with.is_none_or(|start| sort.is_some_and(|sort| sort.starts_with(start)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const QUERY: PageQuery<'_> = PageQuery {
+        index: None,
+        partition: ("tankId", "mine"),
+        keys: &["entry"],
+        starts_with: None,
+        newest_first: true,
+        limit: 10,
+        cursor: None,
+    };
+
+    #[test]
+    fn a_cursor_into_an_index_has_the_keys_of_both() {
+        let query = PageQuery { partition: ("installedBy", "me"), keys: &["listing", "tankId"], ..QUERY };
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let key = Item::from([
+            ("installedBy".into(), text("me")),
+            ("listing".into(), text("North")),
+            ("tankId".into(), text("1")),
+        ]);
+        let cursor = write(&key, &query).unwrap();
+        assert_eq!(read(&cursor, &query), Ok(key));
+        assert_eq!(read(&cursor, &QUERY), Err(InvalidCursor));
+    }
+
+    proptest! {
+        #[test]
+        fn a_cursor_leads_back_to_where_the_page_ended(entry in ".{1,40}") {
+            let text = |text: &str| AttributeValue::S(text.to_owned());
+            let key = Item::from([("tankId".into(), text("mine")), ("entry".into(), text(&entry))]);
+            prop_assert_eq!(read(&write(&key, &QUERY).unwrap(), &QUERY), Ok(key));
+        }
+
+        #[test]
+        fn any_other_text_is_refused(cursor in ".*") {
+            prop_assert_eq!(read(&cursor, &QUERY), Err(InvalidCursor));
+        }
+    }
+
+    #[test]
+    fn a_cursor_never_leads_into_another_partition() {
+        let forged = BASE64_URL_SAFE_NO_PAD.encode(r#"{"tankId":"theirs","entry":"1"}"#);
+        assert_eq!(read(&forged, &QUERY), Err(InvalidCursor));
+    }
+}

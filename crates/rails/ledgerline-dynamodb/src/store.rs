@@ -1,0 +1,331 @@
+//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. This module and its items alone knows their
+//! attribute names, in items and in the images of the table's stream.
+
+use std::{collections::HashSet, time::Duration};
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::SdkError,
+    operation::execute_transaction::ExecuteTransactionError,
+    types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
+};
+use ledgerline::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
+
+use crate::{
+    error,
+    item::{self, MAX_ITEM_BYTES},
+};
+
+/// The most items that one transaction takes.
+const MAX_TRANSACTION_ITEMS: usize = 100;
+/// The most bytes that one transaction takes, items and expressions; the request has room beside it.
+const MAX_TRANSACTION_BYTES: usize = 4_000_000;
+
+/// The commit as an item, if it fits in one.
+fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
+    let item = item::commit_to_item(commit)?;
+    let bytes = item::bytes(&item);
+    if bytes > MAX_ITEM_BYTES {
+        return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
+    }
+    Ok(item)
+}
+
+/// The port on two tables. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct DynamoDbStore {
+    client: Client,
+    commits: String,
+    requests: Option<String>,
+}
+
+impl DynamoDbStore {
+    /// A store on the Commits table of this name, for functions that only read the log.
+    #[must_use]
+    pub fn new(client: Client, commits: impl Into<String>) -> Self {
+        Self { client, commits: commits.into(), requests: None }
+    }
+
+    /// The same, remembering requests in the table of this name.
+    #[must_use]
+    pub fn with_requests(self, requests: impl Into<String>) -> Self {
+        Self { requests: Some(requests.into()), ..self }
+    }
+
+    fn requests(&self) -> Result<&str, StoreError> {
+        self.requests
+            .as_deref()
+            .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
+    }
+
+    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn connect(&self) -> Result<(), StoreError> {
+        let missing =
+            StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        self.get(&missing, 0).await.map(|_| ())
+    }
+
+    /// An item, read strongly.
+    async fn item<const N: usize>(
+        &self,
+        table: &str,
+        key: [(&str, AttributeValue); N],
+    ) -> Result<Option<item::Item>, StoreError> {
+        let key = key.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let output = self
+            .client
+            .get_item()
+            .table_name(table)
+            .set_key(Some(key))
+            .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| error::store_error(&error))?;
+        Ok(output.item)
+    }
+
+    /// The only way in which a commit is written: PartiQL INSERT, because a role that may `PutItem` may also
+    /// overwrite, whatever condition the code sends along (rule 3).
+    fn insert(table: &str, item: item::Item) -> (String, Vec<AttributeValue>) {
+        let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
+        let fields: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
+        (format!("INSERT INTO \"{table}\" VALUE {{{}}}", fields.join(", ")), values)
+    }
+
+    /// Writes the commits, and the request if there is one, in one transaction.
+    async fn transact(&self, commits: &[item::Item], request: Option<&Request>) -> Result<(), Cancelled> {
+        let statement = |(statement, parameters)| {
+            ParameterizedStatement::builder()
+                .statement(statement)
+                .set_parameters(Some(parameters))
+                .build()
+                .map_err(|error| Cancelled::Other(StoreError::Unavailable(error.to_string()).into()))
+        };
+        let mut statements = Vec::new();
+        for commit in commits {
+            statements.push(statement(Self::insert(&self.commits, commit.clone()))?);
+        }
+        if let Some(request) = request {
+            let requests = self.requests().map_err(|error| Cancelled::Other(error.into()))?;
+            statements.push(statement(Self::insert(requests, item::request_to_item(request)))?);
+        }
+        let result = self
+            .client
+            .execute_transaction()
+            .set_transact_statements(Some(statements))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(cancelled(&error, commits.len())),
+        }
+    }
+
+    /// The same. A request that is in the way is removed if it expired.
+    async fn transact_unless_answered(
+        &self,
+        commits: &[item::Item],
+        request: Option<&Request>,
+    ) -> Result<(), AppendError> {
+        for last in [false, true] {
+            match (self.transact(commits, request).await, request) {
+                (Ok(()), _) => return Ok(()),
+                (Err(Cancelled::Other(error)), _) => return Err(error),
+                (Err(Cancelled::RequestTaken), Some(request)) if !last => {
+                    if self.recall(&request.key, request.now).await?.is_some() {
+                        break;
+                    }
+                    self.forget_expired(request).await?;
+                }
+                (Err(Cancelled::RequestTaken), _) => break,
+            }
+        }
+        Err(AppendError::RequestTaken)
+    }
+
+    /// Removes a request that expired before now, which the database has not got round to deleting.
+    async fn forget_expired(&self, request: &Request) -> Result<(), AppendError> {
+        let result = self
+            .client
+            .delete_item()
+            .table_name(self.requests()?)
+            .key(item::REQUEST, AttributeValue::S(request.key.clone()))
+            .condition_expression("#expires <= :now")
+            .expression_attribute_names("#expires", item::EXPIRES)
+            .expression_attribute_values(":now", AttributeValue::N(request.now.to_string()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(|error| error.is_conditional_check_failed_exception()) =>
+            {
+                Ok(())
+            }
+            Err(error) => Err(error::store_error(&error).into()),
+        }
+    }
+}
+
+/// Why a transaction of commits and a request was not written.
+enum Cancelled {
+    /// The request is there already, and perhaps the commit too.
+    RequestTaken,
+    Other(AppendError),
+}
+
+/// The reasons are in the order of the statements: first those of the commits, then that of the request.
+fn cancelled(error: &SdkError<ExecuteTransactionError>, commits: usize) -> Cancelled {
+    let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
+    let reasons: Vec<&str> = match error.as_service_error() {
+        Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
+            cancelled.cancellation_reasons().iter().map(|reason| reason.code().unwrap_or_default()).collect()
+        }
+        Some(ExecuteTransactionError::TransactionInProgressException(_)) => vec!["TransactionConflict"],
+        Some(_) | None => Vec::new(),
+    };
+    match reasons.as_slice() {
+        reasons if reasons.get(commits).is_some_and(|request| taken(request)) => Cancelled::RequestTaken,
+        reasons if reasons.iter().any(|commit| taken(commit)) => Cancelled::Other(AppendError::VersionTaken),
+        reasons if reasons.contains(&"TransactionConflict") => Cancelled::Other(AppendError::Busy),
+        reasons if reasons.iter().any(|code| error::is_throttling(code)) => {
+            Cancelled::Other(StoreError::Throttled.into())
+        }
+        _ => Cancelled::Other(error::store_error(error).into()),
+    }
+}
+
+impl EventStore for DynamoDbStore {
+    async fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page, StoreError> {
+        let lowest = range.after.saturating_add(1);
+        if lowest > range.up_to {
+            return Ok(Page { commits: Vec::new(), complete: true });
+        }
+        let output = self
+            .client
+            .query()
+            .table_name(&self.commits)
+            .key_condition_expression("#stream = :stream AND #version BETWEEN :lowest AND :highest")
+            .expression_attribute_names("#stream", item::STREAM)
+            .expression_attribute_names("#version", item::VERSION)
+            .expression_attribute_values(":stream", AttributeValue::S(stream.to_string()))
+            .expression_attribute_values(":lowest", AttributeValue::N(lowest.to_string()))
+            .expression_attribute_values(":highest", AttributeValue::N(range.up_to.to_string()))
+            .scan_index_forward(false)
+            .set_limit(range.limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX)))
+            .consistent_read(consistency == Consistency::Strong)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| error::store_error(&error))?;
+        let commits: Vec<_> =
+            output.items.unwrap_or_default().into_iter().map(item::commit).collect::<Result<_, _>>()?;
+        // A page that ends at its limit has a key to go on from even where nothing follows. Version 1 is the end.
+        let complete = output.last_evaluated_key.is_none()
+            || commits.last().is_some_and(|oldest| oldest.version == lowest);
+        Ok(Page { commits, complete })
+    }
+
+    async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+        let key = [
+            (item::STREAM, AttributeValue::S(stream.to_string())),
+            (item::VERSION, AttributeValue::N(version.to_string())),
+        ];
+        self.item(&self.commits, key).await?.map(item::commit).transpose()
+    }
+
+    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        if request.is_some() {
+            return self.append_all(std::slice::from_ref(commit), request).await;
+        }
+        let (statement, parameters) = Self::insert(&self.commits, within_item(commit)?);
+        let result = self
+            .client
+            .execute_statement()
+            .statement(statement)
+            .set_parameters(Some(parameters))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.as_service_error() {
+                Some(service) if service.is_duplicate_item_exception() => AppendError::VersionTaken,
+                Some(service) if service.is_transaction_conflict_exception() => AppendError::Busy,
+                Some(_) | None => error::store_error(&error).into(),
+            }),
+        }
+    }
+
+    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+        let limit = MAX_TRANSACTION_ITEMS - usize::from(request.is_some());
+        if commits.len() > limit {
+            return Err(AppendError::TooMany { commits: commits.len(), limit });
+        }
+        if commits.is_empty() && request.is_none() {
+            return Ok(());
+        }
+        // The database would call a transaction with one item twice malformed, which is no reason to try again.
+        let keys: HashSet<_> = commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
+        if keys.len() < commits.len() {
+            return Err(AppendError::VersionTaken);
+        }
+        let items = commits.iter().map(within_item).collect::<Result<Vec<_>, _>>()?;
+        let bytes = items.iter().map(item::bytes).sum();
+        if bytes > MAX_TRANSACTION_BYTES {
+            return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });
+        }
+        self.transact_unless_answered(&items, request).await
+    }
+
+    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+        let result = self
+            .client
+            .put_item()
+            .table_name(self.requests()?)
+            .set_item(Some(item::request_to_item(request)))
+            .condition_expression("attribute_not_exists(#request) OR #expires <= :now")
+            .expression_attribute_names("#request", item::REQUEST)
+            .expression_attribute_names("#expires", item::EXPIRES)
+            .expression_attribute_values(":now", AttributeValue::N(request.now.to_string()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.as_service_error() {
+                Some(service) if service.is_conditional_check_failed_exception() => AppendError::RequestTaken,
+                Some(service) if service.is_transaction_conflict_exception() => AppendError::Busy,
+                Some(_) | None => error::store_error(&error).into(),
+            }),
+        }
+    }
+
+    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+        let key = [(item::REQUEST, AttributeValue::S(key.to_owned()))];
+        let found = self.item(self.requests()?, key).await?;
+        let request = found.map(|item| item::request(item, now)).transpose()?;
+        Ok(request.filter(|request| request.expires > now))
+    }
+
+    async fn pause(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        item::commit_to_item(commit).map_or(usize::MAX, |item| item::bytes(&item))
+    }
+}

@@ -1,0 +1,241 @@
+//! The guards against a real wire: rows and positions in one write, newer rows only, and what it costs.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use aws_sdk_dynamodb::Client;
+use ledgerline::{Changes, LogTable, StateTable, guard::Verdict};
+use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use local::testing::{self, Wire};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+async fn table(id: &str) -> (ReadTable, Wire) {
+    let dynamodb = testing::dynamodb(&[id]).await;
+    let wire = Wire::default();
+    let config =
+        aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
+    (ReadTable::new(Client::from_conf(config.build()), testing::table(id)), wire)
+}
+
+const STREAM: &str = "tank-1";
+const KEYS: LogTable = LogTable { partition: "tankId", sort: "entry" };
+const LEVELS: StateTable = StateTable { key: "tankId" };
+
+/// What went into a tank.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    tank_id: String,
+    entry: String,
+    version: u64,
+}
+
+fn rows(version: u64, count: usize) -> Changes {
+    let mut changes = Changes::new(KEYS);
+    (0..count)
+        .map(|index| Row { tank_id: "1".into(), entry: format!("{version:020}#{index:04}"), version })
+        .for_each(|row| changes.put(&row).unwrap());
+    changes
+}
+
+async fn shown(table: &ReadTable) -> Vec<u64> {
+    let query = PageQuery {
+        index: None,
+        partition: ("tankId", "1"),
+        keys: &["entry"],
+        starts_with: None,
+        newest_first: false,
+        limit: 100,
+        cursor: None,
+    };
+    table.page::<Row>(&query).await.unwrap().rows.iter().map(|row| row.version).collect()
+}
+
+#[tokio::test]
+async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
+    let (levels, wire) = table("LevelsTable").await;
+    let row = |level: i64| json!({ "tankId": "1", "site": "North", "level": level });
+    for (version, level, written) in
+        [(2, 20, true), (2, 99, false), (1, 99, false), (5, 50, true), (4, 99, false)]
+    {
+        assert_eq!(levels.put_newer(&row(level), version).await.unwrap(), written, "version {version}");
+        assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
+    }
+    let found: serde_json::Value = levels.get(&[("tankId", "1")]).await.unwrap().unwrap();
+    assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
+}
+
+/// A late or repeated older event does not bring back what was forgotten.
+#[tokio::test]
+async fn rule_8_holds_for_rows_that_were_forgotten() {
+    let (table, wire) = table("LevelsTable").await;
+    let row = json!({ "tankId": "1", "site": "North" });
+    table.put_newer(&row, 1).await.unwrap();
+    assert!(!table.forget(&LEVELS, "1", 1, 9).await.unwrap());
+    wire.take();
+    assert!(table.forget(&LEVELS, "1", 3, 9).await.unwrap());
+    assert_eq!(wire.operations(), ["PutItem"]);
+    for version in [2, 3] {
+        assert!(!table.put_newer(&row, version).await.unwrap(), "{version}");
+    }
+    assert_eq!(table.get::<serde_json::Value>(&[("tankId", "1")]).await.unwrap(), None);
+    assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap(), (3, None));
+    // Forgotten without ever having been seen.
+    assert!(table.forget(&LEVELS, "2", 2, 9).await.unwrap());
+    assert!(!table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap());
+}
+
+#[tokio::test]
+async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
+    let (table, wire) = table("FillsTable").await;
+    let mut expected = std::collections::BTreeMap::new();
+    let mut apply = async |version: u64, changes: Changes| {
+        changes.fold(&mut expected);
+        wire.take();
+        assert_eq!(table.apply(&KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Apply, version));
+        // The same again changes nothing.
+        assert_eq!(table.apply(&KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Skip, version));
+        assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
+    };
+    let mut changes = Changes::new(KEYS);
+    changes.add("1", "sum", "count", 1);
+    changes.add("1", "sum", "total", 4);
+    changes.set("1", "a", "title", "First");
+    changes.set("1", "a", "tags", json!(["x", "y"]));
+    changes.put(&json!({ "tankId": "1", "entry": "b", "n": 1 })).unwrap();
+    apply(1, changes).await;
+    let mut changes = Changes::new(KEYS);
+    changes.add("1", "sum", "total", -3);
+    changes.set("1", "sum", "name", "it");
+    changes.delete("1", "b");
+    apply(2, changes).await;
+    let query = PageQuery {
+        index: None,
+        partition: ("tankId", "1"),
+        keys: &["entry"],
+        starts_with: None,
+        newest_first: false,
+        limit: 100,
+        cursor: None,
+    };
+    let rows = table.page::<serde_json::Value>(&query).await.unwrap().rows;
+    assert_eq!(rows, expected.into_values().map(serde_json::Value::Object).collect::<Vec<_>>());
+    assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
+}
+
+/// A commit that takes more than one write is begun, goes on, and is done once.
+#[tokio::test]
+async fn what_was_begun_comes_again_until_it_is_done() {
+    let (table, _) = table("FillsTable").await;
+    assert_eq!(table.progress(&KEYS, STREAM).await.unwrap(), (0, None));
+    for progress in [None, Some("half".to_owned())] {
+        let begun = table.begin(&KEYS, STREAM, 1, &rows(1, 1), progress.clone()).await.unwrap();
+        assert_eq!(begun, (Verdict::Apply, 1));
+        assert_eq!(table.progress(&KEYS, STREAM).await.unwrap(), (0, progress));
+    }
+    assert_eq!(table.begin(&KEYS, STREAM, 2, &rows(2, 1), None).await.unwrap(), (Verdict::Gap, 0));
+    table.apply(&KEYS, STREAM, 1, &rows(1, 0)).await.unwrap();
+    assert_eq!(table.progress(&KEYS, STREAM).await.unwrap(), (1, None));
+    assert_eq!(table.begin(&KEYS, STREAM, 1, &rows(1, 1), None).await.unwrap(), (Verdict::Skip, 1));
+}
+
+/// Many streams that change one sum: each waits for its turn instead of being delivered again.
+#[tokio::test]
+async fn one_sum_over_many_streams_is_exact() {
+    let (table, _) = table("FillsTable").await;
+    let streams = (0..20).map(|stream| {
+        let table = table.clone();
+        async move {
+            let mut changes = Changes::new(KEYS);
+            changes.add("all", "sum", "count", 1);
+            table.apply(&KEYS, &format!("tank-{stream}"), 1, &changes).await.unwrap();
+        }
+    });
+    futures::future::join_all(streams).await;
+    let sum: serde_json::Value = table.get(&[("tankId", "all"), ("entry", "sum")]).await.unwrap().unwrap();
+    assert_eq!(sum["count"], 20);
+}
+
+#[tokio::test]
+async fn rule_7_only_the_next_commit_is_applied() {
+    let (table, _) = table("FillsTable").await;
+    for (version, expected) in [
+        (2, (Verdict::Gap, 0)),
+        (1, (Verdict::Apply, 1)),
+        (1, (Verdict::Skip, 1)),
+        (3, (Verdict::Gap, 1)),
+        (2, (Verdict::Apply, 2)),
+        (1, (Verdict::Skip, 2)),
+        (3, (Verdict::Apply, 3)),
+    ] {
+        let verdict = table.apply(&KEYS, STREAM, version, &rows(version, 1)).await.unwrap();
+        assert_eq!(verdict, expected, "version {version}");
+    }
+    assert_eq!(shown(&table).await, [1, 2, 3]);
+    assert_eq!(table.position(&KEYS, STREAM).await.unwrap(), 3);
+}
+
+/// The same for commits that add no row, which only move the position.
+#[tokio::test]
+async fn rule_7_holds_for_commits_without_rows() {
+    let (table, _) = table("FillsTable").await;
+    for (version, expected) in
+        [(2, (Verdict::Gap, 0)), (1, (Verdict::Apply, 1)), (1, (Verdict::Skip, 1)), (2, (Verdict::Apply, 2))]
+    {
+        assert_eq!(table.apply(&KEYS, STREAM, version, &rows(version, 0)).await.unwrap(), expected);
+    }
+}
+
+#[tokio::test]
+async fn rule_9_rows_and_position_are_one_write() {
+    let (table, wire) = table("FillsTable").await;
+    table.apply(&KEYS, STREAM, 1, &rows(1, 0)).await.unwrap();
+    assert_eq!(wire.operations(), ["PutItem"]);
+    table.apply(&KEYS, STREAM, 2, &rows(2, 3)).await.unwrap();
+    assert_eq!(wire.operations(), ["TransactWriteItems"]);
+    // What is out of order leaves no row behind.
+    table.apply(&KEYS, STREAM, 9, &rows(9, 3)).await.unwrap();
+    assert_eq!(shown(&table).await, [2, 2, 2]);
+}
+
+#[tokio::test]
+async fn a_commit_may_change_as_many_rows_as_one_transaction_takes() {
+    let (table, _) = table("FillsTable").await;
+    let refused = table.apply(&KEYS, STREAM, 1, &rows(1, 100)).await;
+    assert!(matches!(refused, Err(TableError::TooManyRows(100))));
+    assert_eq!(table.apply(&KEYS, STREAM, 1, &rows(1, 99)).await.unwrap(), (Verdict::Apply, 1));
+    assert_eq!(shown(&table).await.len(), 99);
+}
+
+#[tokio::test]
+async fn pages_show_every_row_once_newest_first() {
+    let (table, _) = table("FillsTable").await;
+    for version in 1..=25 {
+        table.apply(&KEYS, STREAM, version, &rows(version, 1)).await.unwrap();
+    }
+    let mut cursor = None;
+    let mut versions = Vec::new();
+    loop {
+        let query = PageQuery {
+            index: None,
+            partition: ("tankId", "1"),
+            keys: &["entry"],
+            starts_with: None,
+            newest_first: true,
+            limit: 10,
+            cursor: cursor.as_deref(),
+        };
+        let page = table.page::<Row>(&query).await.unwrap();
+        versions.extend(page.rows.iter().map(|row| row.version));
+        cursor = page.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(versions, (1..=25).rev().collect::<Vec<_>>());
+}

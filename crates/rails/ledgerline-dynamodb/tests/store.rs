@@ -1,0 +1,213 @@
+//! The DynamoDB store against a real wire: the contract of the port, and the budgets of a command.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::num::NonZeroUsize;
+
+use ledgerline::{
+    AppendError, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger,
+    MemoryStore, Meta, Outcome, StreamId,
+    contract::commit,
+    execute, load,
+    tank::{Command, Refusal, Tank},
+};
+use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
+use local::testing::{self, Wire};
+
+async fn store() -> DynamoDbStore {
+    counted().await.0
+}
+
+async fn counted() -> (DynamoDbStore, Wire) {
+    let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let wire = Wire::default();
+    let config =
+        aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
+    let client = aws_sdk_dynamodb::Client::from_conf(config.build());
+    let store = DynamoDbStore::new(client, testing::table("CommitsTable"))
+        .with_requests(testing::table("RequestsTable"));
+    (store, wire)
+}
+
+ledgerline::contract_tests!(store());
+
+fn stream() -> StreamId {
+    StreamId::new("tank", "163082d2-b005-75d7-8eb6-aa1f83efd55d").unwrap()
+}
+
+fn cold() -> Cache<Tank> {
+    Cache::new(NonZeroUsize::new(10).unwrap())
+}
+
+async fn send(
+    store: &impl EventStore,
+    cache: &Cache<Tank>,
+    command: Command,
+    key: Option<&str>,
+) -> Result<Outcome<Tank>, ExecuteError<Refusal>> {
+    let at = "2026-11-21T09:30:00.123456Z".parse().unwrap();
+    let id = key.map_or_else(|| uuid::Uuid::now_v7().to_string(), ToOwned::to_owned);
+    let answer = |answer: Result<(&ledgerline::tank::State, u64), &Refusal>| format!("{answer:?}");
+    let meta = Meta {
+        actor: Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10".into()),
+        correlation_id: Some("JKJaXmPLvHcESHA=".into()),
+        causation_id: None,
+        source_address: Some("192.0.2.1".into()),
+        trace_id: Some("Root=1-5759e988-bd862e3fe1be46a994272793".into()),
+    };
+    let execution = Execution {
+        stream: &stream(),
+        command: &command,
+        context: &Context { at, actor: meta.actor.clone() },
+        command_id: &id,
+        meta: &meta,
+        precondition: None,
+        creates: matches!(command, Command::Install { .. }),
+        ledger: key.map(|key| Ledger { key, fingerprint: "f", now: 0, expires: 100, answer: &answer }),
+    };
+    execute(store, cache, &execution).await
+}
+
+fn install() -> Command {
+    Command::Install { site: "Ada Lovelace".into(), liquid: "water".into() }
+}
+
+fn fill() -> Command {
+    Command::Fill { amount: 1, note: Some("salary".into()) }
+}
+
+/// DESIGN, section 5: a warm command is one write and no read, a cold one is one Query of at most one read unit and
+/// one write, at every length of the stream; both of one write unit for each KB.
+#[tokio::test]
+async fn a_command_keeps_its_budget_at_every_length() {
+    let (store, wire) = counted().await;
+    let warm = cold();
+    send(&store, &warm, install(), None).await.unwrap();
+    assert_eq!(wire.operations(), ["ExecuteStatement"], "a creation reads nothing");
+
+    let mut version = 1;
+    for length in [10_u64, 1_000, 20_000] {
+        let filled = version.max(length.saturating_sub(LAST));
+        grow(&store, version, filled).await;
+        version = filled;
+        let warm = cold();
+        while version < length {
+            send(&store, &warm, fill(), None).await.unwrap();
+            version += 1;
+        }
+        wire.take();
+
+        send(&store, &warm, fill(), None).await.unwrap();
+        let [write] = wire.take().try_into().unwrap();
+        assert_eq!((write.operation.as_str(), write.units), ("ExecuteStatement", 1.0), "warm, at {length}");
+
+        send(&store, &cold(), fill(), None).await.unwrap();
+        let [read, write] = wire.take().try_into().unwrap();
+        assert_eq!(read.operation, "Query", "cold, at {length}");
+        assert!(read.units <= 1.0, "{} read units at {length}", read.units);
+        assert_eq!((write.operation.as_str(), write.units), ("ExecuteStatement", 1.0), "cold, at {length}");
+
+        // The warm instance is one behind now: it loses the race, and repairs it with one strong Query.
+        send(&store, &warm, fill(), None).await.unwrap();
+        assert_eq!(wire.operations(), ["ExecuteStatement", "Query", "ExecuteStatement"]);
+        version += 3;
+    }
+}
+
+/// So many commits of a stream are always written by commands of their own: several times as many as pass without a state.
+const LAST: u64 = 200;
+
+/// Lets the stream grow from one version to another with commits of the same commands, which are decided in memory and
+/// written by the hundred: twenty thousand commands on the wire took minutes.
+async fn grow(store: &DynamoDbStore, from: u64, to: u64) {
+    let (memory, cache) = (MemoryStore::default(), cold());
+    // No more is needed to decide the next one: among the last ones is a state.
+    for version in from.saturating_sub(LAST) + 1..=from {
+        let commit = store.get(&stream(), version).await.unwrap().unwrap();
+        memory.append(&commit, None).await.unwrap();
+    }
+    for first in (from + 1..=to).step_by(100) {
+        let mut commits = Vec::new();
+        for version in first..=to.min(first + 99) {
+            send(&memory, &cache, fill(), None).await.unwrap();
+            commits.push(memory.get(&stream(), version).await.unwrap().unwrap());
+        }
+        store.append_all(&commits, None).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_a_key_is_one_transaction_and_its_repetition_one_more_and_a_read() {
+    let (store, wire) = counted().await;
+    let warm = cold();
+    send(&store, &warm, install(), None).await.unwrap();
+    wire.take();
+    send(&store, &warm, fill(), Some("k")).await.unwrap();
+    let [write] = wire.take().try_into().unwrap();
+    assert_eq!((write.operation.as_str(), write.units), ("ExecuteTransaction", 4.0));
+
+    assert!(matches!(send(&store, &warm, fill(), Some("k")).await, Ok(Outcome::Repeated(_))));
+    assert_eq!(wire.operations(), ["ExecuteTransaction", "GetItem", "GetItem"]);
+}
+
+/// What the snapshot policy measures is what the database charges: one unit for each KB begun.
+#[tokio::test]
+async fn the_size_of_a_commit_is_counted_as_the_database_counts_it() {
+    let (store, wire) = counted().await;
+    for (version, length) in (1..).zip([0, 700, 800, 805, 810, 815, 820, 825, 830, 1_800, 1_850, 9_000]) {
+        let mut commit = commit(&stream(), version);
+        commit.events[0].data = format!("\"{}\"", "x".repeat(length));
+        let expected = store.stored_bytes(&commit).div_ceil(1024);
+        store.append(&commit, None).await.unwrap();
+        let [write] = wire.take().try_into().unwrap();
+        assert_eq!(write.units, expected as f64, "{} bytes", store.stored_bytes(&commit));
+    }
+}
+
+#[tokio::test]
+async fn a_commit_over_the_limit_is_refused_before_the_write() {
+    let (store, wire) = counted().await;
+    let mut large = commit(&stream(), 1);
+    let room = MAX_ITEM_BYTES - store.stored_bytes(&large);
+    large.events[0].data.push_str(&" ".repeat(room));
+    let over = Commit {
+        events: vec![ledgerline::RecordedEvent {
+            data: format!("{} ", large.events[0].data),
+            ..large.events[0].clone()
+        }],
+        ..large.clone()
+    };
+    let refused = store.append(&over, None).await;
+    assert!(matches!(refused, Err(AppendError::TooLarge { bytes, limit }) if bytes == limit + 1));
+    assert_eq!(wire.operations(), [""; 0]);
+    store.append(&large, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
+    let (store, _) = counted().await;
+    let warm = cold();
+    send(&store, &warm, install(), None).await.unwrap();
+    let note = Some("x".repeat(100_000));
+    for _ in 0..15 {
+        send(&store, &warm, Command::Fill { amount: 1, note: note.clone() }, None).await.unwrap();
+    }
+    // Without a single state, so that all of it has to be read.
+    let stripped = DynamoDbStore::new(
+        aws_sdk_dynamodb::Client::new(&testing::sdk_config(&testing::dynamodb(&["CommitsTable"]).await)),
+        testing::table("CommitsTable"),
+    );
+    for version in 1..=16 {
+        let commit = store.get(&stream(), version).await.unwrap().unwrap();
+        stripped.append(&Commit { state: None, ..commit }, None).await.unwrap();
+    }
+    let loaded = load::<Tank>(&stripped, &stream(), None, Consistency::Eventual).await.unwrap();
+    assert_eq!((loaded.version, loaded.state.level), (16, 15));
+    let Outcome::Committed(after) = send(&stripped, &cold(), fill(), None).await.unwrap() else { panic!() };
+    assert_eq!((after.version, after.state.level), (17, 16));
+}

@@ -1,0 +1,265 @@
+//! The fanout: every new commit goes to the bus, one entry per event with the state attached, and to one FIFO queue
+//! for each log projector.
+//!
+//! It returns the first record that could not be passed on; that one and all after it come again, so everything here
+//! may happen twice. What cannot be passed on at all goes to the dead-letter queue by itself (rule 11).
+
+mod attach;
+mod bus;
+mod queues;
+mod send;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    Error, config, metrics,
+    stream::{Handler, Record, Unreadable},
+};
+use aws_sdk_eventbridge::Client as EventBridge;
+use aws_sdk_sqs::Client as Sqs;
+use ledgerline::{Aggregates, Commit, StreamId};
+use ledgerline_dynamodb::DynamoDbStore;
+
+use crate::fanout::{
+    attach::{Attach, Missing},
+    bus::Bus,
+    queues::Queues,
+};
+
+/// The lower of the limits that EventBridge and SQS had and have: 256 KB.
+const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// The parts of the fanout.
+#[derive(Debug)]
+pub struct Fanout {
+    store: DynamoDbStore,
+    attach: Attach<DynamoDbStore>,
+    bus: Bus,
+    queues: Queues,
+    sqs: Sqs,
+    dead_letters: String,
+}
+
+/// What the fanout is told by the template.
+#[derive(Debug, Clone)]
+pub struct Wiring {
+    /// Name of the bus.
+    pub event_bus: String,
+    /// Begins the `source` of every entry; a dot and the category follow.
+    pub event_source: String,
+    /// URL of each log projector's queue, and the categories whose commits it gets.
+    pub log_queues: BTreeMap<String, Vec<String>>,
+    /// URL of the queue for what cannot be passed on.
+    pub dead_letter_queue: String,
+    /// The largest entry and message, in bytes.
+    pub max_message_bytes: usize,
+}
+
+impl Wiring {
+    /// From `EVENT_BUS`, `EVENT_SOURCE`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `MAX_MESSAGE_BYTES`.
+    ///
+    /// # Errors
+    /// When a variable is missing or wrong.
+    pub fn from_env() -> Result<Self, config::ConfigError> {
+        Ok(Self {
+            event_bus: config::text("EVENT_BUS")?,
+            event_source: config::text("EVENT_SOURCE")?,
+            log_queues: config::json("LOG_QUEUES")?,
+            dead_letter_queue: config::text("DEAD_LETTER_QUEUE")?,
+            max_message_bytes: config::parsed_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
+        })
+    }
+}
+
+impl Fanout {
+    /// A fanout of the commits in this store, which belong to these aggregates.
+    #[must_use]
+    pub fn new<L: Aggregates>(store: DynamoDbStore, events: EventBridge, sqs: Sqs, wiring: Wiring) -> Self {
+        let Wiring { event_bus, event_source, log_queues, dead_letter_queue, max_message_bytes: max_bytes } =
+            wiring;
+        Self {
+            store,
+            attach: Attach::of::<L>(),
+            bus: Bus { client: events, name: event_bus, source: event_source, max_bytes },
+            queues: Queues { client: sqs.clone(), queues: log_queues, max_bytes },
+            sqs,
+            dead_letters: dead_letter_queue,
+        }
+    }
+
+    /// From `COMMITS_TABLE` and the [`Wiring`], with its connections opened.
+    ///
+    /// # Errors
+    /// When a variable is missing or wrong, or the log cannot be read.
+    pub async fn from_env<L: Aggregates>() -> Result<Self, Error> {
+        let wiring = Wiring::from_env()?;
+        let sdk = crate::sdk_config().await;
+        let store = crate::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let fanout = Self::new::<L>(store, EventBridge::new(&sdk), Sqs::new(&sdk), wiring);
+        tokio::join!(fanout.bus.connect(), fanout.queues.connect());
+        Ok(fanout)
+    }
+
+    /// Puts something that cannot be passed on where somebody will find it. Whether that worked.
+    async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
+        let body = serde_json::to_string(letter).unwrap_or_default();
+        match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::error!(error = send::describe(&error), "the dead letter was not taken");
+                false
+            }
+        }
+    }
+}
+
+/// What cannot be passed on, with what it takes to find it in the log.
+#[derive(Debug, serde::Serialize)]
+#[serde(untagged, rename_all_fields = "camelCase")]
+enum DeadLetter<'a> {
+    /// A record that holds no commit.
+    Record(&'a Unreadable),
+    /// A commit that the bus or a queue will never take.
+    Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
+}
+
+impl DeadLetter<'_> {
+    fn log(&self) {
+        let (stream, version, reason) = match self {
+            Self::Record(record) => (record.stream.as_deref(), record.version, &record.reason),
+            Self::Commit { reason, stream, version, .. } => (Some(stream.as_str()), Some(*version), reason),
+        };
+        tracing::error!(stream, version, reason, "set aside");
+    }
+}
+
+impl Handler for Fanout {
+    async fn handle(&self, records: &[Record]) -> Option<usize> {
+        let mut failed = Failed::default();
+        let mut commits: Vec<(usize, &Commit)> = Vec::new();
+        let mut letters: Vec<(usize, DeadLetter<'_>)> = Vec::new();
+        for (index, record) in records.iter().enumerate() {
+            match &record.commit {
+                Ok(commit) => commits.push((index, commit)),
+                Err(unreadable) => letters.push((index, DeadLetter::Record(unreadable))),
+            }
+        }
+        let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits));
+        for sent in [entries, queued] {
+            failed.merge(sent.failed);
+            for (index, reason) in sent.set_aside {
+                let Ok(commit) = &records[index].commit else { continue };
+                let (stream, version) = (&commit.stream, commit.version);
+                let sequence_number = &records[index].sequence_number;
+                letters.push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
+            }
+        }
+
+        // What comes after the first failure comes again, and would be set aside again each time.
+        letters.sort_by_key(|(index, _)| *index);
+        let mut parked = BTreeSet::new();
+        for (index, letter) in &letters {
+            if failed.covers(*index) {
+                break;
+            }
+            letter.log();
+            if self.dead_letter(letter).await {
+                if parked.insert(*index) {
+                    metrics::parked();
+                }
+            } else {
+                failed.note(*index);
+            }
+        }
+
+        for (index, commit) in &commits {
+            let outcome = if failed.covers(*index) {
+                "failed"
+            } else if parked.contains(index) {
+                "set aside"
+            } else {
+                metrics::passed_on(commit.at);
+                "passed on"
+            };
+            let correlation_id = commit.meta.correlation_id.as_deref();
+            tracing::info!(stream = %commit.stream, version = commit.version, correlation_id, outcome, "fanout");
+        }
+        failed.first
+    }
+}
+
+impl Fanout {
+    /// Puts one entry per event on the bus.
+    async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
+        let mut sent = Sent::default();
+        let mut entries = Vec::new();
+        let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
+        for (index, commit) in commits {
+            streams.entry(&commit.stream).or_default().push((*index, commit));
+        }
+        for mut commits in streams.into_values() {
+            // A stream's records may arrive swapped (rule 7), and the same one twice.
+            commits.sort_by_key(|(_, commit)| commit.version);
+            let states = self.attach.states(&self.store, &commits).await;
+            for ((index, commit), state) in commits.into_iter().zip(states) {
+                match state.and_then(|state| self.bus.entries(commit, &state).map_err(Missing::Never)) {
+                    Ok(made) => entries.extend(made.into_iter().map(|entry| (index, entry))),
+                    Err(Missing::Now) => sent.failed.note(index),
+                    Err(Missing::Never(reason)) => sent.set_aside.push((index, reason)),
+                }
+            }
+        }
+        entries.sort_by_key(|(index, _)| *index);
+        sent.merge(self.bus.send(entries).await);
+        sent
+    }
+}
+
+/// What became of the commits of a batch on one of the ways.
+#[derive(Debug, Default)]
+struct Sent {
+    failed: Failed,
+    /// Records that will never be passed on this way, and why.
+    set_aside: Vec<(usize, String)>,
+}
+
+impl Sent {
+    /// Takes what is left of a call.
+    fn take(&mut self, left: impl IntoIterator<Item = (usize, send::Refusal)>) {
+        for (index, refusal) in left {
+            match refusal {
+                send::Refusal::Transient => self.failed.note(index),
+                send::Refusal::Permanent(code) => {
+                    self.set_aside.push((index, format!("it was refused: {code}")))
+                }
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.failed.merge(other.failed);
+        self.set_aside.extend(other.set_aside);
+    }
+}
+
+/// The first record that failed: it and everything after it come again.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Failed {
+    first: Option<usize>,
+}
+
+impl Failed {
+    fn note(&mut self, index: usize) {
+        self.first = Some(self.first.map_or(index, |first| first.min(index)));
+    }
+
+    fn merge(&mut self, other: Self) {
+        if let Some(index) = other.first {
+            self.note(index);
+        }
+    }
+
+    fn covers(self, index: usize) -> bool {
+        self.first.is_some_and(|first| first <= index)
+    }
+}

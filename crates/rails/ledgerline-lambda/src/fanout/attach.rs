@@ -1,0 +1,91 @@
+//! The state that goes along with an event: from the commit, else folded from the log once per stream and batch.
+
+use std::{collections::BTreeMap, fmt, marker::PhantomData};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use ledgerline::{
+    Aggregate, Aggregates, Commit, EventStore, LoadError, RecordedState, StoreError, Visitor, encode_state,
+    states,
+};
+
+/// Knows the fold of every aggregate by its category.
+pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
+
+type StatesOf<S> =
+    for<'a> fn(&'a S, &'a [&'a Commit]) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
+
+/// A commit has no state to go along.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The log could not be read; it may be next time.
+    Now,
+    /// It never will have one, and why.
+    Never(String),
+}
+
+impl<S: EventStore> Attach<S> {
+    /// The folds of these aggregates.
+    pub(crate) fn of<L: Aggregates>() -> Self {
+        struct Collect<S>(BTreeMap<&'static str, StatesOf<S>>, PhantomData<S>);
+        impl<S: EventStore> Visitor for Collect<S> {
+            fn visit<A: Aggregate>(&mut self) {
+                self.0
+                    .insert(A::CATEGORY, |store, commits| recorded_states::<A>(store, commits).boxed_local());
+            }
+        }
+        let mut collect = Collect(BTreeMap::new(), PhantomData);
+        L::visit(&mut collect);
+        Self(collect.0)
+    }
+
+    /// The state after each of these commits of one stream, given in ascending order.
+    pub(crate) async fn states(
+        &self,
+        store: &S,
+        commits: &[(usize, &Commit)],
+    ) -> Vec<Result<RecordedState, Missing>> {
+        let commits: Vec<_> = commits.iter().map(|(_, commit)| *commit).collect();
+        let category = commits.first().map(|commit| commit.stream.category()).unwrap_or_default();
+        match self.0.get(category) {
+            Some(states) => states(store, &commits).await,
+            None => {
+                let reason = format!("no aggregate has the category {category:?}");
+                commits.iter().map(|_| Err(Missing::Never(reason.clone()))).collect()
+            }
+        }
+    }
+}
+
+async fn recorded_states<A: Aggregate>(
+    store: &impl EventStore,
+    commits: &[&Commit],
+) -> Vec<Result<RecordedState, Missing>> {
+    // A state goes along as it is, from a newer writer too, whom a fanout that is not yet replaced must not second-guess;
+    // only an older one is folded again.
+    let embedded = |commit: &Commit| commit.state.clone().filter(|state| state.schema >= A::STATE_SCHEMA);
+    let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
+    let folded = states::<A>(store, &wanting).await.map_err(|error| match &error {
+        LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_)) => {
+            tracing::error!(%error, "a state could not be loaded");
+            Missing::Now
+        }
+        LoadError::Store(StoreError::Corrupt { .. }) | LoadError::Decode { .. } => {
+            Missing::Never(error.to_string())
+        }
+    });
+    let mut folded = folded.map(Vec::into_iter);
+    let mut next = || match &mut folded {
+        Ok(states) => match states.next() {
+            Some(state) => encode_state::<A>(&state).map_err(|error| Missing::Never(error.to_string())),
+            None => Err(Missing::Now),
+        },
+        Err(missing) => Err(missing.clone()),
+    };
+    commits.iter().map(|commit| embedded(commit).map_or_else(&mut next, Ok)).collect()
+}
+
+impl<S> fmt::Debug for Attach<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Attach").field(&self.0.keys()).finish()
+    }
+}

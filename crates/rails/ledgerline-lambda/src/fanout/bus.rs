@@ -1,0 +1,127 @@
+//! The bus: one entry per event, the state attached.
+
+use crate::wire::{Aggregate, BusEntry, Event};
+use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
+use ledgerline::{Commit, RecordedState};
+use serde_json::value::RawValue;
+
+use crate::fanout::{
+    Sent,
+    send::{Refusal, all_refused, calls, describe, send_all},
+};
+
+/// An event bus.
+#[derive(Debug)]
+pub(crate) struct Bus {
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    /// Begins the `source` of every entry; the category follows.
+    pub(crate) source: String,
+    pub(crate) max_bytes: usize,
+}
+
+impl Bus {
+    /// Opens the connection: EventBridge refuses an empty call, which is all that is needed.
+    pub(crate) async fn connect(&self) {
+        let _ = self.client.put_events().set_entries(Some(Vec::new())).send().await;
+    }
+
+    /// The entries of a commit.
+    ///
+    /// # Errors
+    /// When an event has no JSON in it, or does not fit into an entry together with the state.
+    pub(crate) fn entries(
+        &self,
+        commit: &Commit,
+        state: &RecordedState,
+    ) -> Result<Vec<PutEventsRequestEntry>, String> {
+        let mut entries = Vec::new();
+        for (index, event) in commit.events.iter().enumerate() {
+            let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
+            let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
+            let detail = BusEntry {
+                stream: commit.stream.clone(),
+                aggregate: Aggregate { last_known_version: commit.version, state: fields },
+                aggregate_schema: state.schema,
+                last_event: Event {
+                    stream: commit.stream.clone(),
+                    version: commit.version,
+                    index,
+                    event_type: event.event_type.clone(),
+                    schema: event.schema,
+                    payload,
+                    at: commit.at,
+                },
+                meta: commit.meta.clone(),
+            };
+            let entry = PutEventsRequestEntry::builder()
+                .event_bus_name(&self.name)
+                .source(format!("{}.{}", self.source, commit.stream.category()))
+                .detail_type(&event.event_type)
+                .detail(serde_json::to_string(&detail).map_err(|error| error.to_string())?)
+                .build();
+            let bytes = size(&entry);
+            if bytes > self.max_bytes {
+                return Err(format!("the entry has {bytes} bytes, the limit is {}", self.max_bytes));
+            }
+            entries.push(entry);
+        }
+        Ok(entries)
+    }
+
+    /// Puts the entries on the bus. Each comes with the index of its record.
+    pub(crate) async fn send(&self, entries: Vec<(usize, PutEventsRequestEntry)>) -> Sent {
+        let mut sent = Sent::default();
+        for call in calls(&entries, self.max_bytes, |(_, entry)| size(entry)) {
+            if sent.failed.first.is_some() {
+                // All of it comes again: what the bus does not take now would only cost time.
+                call.iter().for_each(|(index, _)| sent.failed.note(*index));
+                continue;
+            }
+            let left = send_all(call, async |entries| self.put(entries).await).await;
+            sent.take(left.into_iter().map(|((index, _), refusal)| (index, refusal)));
+        }
+        sent
+    }
+
+    async fn put(&self, entries: &[(usize, PutEventsRequestEntry)]) -> Vec<(usize, Refusal)> {
+        let batch = entries.iter().map(|(_, entry)| entry.clone()).collect();
+        match self.client.put_events().set_entries(Some(batch)).send().await {
+            Ok(answer) => {
+                let results = answer.entries();
+                let code = |place: usize| {
+                    results.get(place).and_then(|result| result.error_code()).unwrap_or_default()
+                };
+                let failed: Vec<_> = (0..entries.len())
+                    .filter(|place| results.get(*place).is_none_or(|result| result.event_id().is_none()))
+                    .map(|place| match code(place) {
+                        permanent @ ("MalformedDetail"
+                        | "InvalidArgument"
+                        | "NotAuthorizedForDetailTypeException"
+                        | "NotAuthorizedForSourceException") => {
+                            (place, Refusal::Permanent(permanent.to_owned()))
+                        }
+                        _ => (place, Refusal::Transient),
+                    })
+                    .collect();
+                if let Some((place, _)) = failed.first() {
+                    tracing::warn!(
+                        failed = failed.len(),
+                        code = code(*place),
+                        "entries were not put on the bus"
+                    );
+                }
+                failed
+            }
+            Err(error) => {
+                tracing::warn!(error = describe(&error), "the bus did not take a call");
+                all_refused(entries.len())
+            }
+        }
+    }
+}
+
+/// The size of an entry as EventBridge counts it. Source: the user guide, "Calculating PutEvents event entry size".
+fn size(entry: &PutEventsRequestEntry) -> usize {
+    [entry.source(), entry.detail_type(), entry.detail()].into_iter().flatten().map(str::len).sum()
+}

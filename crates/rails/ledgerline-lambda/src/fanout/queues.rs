@@ -1,0 +1,179 @@
+//! The queues: whole commits, one FIFO queue for each log projector, the stream as message group.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::wire::{Message, Reference};
+use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
+use ledgerline::{Commit, StreamId};
+use sha2::{Digest, Sha256};
+
+use crate::fanout::{
+    Sent,
+    send::{Refusal, all_refused, calls, describe, send_all},
+};
+
+/// What SQS allows for the ids of groups and for deduplication, in characters.
+const MAX_ID_LENGTH: usize = 128;
+
+/// The queues of the log projectors.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) client: Client,
+    /// By URL: the categories whose commits the queue gets.
+    pub(crate) queues: BTreeMap<String, Vec<String>>,
+    pub(crate) max_bytes: usize,
+}
+
+/// A message, and the index of its record.
+#[derive(Debug, Clone)]
+struct Outgoing {
+    index: usize,
+    group: String,
+    deduplication: String,
+    body: String,
+}
+
+impl Queues {
+    /// Opens the connection: SQS refuses an empty call, which is all that is needed.
+    pub(crate) async fn connect(&self) {
+        if let Some(url) = self.queues.keys().next() {
+            let _ =
+                self.client.send_message_batch().queue_url(url).set_entries(Some(Vec::new())).send().await;
+        }
+    }
+
+    /// Sends the commits to every queue that wants their category.
+    pub(crate) async fn send(&self, commits: &[(usize, &Commit)]) -> Sent {
+        let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
+            let wanted =
+                |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
+            let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
+            self.send_to(url, commits)
+        }));
+        let mut sent = Sent::default();
+        queues.await.into_iter().for_each(|queue| sent.merge(queue));
+        sent
+    }
+
+    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>) -> Sent {
+        let mut sent = Sent::default();
+        for turn in turns(commits) {
+            if sent.failed.first.is_some() {
+                // Nothing may overtake in a group (rule 10): later turns wait, and come again with what failed.
+                turn.iter().for_each(|(index, _)| sent.failed.note(*index));
+                continue;
+            }
+            let messages: Vec<_> = turn.iter().map(|(index, commit)| self.message(*index, commit)).collect();
+            for call in calls(&messages, self.max_bytes, |message| message.body.len()) {
+                if sent.failed.first.is_some() {
+                    // All of it comes again: what the queue does not take now would only cost time.
+                    call.iter().for_each(|message| sent.failed.note(message.index));
+                    continue;
+                }
+                let left = send_all(call, async |messages| self.send_batch(url, messages).await).await;
+                sent.take(left.into_iter().map(|(message, refusal)| (message.index, refusal)));
+            }
+        }
+        sent
+    }
+
+    fn message(&self, index: usize, commit: &Commit) -> Outgoing {
+        let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
+        let mut body =
+            serde_json::to_string(&whole).map(|body| within_sqs_alphabet(&body)).unwrap_or_default();
+        if body.is_empty() || body.len() > self.max_bytes {
+            let reference = Reference { stream: commit.stream.clone(), version: commit.version };
+            body = serde_json::to_string(&reference).unwrap_or_default();
+        }
+        Outgoing {
+            index,
+            group: within_limit(commit.stream.to_string()),
+            deduplication: within_limit(format!("{}:{}", commit.stream, commit.version)),
+            body,
+        }
+    }
+
+    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<(usize, Refusal)> {
+        let mut batch = self.client.send_message_batch().queue_url(url);
+        for (place, message) in messages.iter().enumerate() {
+            let entry = SendMessageBatchRequestEntry::builder()
+                .id(place.to_string())
+                .message_group_id(&message.group)
+                .message_deduplication_id(&message.deduplication)
+                .message_body(&message.body)
+                .build();
+            match entry {
+                Ok(entry) => batch = batch.entries(entry),
+                Err(error) => {
+                    tracing::error!(%error, "a message could not be built");
+                    return all_refused(messages.len());
+                }
+            }
+        }
+        match batch.send().await {
+            Ok(answer) => {
+                let taken: Vec<_> = answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
+                let refusal = |place: usize| {
+                    let entry = answer.failed().iter().find(|entry| entry.id() == place.to_string());
+                    match entry {
+                        Some(entry) if is_permanent(entry.code()) => {
+                            Refusal::Permanent(entry.code().to_owned())
+                        }
+                        Some(_) | None => Refusal::Transient,
+                    }
+                };
+                let missing = (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
+                let failed: Vec<_> = missing.map(|place| (place, refusal(place))).collect();
+                if !failed.is_empty() {
+                    let code = answer.failed().first().map_or("", |entry| entry.code());
+                    tracing::warn!(failed = failed.len(), code, "messages were not taken");
+                }
+                failed
+            }
+            Err(error) => {
+                tracing::warn!(error = describe(&error), "the queue did not take a call");
+                all_refused(messages.len())
+            }
+        }
+    }
+}
+
+/// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take turns in the order of
+/// their versions. One call holds commits of one turn only, so that when an entry of it fails, no later commit of the
+/// same group can have been taken by the same call (rule 10).
+fn turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
+    let mut sorted = commits;
+    sorted.sort_by_key(|(_, commit)| commit.version);
+    let mut taken: HashMap<&StreamId, usize> = HashMap::new();
+    let mut turns: Vec<Vec<_>> = Vec::new();
+    for (index, commit) in sorted {
+        let turn = taken.entry(&commit.stream).or_default();
+        if turns.len() == *turn {
+            turns.push(Vec::new());
+        }
+        turns[*turn].push((index, commit));
+        *turn += 1;
+    }
+    turns
+}
+
+/// Codes that say that the message itself will never be taken. Not "sender fault": throttling counts as one, too.
+fn is_permanent(code: &str) -> bool {
+    matches!(
+        code,
+        "InvalidMessageContents" | "InvalidParameterValue" | "MessageTooLong" | "BatchRequestTooLong"
+    )
+}
+
+fn within_limit(id: String) -> String {
+    if id.len() <= MAX_ID_LENGTH {
+        return id;
+    }
+    Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// SQS refuses two characters that JSON text may hold as they are; escaped, they are the same to every reader.
+/// Source: the API reference of SendMessage, "A message can include only XML, JSON, and unformatted text".
+fn within_sqs_alphabet(json: &str) -> String {
+    json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
+}

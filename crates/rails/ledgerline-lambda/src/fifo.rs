@@ -1,0 +1,257 @@
+//! The runner of functions behind a FIFO queue of commits: log projectors, whose read model needs every event, and
+//! process managers.
+
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
+
+use aws_config::SdkConfig;
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use futures::{FutureExt, future::LocalBoxFuture};
+use ledgerline::{
+    Changes, Commit, Consistency, DecodeError, EventStore, LogTable, Range, StoreError, StreamId,
+    guard::Verdict,
+};
+use ledgerline_dynamodb::{ReadTable, TableError};
+
+use crate::{
+    Error, config, metrics,
+    start::{Handle, sdk_config, start, store},
+    wire::{Message, Reference},
+};
+
+/// Commits that are read at once to repair a gap: bounds the memory that it takes (rule 11).
+const REPAIR_WINDOW: u64 = 50;
+
+/// What is done with the commits of a queue, one after the other.
+pub trait Consumer {
+    /// Takes the commit if it is the next one in its stream (rule 7). Otherwise nothing is done, and the verdict says
+    /// what the consumer's position in the stream is good for; with it comes the position.
+    fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
+}
+
+/// Runs a consumer of commits: every commit exactly once and in order (rule 7), or at least once for what a consumer does
+/// besides its position.
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
+pub async fn run<C: Consumer + 'static>(
+    build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
+) -> Result<(), Error> {
+    let build = async {
+        let sdk = sdk_config().await;
+        let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let fifo = Arc::new(Fifo { store, consumer: build(sdk).await? });
+        Ok(Box::new(move |event: SqsEvent| {
+            let fifo = Arc::clone(&fifo);
+            async move { Ok(fifo.batch(&event.records).await) }.boxed_local()
+        }) as Handle<_, SqsBatchResponse>)
+    };
+    serve(build.boxed_local()).await
+}
+
+/// Compiled once for all functions behind a FIFO queue.
+fn serve(
+    build: LocalBoxFuture<'_, Result<Handle<SqsEvent, SqsBatchResponse>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(build)
+}
+
+/// The parts of a function behind a FIFO queue of commits.
+#[derive(Debug)]
+pub struct Fifo<S, C> {
+    /// The log, for gaps and for commits that are too large for a message.
+    pub store: S,
+    /// Takes the commits.
+    pub consumer: C,
+}
+
+/// What a commit changes.
+pub type ChangesOf = fn(&Commit) -> Result<Changes, DecodeError>;
+
+/// Runs a log projector: makes the changes of every commit exactly once and in order.
+///
+/// `table` is the environment variable that names the table, `keys` where the rows are in it.
+///
+/// # Errors
+/// When its configuration is wrong.
+pub async fn project(table: &'static str, keys: LogTable, changes: ChangesOf) -> Result<(), Error> {
+    run(async |sdk| {
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(table)?);
+        table.connect(keys.partition).await;
+        Ok(LogProjector { table, keys, changes })
+    })
+    .await
+}
+
+/// A read model that is written from the log.
+#[derive(Debug)]
+pub struct LogProjector {
+    /// Where the rows are.
+    pub table: ReadTable,
+    /// Where in it.
+    pub keys: LogTable,
+    /// Makes them.
+    pub changes: ChangesOf,
+}
+
+impl Consumer for LogProjector {
+    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        let changes = (self.changes)(commit).map_err(|source| ApplyError::decode(commit, source))?;
+        Ok(self.table.apply(&self.keys, commit.stream.as_str(), commit.version, &changes).await?)
+    }
+}
+
+/// Why a commit was not applied. The message comes again, then it goes to the dead-letter queue.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The message is none that the fanout wrote.
+    #[error("not a message of this program: {0}")]
+    Malformed(String),
+    /// The log does not have what the message names.
+    #[error("version {version} of {stream} is not in the log")]
+    Missing {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+    },
+    /// An event was written by a newer program, or damaged.
+    #[error("version {version} of {stream}: {source}")]
+    Decode {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+        /// What is wrong.
+        source: DecodeError,
+    },
+    /// The log could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The rows could not be written.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// What has to be done beyond the tables could not be done.
+    #[error("{0}")]
+    Effect(String),
+}
+
+impl ApplyError {
+    /// An event of this commit cannot be read.
+    #[must_use]
+    pub fn decode(commit: &Commit, source: DecodeError) -> Self {
+        Self::Decode { stream: commit.stream.clone(), version: commit.version, source }
+    }
+}
+
+impl<S: EventStore, C: Consumer> Fifo<S, C> {
+    /// Applies a batch in order. Once a message of a group failed, the later ones of its group are reported as failed
+    /// too, untried: they must not overtake it. Other groups go on.
+    pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
+        let mut response = SqsBatchResponse::default();
+        let mut stopped = HashSet::new();
+        for message in messages {
+            let id = message.message_id.as_deref().unwrap_or_default();
+            // A message without a group stands alone.
+            let group = message.attributes.get("MessageGroupId").map_or(id, String::as_str);
+            if message.attributes.get("ApproximateReceiveCount").is_some_and(|count| count != "1") {
+                metrics::retries(1);
+            }
+            if stopped.contains(group) {
+                response.add_failure(id);
+                continue;
+            }
+            let body = message.body.as_deref().unwrap_or_default();
+            // A panic over one message must not take the batch with it.
+            let applied = AssertUnwindSafe(self.message(body)).catch_unwind().await;
+            let mut failed = |error: &str| {
+                let commit = Message::read(body).ok().and_then(Message::into_commit);
+                let correlation_id = commit.and_then(|commit| commit.meta.correlation_id);
+                tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
+                stopped.insert(group);
+                response.add_failure(id);
+            };
+            match applied {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => failed(&error.to_string()),
+                Err(_) => failed("panic"),
+            }
+        }
+        response
+    }
+
+    /// Applies the commit in one message.
+    ///
+    /// # Errors
+    /// When it could not be applied.
+    pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
+        match Message::read(body).map_err(ApplyError::Malformed)? {
+            Message::Commit(commit) => self.commit(&commit).await,
+            Message::Reference(Reference { stream, version }) => {
+                match self.store.get(&stream, version).await? {
+                    Some(commit) => self.commit(&commit).await,
+                    None => Err(ApplyError::Missing { stream, version }),
+                }
+            }
+        }
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<(), ApplyError> {
+        let (stream, version) = (&commit.stream, commit.version);
+        let correlation_id = commit.meta.correlation_id.as_deref();
+        let (verdict, position) = self.consumer.take(commit).await?;
+        match verdict {
+            Verdict::Apply => {
+                metrics::position_lag(0);
+                metrics::projected(commit.at);
+                tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection")
+            }
+            Verdict::Skip => {
+                tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection")
+            }
+            Verdict::Gap => {
+                metrics::position_lag(version - position - 1);
+                self.repair(stream, position, version).await?;
+                metrics::gap_repaired();
+                tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies everything after the position up to the version, from the log (rule 7), window by window: a gap may be
+    /// a whole history, as for a projector that is new. What is applied stays applied if the time runs out.
+    async fn repair(&self, stream: &StreamId, mut position: u64, version: u64) -> Result<(), ApplyError> {
+        let first = position;
+        while position < version {
+            let window = position.saturating_add(REPAIR_WINDOW).min(version);
+            let mut missing = Vec::new();
+            let mut range = Range { after: position, up_to: window, limit: None };
+            loop {
+                let page = self.store.read(stream, range, Consistency::Strong).await?;
+                missing.extend(page.commits);
+                match missing.last() {
+                    Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
+                    Some(_) | None => break,
+                }
+            }
+            if missing.first().is_none_or(|newest| newest.version != window) {
+                return Err(ApplyError::Missing { stream: stream.clone(), version: window });
+            }
+            for commit in missing.iter().rev() {
+                // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none
+                // that could be repaired.
+                match self.consumer.take(commit).await? {
+                    // The one that waited longest speaks for the gap: a metric has room for a hundred values at once, and
+                    // a gap may be a whole history.
+                    (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
+                    (Verdict::Apply | Verdict::Skip, _) => {}
+                    (Verdict::Gap, position) => {
+                        return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+                    }
+                }
+            }
+            position = window;
+        }
+        Ok(())
+    }
+}

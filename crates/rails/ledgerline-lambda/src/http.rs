@@ -1,0 +1,541 @@
+//! HTTP: requests as functions see them, responses, and problems (RFC 9457).
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, OnceLock},
+};
+
+use aws_lambda_events::apigw::{
+    ApiGatewayRequestAuthorizer, ApiGatewayV2httpRequest, ApiGatewayV2httpResponse,
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use futures::{FutureExt, future::LocalBoxFuture};
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use ledgerline::Meta;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use tracing::Instrument;
+use uuid::Uuid;
+
+use crate::{
+    Error,
+    config::{self, ConfigError},
+    start::{Handle, start},
+};
+
+/// The largest body that a command may have, in bytes.
+pub const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of keys.
+const MAX_SUBJECT: usize = 255;
+
+/// Begins the `type` of every problem; its code follows. Set at start, because it belongs to the product and not to the
+/// rails.
+static PROBLEM_TYPES: OnceLock<String> = OnceLock::new();
+
+/// What is wrong with a request, for programs and for people (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Stable name in kebab case: the end of the problem's `type`.
+    pub code: &'static str,
+    /// What is wrong this time.
+    pub detail: String,
+    /// The field, parameter or header that is wrong.
+    pub field: Option<String>,
+    /// The version that the aggregate has, where that is what is wrong.
+    pub version: Option<u64>,
+}
+
+impl Problem {
+    /// A problem.
+    #[must_use]
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        Self { status, code, detail: detail.into(), field: None, version: None }
+    }
+
+    /// A part of the request is malformed.
+    #[must_use]
+    pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(StatusCode::BAD_REQUEST, "invalid-request", detail) }
+    }
+
+    /// There is no such route, although the API sent the request here.
+    #[must_use]
+    pub fn no_route() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "no-route", "there is no such route")
+    }
+
+    /// The database asks to come back.
+    #[must_use]
+    pub fn unavailable() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the service is busy, try again")
+    }
+
+    /// Something is wrong on this side, and logged.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the request could not be handled")
+    }
+
+    /// The body of the problem.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            r#type: String,
+            title: String,
+            status: u16,
+            detail: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            field: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            version: Option<u64>,
+        }
+        let title = self.code.replace('-', " ");
+        let types = PROBLEM_TYPES.get().map_or("urn:problem:", String::as_str);
+        let body = Body {
+            r#type: format!("{types}{}", self.code),
+            title: title[..1].to_uppercase() + &title[1..],
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            field: self.field.as_deref(),
+            version: self.version,
+        };
+        serde_json::to_value(body).unwrap_or_default()
+    }
+}
+
+/// A response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Response {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Further headers.
+    pub headers: Vec<(HeaderName, String)>,
+    /// The JSON body, if there is one.
+    pub body: Option<Value>,
+}
+
+impl Response {
+    /// A response with a body.
+    #[must_use]
+    pub fn json(status: StatusCode, body: Value) -> Self {
+        Self { status, headers: Vec::new(), body: Some(body) }
+    }
+
+    /// The same, with the ETag of a version.
+    #[must_use]
+    pub fn with_version(mut self, version: u64) -> Self {
+        self.headers.push((header::ETAG, etag(version)));
+        self
+    }
+
+    fn into_lambda(self) -> ApiGatewayV2httpResponse {
+        let mut response = ApiGatewayV2httpResponse::default();
+        response.status_code = i64::from(self.status.as_u16());
+        for (name, value) in self.headers {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers.insert(name, value);
+            }
+        }
+        if let Some(body) = self.body {
+            let json = HeaderValue::from_static("application/json");
+            response.headers.entry(header::CONTENT_TYPE).or_insert(json);
+            response.body = Some(body.to_string().into());
+        }
+        response
+    }
+}
+
+impl From<Problem> for Response {
+    fn from(problem: Problem) -> Self {
+        let mut response = Self::json(problem.status, problem.body());
+        response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
+        if problem.status == StatusCode::SERVICE_UNAVAILABLE || problem.code == "conflict" {
+            response.headers.push((header::RETRY_AFTER, "1".into()));
+        }
+        if problem.status == StatusCode::UNAUTHORIZED {
+            response.headers.push((header::WWW_AUTHENTICATE, "Bearer".into()));
+        }
+        if let Some(version) = problem.version {
+            response = response.with_version(version);
+        }
+        response
+    }
+}
+
+/// The entity tag of a version: `"3"`.
+#[must_use]
+pub fn etag(version: u64) -> String {
+    format!("\"{version}\"")
+}
+
+/// The versions in a list of entity tags (RFC 9110, 8.8.3). `None` for `*`. Weak tags and tags that are no version of
+/// ours are left out: they match nothing.
+#[must_use]
+pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
+    if tags.trim() == "*" {
+        return None;
+    }
+    let versions = tags.split(',').filter_map(|tag| {
+        let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+        // One spelling for each version: "3", not "03" or "+3".
+        digits.parse::<u64>().ok().filter(|version| version.to_string() == digits)
+    });
+    Some(versions.collect())
+}
+
+/// Reads a UUID of 32 hexadecimal digits in five groups; not its other spellings, so that one thing has one id.
+#[must_use]
+pub fn uuid(text: &str) -> Option<Uuid> {
+    if text.len() == 36 { Uuid::parse_str(text).ok() } else { None }
+}
+
+/// What is said to an id that is none.
+pub const NOT_A_UUID: &str = "an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+/// A request as the HTTP API passes it on.
+#[derive(Debug)]
+pub struct HttpRequest(ApiGatewayV2httpRequest);
+
+impl From<ApiGatewayV2httpRequest> for HttpRequest {
+    fn from(request: ApiGatewayV2httpRequest) -> Self {
+        Self(request)
+    }
+}
+
+impl HttpRequest {
+    /// Method and path of the route as the template has them: `POST /accounts/{id}/credits`.
+    #[must_use]
+    pub fn route(&self) -> &str {
+        self.0.route_key.as_deref().or(self.0.request_context.route_key.as_deref()).unwrap_or_default()
+    }
+
+    /// The path as it was asked for.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.raw_path.as_deref().unwrap_or_default()
+    }
+
+    /// A `{parameter}` of the path, decoded.
+    ///
+    /// # Errors
+    /// When the route has none of this name.
+    pub fn path_parameter(&self, name: &str) -> Result<&str, Problem> {
+        let parameter = self.0.path_parameters.get(name).map(String::as_str);
+        parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
+    }
+
+    /// A `{parameter}` of the path that is a UUID.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn path_uuid(&self, name: &str) -> Result<Uuid, Problem> {
+        uuid(self.path_parameter(name)?).ok_or_else(|| Problem::field(name, NOT_A_UUID))
+    }
+
+    /// A parameter of the query. Read from the raw query: the API joins repeated parameters with commas, which then
+    /// cannot be told from commas in a value.
+    ///
+    /// # Errors
+    /// When it is there twice.
+    pub fn query(&self, name: &str) -> Result<Option<String>, Problem> {
+        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let mut values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
+            (value, None) => Ok(value.map(|(_, value)| value.into_owned())),
+        }
+    }
+
+    /// A header, if it is there.
+    ///
+    /// # Errors
+    /// When it is there and no ASCII text. To ignore it would be to do what the client did not ask for: to carry out
+    /// twice what came with a key, or without a condition what came with one.
+    pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
+        let value = self.0.headers.get(name).map(HeaderValue::to_str).transpose();
+        value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
+    }
+
+    /// The body.
+    ///
+    /// # Errors
+    /// When it is larger than [`MAX_BODY_BYTES`], or not what its encoding promises.
+    pub fn body(&self) -> Result<Vec<u8>, Problem> {
+        let text = self.0.body.as_deref().unwrap_or_default();
+        let body = match self.0.is_base64_encoded {
+            true => BASE64_STANDARD.decode(text).map_err(|_| {
+                Problem::new(StatusCode::BAD_REQUEST, "invalid-request", "the body is not base64")
+            })?,
+            false => text.as_bytes().to_vec(),
+        };
+        if body.len() > MAX_BODY_BYTES {
+            let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail));
+        }
+        Ok(body)
+    }
+
+    /// The body, read as JSON of this shape.
+    ///
+    /// # Errors
+    /// A problem that names the field.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        let body = self.body()?;
+        let malformed = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "invalid-request", detail);
+        if body.is_empty() {
+            return Err(malformed("the body is missing: send a JSON object".into()));
+        }
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            // Serde would read the fields of a struct from an array too, by their place.
+            return Err(malformed("the body is not a JSON object".into()));
+        }
+        let mut reader = serde_json::Deserializer::from_slice(&body);
+        let value: T = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let field = field_of(&error);
+            let inner = error.into_inner();
+            if inner.is_data() {
+                // Where in the text it was is in the field's name; people do not count columns.
+                let message = inner.to_string();
+                let detail = message.rsplit_once(" at line ").map_or(message.as_str(), |(detail, _)| detail);
+                Problem { field, ..malformed(detail.to_owned()) }
+            } else {
+                malformed(format!("the body is not JSON: {inner}"))
+            }
+        })?;
+        reader.end().map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
+        Ok(value)
+    }
+
+    /// Who calls: the subject of the caller's token, which the API's authorizer has verified.
+    ///
+    /// # Errors
+    /// `401` when there is none: the API has no authorizer, or the token names nobody. What belongs to its creator must
+    /// never be created by nobody.
+    pub fn actor(&self) -> Result<&str, Problem> {
+        let authorizer = self.0.request_context.authorizer.as_ref();
+        let subject = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
+        subject.map(String::as_str).filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len())).ok_or_else(
+            || {
+                Problem::new(
+                    StatusCode::UNAUTHORIZED,
+                    "unauthenticated",
+                    "sign in: the request names no caller",
+                )
+            },
+        )
+    }
+
+    /// Where the request came from, for the commit that it causes.
+    #[must_use]
+    pub fn meta(&self) -> Meta {
+        let context = &self.0.request_context;
+        // Only what is harmless in a log and an item is taken over from outside.
+        let harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+        let header = |name| self.header(name).ok().flatten();
+        let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
+        Meta {
+            actor: self.actor().ok().map(ToOwned::to_owned),
+            correlation_id: given.or_else(|| context.request_id.clone()),
+            causation_id: None,
+            source_address: context.http.source_ip.clone(),
+            trace_id: header("x-amzn-trace-id").map(ToOwned::to_owned),
+        }
+    }
+}
+
+/// The field that an error is about: serde tells where it was, or which name it missed or did not expect.
+fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<String> {
+    let message = error.inner().to_string();
+    let named = ["missing field `", "unknown field `", "duplicate field `"]
+        .iter()
+        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned()));
+    let path = error.path().to_string();
+    named.or_else(|| Some(path).filter(|path| path != "."))
+}
+
+/// Runs a function behind the HTTP API.
+///
+/// # Errors
+/// When the parts cannot be built, or `PROBLEM_TYPES` is missing.
+pub async fn run<Parts: Routes>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
+    let build = async {
+        let routes = Arc::new(build().await?);
+        Ok(Box::new(move |request| {
+            let routes = Arc::clone(&routes);
+            async move { respond(&*routes, &request).await }.boxed_local()
+        }) as Answers)
+    };
+    serve(build.boxed_local()).await
+}
+
+type Answers = Box<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
+
+/// Compiled once for all functions behind the HTTP API.
+fn serve(build: LocalBoxFuture<'_, Result<Answers, Error>>) -> LocalBoxFuture<'_, Result<(), Error>> {
+    let build = async {
+        let (developer, answers) = (developer()?, build.await?);
+        // Set once in a process: a second function in it, which only a test has, is of the same product.
+        let _ = PROBLEM_TYPES.set(config::text("PROBLEM_TYPES")?);
+        Ok(Box::new(move |mut request: ApiGatewayV2httpRequest| {
+            if request.request_context.authorizer.is_none() {
+                request.request_context.authorizer.clone_from(&developer);
+            }
+            let answer = answers(HttpRequest(request));
+            async move { Ok(answer.await.into_lambda()) }.boxed_local()
+        }) as Handle<_, ApiGatewayV2httpResponse>)
+    };
+    start(build.boxed_local())
+}
+
+/// Who calls where nothing verifies tokens: `sam local start-api` leaves authorizers out. Never on AWS itself: a function
+/// with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start.
+fn developer() -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
+    let name = "DEVELOPMENT_USER";
+    let user = config::parsed_or(name, String::new())?;
+    if user.is_empty() {
+        return Ok(None);
+    }
+    if config::text("AWS_ENDPOINT_URL").is_err() {
+        let reason = "it is for emulators only, and there is no AWS_ENDPOINT_URL".to_owned();
+        return Err(ConfigError::Invalid { name, reason }.into());
+    }
+    Ok(Some(serde_json::from_value(json!({ "jwt": { "claims": { "sub": user } } }))?))
+}
+
+/// Answers a request, whatever becomes of it: a panic is answered with 500 like any other failure of this side.
+async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
+    let correlation_id = request.meta().correlation_id.unwrap_or_default();
+    let span = tracing::info_span!("request", correlation_id, route = request.route());
+    let handled = AssertUnwindSafe(routes.handle(request).instrument(span.clone())).catch_unwind().await;
+    let result = handled.unwrap_or_else(|_| {
+        span.in_scope(|| tracing::error!("the handler panicked"));
+        Err(Problem::internal())
+    });
+    result.unwrap_or_else(Response::from)
+}
+
+/// What answers the requests of a function.
+pub trait Routes: 'static {
+    /// Answers a request.
+    fn handle(&self, request: &HttpRequest) -> impl Future<Output = Result<Response, Problem>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde::Deserialize;
+
+    use super::*;
+
+    fn request(body: &str) -> HttpRequest {
+        let event = json!({
+            "version": "2.0",
+            "routeKey": "POST /accounts",
+            "rawPath": "/accounts",
+            "rawQueryString": "owner=Doe%2C+John&limit=5&limit=6",
+            "headers": { "content-type": "application/json" },
+            "requestContext": { "http": { "method": "POST", "path": "/accounts" }, "requestId": "r-1", "timeEpoch": 0 },
+            "body": body,
+            "isBase64Encoded": false,
+        });
+        serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into()
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    #[expect(dead_code, reason = "only read")]
+    struct Body {
+        amount: u32,
+        #[serde(default)]
+        nested: Vec<Inner>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "only read")]
+    struct Inner {
+        name: String,
+    }
+
+    #[test]
+    fn a_malformed_body_is_answered_with_the_name_of_the_field() {
+        for (body, field) in [
+            (r#"{}"#, Some("amount")),
+            (r#"{"amount":"1"}"#, Some("amount")),
+            (r#"{"amount":1.5}"#, Some("amount")),
+            (r#"{"amount":-1}"#, Some("amount")),
+            (r#"{"amount":1,"amount":2}"#, Some("amount")),
+            (r#"{"amount":1,"colour":"red"}"#, Some("colour")),
+            (r#"{"amount":1,"nested":[{"name":"a"},{"name":2}]}"#, Some("nested[1].name")),
+            ("{\"amount\":1", None),
+            ("{\"amount\":1} x", None),
+            ("amount=1", None),
+            ("", None),
+            ("[1]", None),
+        ] {
+            let problem = request(body).json::<Body>().unwrap_err();
+            assert_eq!(problem.status, StatusCode::BAD_REQUEST, "{body}");
+            assert_eq!(problem.field.as_deref(), field, "{body}: {}", problem.detail);
+        }
+    }
+
+    #[test]
+    fn a_body_is_read_up_to_the_limit() {
+        let padded = |length: usize| format!("{{\"amount\":1{}}}", " ".repeat(length - 12));
+        assert!(request(&padded(MAX_BODY_BYTES)).json::<Body>().is_ok());
+        let problem = request(&padded(MAX_BODY_BYTES + 1)).json::<Body>().unwrap_err();
+        assert_eq!(problem.status, StatusCode::PAYLOAD_TOO_LARGE);
+    }
+
+    #[test]
+    fn a_query_value_may_have_commas_and_may_not_come_twice() {
+        assert_eq!(request("").query("owner").unwrap().as_deref(), Some("Doe, John"));
+        assert_eq!(request("").query("limit").unwrap_err().field.as_deref(), Some("limit"));
+        assert_eq!(request("").query("cursor").unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_answered_like_any_other_failure() {
+        struct Buggy;
+        impl Routes for Buggy {
+            async fn handle(&self, _: &HttpRequest) -> Result<Response, Problem> {
+                panic!("a bug")
+            }
+        }
+        let response = respond(&Buggy, &request("")).await;
+        assert_eq!(response.status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(response.body.unwrap()["type"], "urn:problem:internal");
+    }
+
+    /// A key or a condition that cannot be read must not be passed over.
+    #[test]
+    fn a_header_that_is_no_ascii_text_is_refused() {
+        let mut event = serde_json::to_value(&request("").0).unwrap();
+        event["headers"] = json!({ "idempotency-key": "überweisung", "if-match": "\"3\"" });
+        let request: HttpRequest = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into();
+        assert_eq!(request.header("idempotency-key").unwrap_err().field.as_deref(), Some("idempotency-key"));
+        assert_eq!(request.header("if-match"), Ok(Some("\"3\"")));
+        assert_eq!(request.header("if-none-match"), Ok(None));
+    }
+
+    #[test]
+    fn entity_tags_are_compared_strongly() {
+        assert_eq!(versions_of("\"3\""), Some(vec![3]));
+        assert_eq!(versions_of(" \"3\" , \"4\""), Some(vec![3, 4]));
+        assert_eq!(versions_of("*"), None);
+        for nothing in ["W/\"3\"", "3", "\"03\"", "\"+3\"", "\"x\"", "", "\"-1\""] {
+            assert_eq!(versions_of(nothing), Some(vec![]), "{nothing}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_readers_panic(text in ".*") {
+            let _ = versions_of(&text);
+            let _ = request(&text).json::<Body>();
+        }
+    }
+}

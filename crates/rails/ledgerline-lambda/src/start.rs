@@ -1,0 +1,121 @@
+//! How a function starts: logs, configuration, clients with open connections, then the runtime.
+
+use std::time::Duration;
+
+use aws_config::{BehaviorVersion, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
+use futures::{FutureExt, future::LocalBoxFuture};
+use lambda_runtime::{LambdaEvent, service_fn};
+use ledgerline_dynamodb::DynamoDbStore;
+use serde::{Serialize, de::DeserializeOwned};
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
+
+use crate::{Error, config, metrics};
+
+/// What a function does with an event.
+pub type Handle<Event, Answer> = Box<dyn Fn(Event) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
+
+/// Runs a function: builds what handles its events, then handles one event at a time.
+///
+/// Both are behind pointers, so that what is compiled for a call of this depends on the kind of events alone. Each kind is
+/// called for in one place of this crate; otherwise the runtime and the reading of events would be compiled once more for
+/// every function, which was most of the time that building a function's binary took.
+///
+/// # Errors
+/// When it cannot be built. It is logged, and the process ends: a misconfigured function must not take events.
+pub fn start<'a, Event, Answer>(
+    build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
+) -> LocalBoxFuture<'a, Result<(), Error>>
+where
+    Event: DeserializeOwned + 'static,
+    Answer: Serialize + 'static,
+{
+    async {
+        init_logs();
+        let built = async { Ok((metrics::init()?, build.await?)) };
+        let (metrics, handle) = match built.await {
+            Ok(built) => built,
+            Err(error) => {
+                tracing::error!(%error, "the function cannot start");
+                return Err(error);
+            }
+        };
+        lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
+            let handled = handle(event.payload);
+            async move {
+                let answer = handled.await;
+                // Before the answer goes out: afterwards the instance may be frozen.
+                metrics::flush(metrics);
+                answer
+            }
+        }))
+        .await
+    }
+    .boxed_local()
+}
+
+/// JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber
+/// writes no time. Lambda passes the level of the function's `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
+fn init_logs() {
+    let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
+    // Lambda has a level above the highest of tracing.
+    let level =
+        if level == "FATAL" { LevelFilter::ERROR } else { level.parse().unwrap_or(LevelFilter::INFO) };
+    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all that begin
+    // with it: "aws" is every crate of the SDK.
+    let quiet = ["lambda_runtime", "aws", "hyper", "h2", "rustls"]
+        .map(|target| (target, level.min(LevelFilter::WARN)));
+    let levels = Targets::new().with_default(level).with_targets(quiet);
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_span_list(false)
+        .with_target(false)
+        .with_max_level(level)
+        .finish()
+        .with(levels)
+        .init();
+}
+
+/// The configuration of every client: bounded in time and tries (rule 11), well within a function's own timeout.
+pub async fn sdk_config() -> SdkConfig {
+    aws_config::defaults(BehaviorVersion::latest())
+        .retry_config(retries())
+        .timeout_config(timeouts())
+        .load()
+        .await
+}
+
+/// How often a client sends a request.
+#[must_use]
+pub fn retries() -> RetryConfig {
+    RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500))
+}
+
+/// How long a client waits.
+#[must_use]
+pub fn timeouts() -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(Duration::from_secs(1))
+        .operation_attempt_timeout(Duration::from_millis(1_200))
+        .operation_timeout(Duration::from_secs(4))
+        .build()
+}
+
+/// A DynamoDB client.
+pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
+    aws_sdk_dynamodb::Client::new(&sdk_config().await)
+}
+
+/// The event store of the table in `COMMITS_TABLE`, with its connection opened.
+///
+/// # Errors
+/// When the variable is missing or the table cannot be read.
+pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
+    let store = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
+    store.connect().await?;
+    Ok(store)
+}

@@ -1,0 +1,123 @@
+//! What travels: entries on the bus, messages on the queues.
+
+use jiff::Timestamp;
+use ledgerline::{Commit, Meta, StreamId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+/// The `detail` of an entry on the bus: one event, and the state of its aggregate.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BusEntry {
+    /// The stream.
+    pub stream: StreamId,
+    /// The state, with the version that it shows.
+    pub aggregate: Aggregate,
+    /// The number of the state's shape.
+    pub aggregate_schema: u32,
+    /// The event.
+    pub last_event: Event,
+    /// Where it came from.
+    pub meta: Meta,
+}
+
+/// A state on the bus.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Aggregate {
+    /// The version of the state.
+    pub last_known_version: u64,
+    /// Its fields.
+    #[serde(flatten)]
+    pub state: Map<String, Value>,
+}
+
+/// An event on the bus.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// The stream.
+    pub stream: StreamId,
+    /// The version of the commit that it is in.
+    pub version: u64,
+    /// Its place in the commit, from 0.
+    pub index: usize,
+    /// Its type.
+    pub event_type: String,
+    /// The number of the payload's shape.
+    pub schema: u32,
+    /// The payload, byte for byte as it was stored.
+    pub payload: Box<RawValue>,
+    /// When it was committed.
+    pub at: Timestamp,
+}
+
+/// A message on a FIFO queue: a commit, or where to find one that is too large for a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Message {
+    /// The commit, without its state.
+    Commit(Box<Commit>),
+    /// Where to find it.
+    Reference(Reference),
+}
+
+/// Where a commit is in the log.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Reference {
+    /// The stream.
+    pub stream: StreamId,
+    /// The version.
+    pub version: u64,
+}
+
+impl Message {
+    /// The commit, if the message holds it.
+    #[must_use]
+    pub fn into_commit(self) -> Option<Commit> {
+        match self {
+            Self::Commit(commit) => Some(*commit),
+            Self::Reference(_) => None,
+        }
+    }
+
+    /// Reads the body of a message.
+    ///
+    /// # Errors
+    /// When it is neither a commit nor a reference. The reason says which field, never a value (rule 14).
+    pub fn read(body: &str) -> Result<Self, String> {
+        // By hand rather than untagged: a commit with a damaged field must not pass for a reference to itself.
+        let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
+        if fields.contains_key("events") {
+            let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
+                .map_err(|error| format!("the field {}", error.path()))?;
+            match commit.version {
+                // There is none before the first, whose position is that of a stream that nobody has seen yet.
+                0 => Err("the field version".to_owned()),
+                _ => Ok(Self::Commit(Box::new(commit))),
+            }
+        } else {
+            let reference = serde_path_to_error::deserialize(Value::Object(fields));
+            reference.map(Self::Reference).map_err(|error| format!("the field {}", error.path()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_14_no_reason_quotes_the_message() {
+        for body in [
+            "\"secret!\"",
+            "secret!",
+            r#"{"stream":"secret!","version":1}"#,
+            r#"{"stream":"tank-1","version":"secret!"}"#,
+            r#"{"stream":"tank-1","version":1,"events":"secret!"}"#,
+        ] {
+            let reason = Message::read(body).unwrap_err();
+            assert!(!reason.contains("secret!"), "{body}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,449 @@
+//! The fanout with the real SDK clients, against a DynamoDB and an AWS that refuses what a test wants refused.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, Mutex},
+};
+
+use aws_sdk_dynamodb::config::Builder;
+use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
+use ledgerline::{
+    Aggregate, Aggregates, Commit, Context, EventStore, Loaded, Meta, StreamId, Visitor, encode,
+    encode_state,
+    tank::{Command, Tank},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{
+    fanout::{Fanout, Wiring},
+    stream::{Handler, Record, records, response},
+};
+use local::testing::{self, Wire};
+use serde_json::{Value, json};
+
+/// EventBridge and SQS behind one port: takes everything but what it was told to refuse.
+#[derive(Clone, Default)]
+struct Aws(Arc<Mutex<Taken>>);
+
+#[derive(Default)]
+struct Taken {
+    calls: Vec<String>,
+    entries: Vec<Value>,
+    messages: Vec<Value>,
+    dead_letters: Vec<Value>,
+    /// Entries and messages with one of these texts in them are refused, as often as is said.
+    refuse: BTreeMap<String, usize>,
+    refuse_dead_letters: bool,
+    /// Calls of this operation are refused as a whole.
+    refuse_calls: Option<&'static str>,
+}
+
+impl Taken {
+    fn refuses(&mut self, text: &str) -> bool {
+        let found =
+            self.refuse.iter_mut().find(|(marker, left)| **left > 0 && text.contains(marker.as_str()));
+        found.is_some_and(|(_, left)| {
+            *left -= 1;
+            true
+        })
+    }
+}
+
+async fn aws(
+    State(aws): State<Aws>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<String, (axum::http::StatusCode, String)> {
+    let operation = headers["x-amz-target"].to_str().unwrap().rsplit('.').next().unwrap().to_owned();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let mut taken = aws.0.lock().unwrap();
+    taken.calls.push(operation.clone());
+    let answer = match operation.as_str() {
+        refused if taken.refuse_calls == Some(refused) => {
+            return Err((
+                axum::http::StatusCode::BAD_REQUEST,
+                json!({ "__type": "AccessDenied" }).to_string(),
+            ));
+        }
+        "PutEvents" => {
+            let mut results = Vec::new();
+            for entry in body["Entries"].as_array().unwrap() {
+                if entry["Detail"].as_str().unwrap().contains("nowhere on the bus") {
+                    results.push(json!({ "ErrorCode": "MalformedDetail", "ErrorMessage": "no" }));
+                } else if taken.refuses(entry["Detail"].as_str().unwrap()) {
+                    results.push(json!({ "ErrorCode": "ThrottlingException", "ErrorMessage": "slow down" }));
+                } else {
+                    results.push(json!({ "EventId": "e" }));
+                    taken.entries.push(entry.clone());
+                }
+            }
+            json!({ "FailedEntryCount": 0, "Entries": results })
+        }
+        "SendMessageBatch" => {
+            let (mut successful, mut failed) = (Vec::new(), Vec::new());
+            for entry in body["Entries"].as_array().unwrap() {
+                let body = entry["MessageBody"].as_str().unwrap();
+                if body.contains(['\u{fffe}', '\u{ffff}']) || body.contains("never") {
+                    let code = "InvalidMessageContents";
+                    failed.push(json!({ "Id": entry["Id"], "Code": code, "SenderFault": true }));
+                } else if taken.refuses(body) {
+                    failed
+                        .push(json!({ "Id": entry["Id"], "Code": "RequestThrottled", "SenderFault": true }));
+                } else {
+                    successful.push(json!({ "Id": entry["Id"], "MessageId": "m", "MD5OfMessageBody": "x" }));
+                    taken.messages.push(entry.clone());
+                }
+            }
+            json!({ "Successful": successful, "Failed": failed })
+        }
+        "SendMessage" if taken.refuse_dead_letters => {
+            return Err((
+                axum::http::StatusCode::BAD_REQUEST,
+                json!({ "__type": "AccessDenied" }).to_string(),
+            ));
+        }
+        "SendMessage" => {
+            taken.dead_letters.push(serde_json::from_str(body["MessageBody"].as_str().unwrap()).unwrap());
+            json!({ "MessageId": "m" })
+        }
+        other => panic!("unexpected {other}"),
+    };
+    Ok(answer.to_string())
+}
+
+/// The aggregates that this fanout knows.
+struct Tanks;
+
+impl Aggregates for Tanks {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<Tank>();
+    }
+}
+
+struct World {
+    fanout: Fanout,
+    store: DynamoDbStore,
+    wire: Wire,
+    aws: Aws,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::with_limit(256 * 1024).await
+    }
+
+    async fn with_limit(max_message_bytes: usize) -> Self {
+        let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+        let aws = Aws::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new().route("/", post(self::aws)).with_state(aws.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        let sdk = testing::sdk_config(&dynamodb).into_builder().endpoint_url(&url).build();
+        let wire = Wire::default();
+        let client = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
+        let store =
+            DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"));
+        let wiring = Wiring {
+            event_bus: "bus".into(),
+            event_source: "ledgerline".into(),
+            log_queues: BTreeMap::from([(format!("{url}/000000000000/fills.fifo"), vec!["tank".into()])]),
+            dead_letter_queue: format!("{url}/000000000000/dead-letters"),
+            max_message_bytes,
+        };
+        let sqs = aws_sdk_sqs::Client::new(&sdk);
+        let fanout = Fanout::new::<Tanks>(store.clone(), aws_sdk_eventbridge::Client::new(&sdk), sqs, wiring);
+        Self { fanout, store, wire, aws }
+    }
+
+    fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
+        self.aws.0.lock().unwrap()
+    }
+
+    fn refuse(&self, marker: &str, times: usize) {
+        self.taken().refuse.insert(marker.into(), times);
+    }
+
+    /// Streams and versions of the messages on the queue, in the order in which they were taken.
+    fn queued(&self) -> Vec<(String, u64)> {
+        let taken = self.taken();
+        let bodies = taken.messages.iter().map(|message| message["MessageBody"].as_str().unwrap());
+        bodies
+            .map(|body| serde_json::from_str::<Value>(body).unwrap())
+            .map(|commit| {
+                (commit["stream"].as_str().unwrap().to_owned(), commit["version"].as_u64().unwrap())
+            })
+            .collect()
+    }
+}
+
+fn stream(id: usize) -> StreamId {
+    StreamId::new("tank", &format!("{id:04}")).unwrap()
+}
+
+/// The first commits of a tank, with or without embedded states.
+fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
+    let context = Context { at: "2026-11-21T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
+    let mut loaded = Loaded::<Tank>::nothing();
+    (1..=length)
+        .map(|version| {
+            let command = match version {
+                1 => Command::Install { site: "North".into(), liquid: "water".into() },
+                _ => Command::Fill { amount: 10, note: None },
+            };
+            let events = Tank::decide(&loaded.state, &command, &context).unwrap();
+            loaded.state = ledgerline::fold::<Tank>(loaded.state.clone(), &events);
+            Commit {
+                stream: stream.clone(),
+                version,
+                events: events.iter().map(|event| encode::<Tank>(event).unwrap()).collect(),
+                state: embed.then(|| encode_state::<Tank>(&loaded.state).unwrap()),
+                command: format!("c-{version}"),
+                at: context.at,
+                meta: Meta::default(),
+            }
+        })
+        .collect()
+}
+
+fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
+    let record = |(index, commit)| Record { sequence_number: format!("{index:021}"), commit: Ok(commit) };
+    commits.into_iter().enumerate().map(record).collect()
+}
+
+/// A file of `tests/samples`.
+fn file<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    let path = format!("{}/tests/samples/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn sample(name: &str) -> Vec<Record> {
+    records(file(name))
+}
+
+#[tokio::test]
+async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queue() {
+    let world = World::new().await;
+    assert_eq!(world.fanout.handle(&sample("commits")).await, None);
+
+    let taken = world.taken();
+    let expected: Value = file("drawn");
+    let entry = &taken.entries[2];
+    assert_eq!(entry["Source"], expected["source"]);
+    assert_eq!(entry["DetailType"], expected["detail-type"]);
+    assert_eq!(serde_json::from_str::<Value>(entry["Detail"].as_str().unwrap()).unwrap(), expected["detail"]);
+
+    let expected: Value = file("queued");
+    for (message, expected) in taken.messages.iter().zip(expected["Records"].as_array().unwrap()) {
+        let body = |value: &Value| serde_json::from_str::<Value>(value.as_str().unwrap()).unwrap();
+        assert_eq!(body(&message["MessageBody"]), body(&expected["body"]));
+        assert_eq!(message["MessageGroupId"], expected["attributes"]["MessageGroupId"]);
+        assert_eq!(message["MessageDeduplicationId"], expected["attributes"]["MessageDeduplicationId"]);
+    }
+    assert_eq!(taken.messages.len(), 3);
+}
+
+/// DESIGN, section 5: n commits with embedded states are n/10 calls to the bus and to each queue, and no read.
+#[tokio::test]
+async fn a_batch_keeps_its_budget() {
+    let world = World::new().await;
+    let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let count = |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+    assert_eq!((count("PutEvents"), count("SendMessageBatch")), (3, 3));
+    assert_eq!(world.wire.operations(), [""; 0]);
+}
+
+#[tokio::test]
+async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
+    let world = World::new().await;
+    let (long, short) = (history(&stream(1), 12, false), history(&stream(2), 2, false));
+    for commit in long.iter().chain(&short) {
+        world.store.append(commit, None).await.unwrap();
+    }
+    world.wire.take();
+    // Swapped, with a hole, and twice.
+    let commits = [&long[11], &long[8], &short[1], &long[8]].map(Clone::clone);
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    assert_eq!(world.wire.operations(), ["Query"; 2 + 1], "two pages of one stream, one of the other");
+    let taken = world.taken();
+    for entry in &taken.entries {
+        let detail: Value = serde_json::from_str(entry["Detail"].as_str().unwrap()).unwrap();
+        let version = detail["lastEvent"]["version"].as_u64().unwrap();
+        assert_eq!(detail["aggregate"]["lastKnownVersion"], version);
+        assert_eq!(detail["aggregate"]["level"], (version - 1) * 10);
+    }
+    assert_eq!(taken.entries.len(), 4);
+}
+
+#[tokio::test]
+async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
+    let world = World::new().await;
+    let records = sample("unreadable");
+    assert_eq!(records.len(), 3, "the MODIFY is no new commit");
+    assert_eq!(world.fanout.handle(&records).await, None);
+    assert_eq!(world.queued().iter().map(|(_, version)| *version).collect::<Vec<_>>(), [1, 3]);
+    let taken = world.taken();
+    assert_eq!(taken.entries.len(), 2);
+    let [letter] = taken.dead_letters.as_slice() else { panic!("{:?}", taken.dead_letters) };
+    assert_eq!(letter["stream"], "tank-163082d2-b005-45d7-9eb6-aa1f83efd55d");
+    assert_eq!(letter["version"], 2);
+    assert!(!letter.to_string().contains("damaged"), "no payload in it: {letter}");
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_is_not_taken_fails_its_record() {
+    let world = World::new().await;
+    world.taken().refuse_dead_letters = true;
+    let records = sample("unreadable");
+    assert_eq!(world.fanout.handle(&records).await, Some(1));
+    let answer = serde_json::to_value(response(&records, Some(1))).unwrap();
+    assert_eq!(answer, json!({ "batchItemFailures": [{ "itemIdentifier": records[1].sequence_number }] }));
+}
+
+#[tokio::test]
+async fn rule_10_only_what_was_refused_is_sent_again() {
+    for mask in [0b1, 0b10_0000_0000, 0b01_0101_0101, 0b11_1111_1111] {
+        let world = World::new().await;
+        for id in (0..10).filter(|id| mask & (1 << id) != 0) {
+            // Once by the bus, once by the queue: both see the name of the stream.
+            world.refuse(&format!("tank-{id:04}"), 2);
+        }
+        let commits = (0..10).map(|id| history(&stream(id), 1, true).remove(0));
+        assert_eq!(world.fanout.handle(&batch(commits)).await, None, "{mask:b}");
+        let queued: HashSet<_> = world.queued().into_iter().collect();
+        let taken = world.taken();
+        assert_eq!((queued.len(), taken.messages.len(), taken.entries.len()), (10, 10, 10));
+    }
+}
+
+#[tokio::test]
+async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported() {
+    let world = World::new().await;
+    let commits: Vec<_> =
+        history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
+    // The queue never takes version 2 of the first stream; the bus knows it by another spelling.
+    world.refuse("\"stream\":\"tank-0001\",\"version\":2,\"events\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
+    let first: Vec<_> = world.queued().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
+    assert_eq!(first, [("tank-0001".to_owned(), 1)]);
+}
+
+/// The second commit of a stream waits for a record that comes after it in the batch: it has to come again too.
+#[tokio::test]
+async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
+    let world = World::new().await;
+    let commits: Vec<_> =
+        history(&stream(1), 2, true).into_iter().chain(history(&stream(2), 1, true)).collect();
+    world.refuse("\"stream\":\"tank-0002\",\"version\":1,\"events\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
+    assert_eq!(world.queued(), [("tank-0001".to_owned(), 1)]);
+}
+
+/// SQS calls throttling the sender's fault. It is a reason to send again, not to set aside.
+#[tokio::test]
+async fn throttling_is_not_taken_for_a_permanent_refusal() {
+    let world = World::new().await;
+    world.refuse("tank-0001", 2);
+    assert_eq!(world.fanout.handle(&batch(history(&stream(1), 1, true))).await, None);
+    let taken = world.taken();
+    assert_eq!((taken.messages.len(), taken.dead_letters.len()), (1, 0));
+}
+
+/// A call that is not answered with its entries took none of them.
+#[tokio::test]
+async fn rule_10_a_call_that_fails_as_a_whole_fails_its_records() {
+    for operation in ["PutEvents", "SendMessageBatch"] {
+        let world = World::new().await;
+        world.taken().refuse_calls = Some(operation);
+        let commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+        assert_eq!(world.fanout.handle(&batch(commits)).await, Some(0), "{operation}");
+    }
+}
+
+#[tokio::test]
+async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
+    let world = World::new().await;
+    let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+    commits[1].meta.trace_id = Some("nowhere on the bus".into());
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let taken = world.taken();
+    assert_eq!((taken.messages.len(), taken.entries.len(), taken.dead_letters.len()), (3, 2, 1));
+    assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
+}
+
+/// What comes after the first failure comes again: its dead letter is written then, and once.
+#[tokio::test]
+async fn dead_letters_are_not_written_for_what_comes_again() {
+    let world = World::new().await;
+    world.refuse("\"version\":1,\"events\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&sample("unreadable")).await, Some(0));
+    assert_eq!(world.taken().dead_letters.len(), 0);
+}
+
+#[tokio::test]
+async fn what_a_queue_will_never_take_is_set_aside_and_the_rest_goes_on() {
+    let world = World::new().await;
+    let mut commits: Vec<_> = (1..=3).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+    commits[1].command = "never".into();
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let taken = world.taken();
+    assert_eq!((taken.messages.len(), taken.entries.len(), taken.dead_letters.len()), (2, 3, 1));
+    assert_eq!(taken.dead_letters[0]["stream"], "tank-0002");
+    assert_eq!(taken.dead_letters[0]["reason"], "it was refused: InvalidMessageContents");
+}
+
+#[tokio::test]
+async fn characters_that_sqs_refuses_are_escaped() {
+    let world = World::new().await;
+    let mut commit = history(&stream(1), 1, true).remove(0);
+    commit.events[0].data =
+        "{\"site\":\"a\u{ffff}b\u{fffe}\",\"liquid\":\"water\",\"on\":\"2026-11-21\"}".into();
+    assert_eq!(world.fanout.handle(&batch([commit.clone()])).await, None);
+    let taken = world.taken();
+    let body = taken.messages[0]["MessageBody"].as_str().unwrap();
+    let received: Commit = serde_json::from_str(body).unwrap();
+    assert_eq!(
+        received.events.iter().map(|event| ledgerline::decode::<Tank>(event).unwrap()).collect::<Vec<_>>(),
+        commit.events.iter().map(|event| ledgerline::decode::<Tank>(event).unwrap()).collect::<Vec<_>>(),
+    );
+}
+
+/// During a deployment, new writers feed an old fanout: their states go along as they are.
+#[tokio::test]
+async fn a_state_of_a_newer_writer_goes_along_as_it_is() {
+    let world = World::new().await;
+    let mut commit = history(&stream(1), 1, true).remove(0);
+    commit.state = Some(ledgerline::RecordedState { schema: 99, data: r#"{"shape":"new"}"#.into() });
+    assert_eq!(world.fanout.handle(&batch([commit])).await, None);
+    let detail: Value = serde_json::from_str(world.taken().entries[0]["Detail"].as_str().unwrap()).unwrap();
+    assert_eq!((&detail["aggregateSchema"], &detail["aggregate"]["shape"]), (&json!(99), &json!("new")));
+}
+
+#[tokio::test]
+async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
+    let world = World::with_limit(200).await;
+    let records = batch(history(&stream(1), 1, true));
+    assert_eq!(world.fanout.handle(&records).await, None);
+    let taken = world.taken();
+    let body: Value = serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
+    assert_eq!(body, json!({ "stream": "tank-0001", "version": 1 }));
+    // The entry with its state does not fit at all: it is set aside, and the log says what was in it.
+    assert_eq!((taken.entries.len(), taken.dead_letters.len()), (0, 1));
+    assert_eq!(taken.dead_letters[0]["version"], 1);
+}
+
+#[tokio::test]
+async fn a_category_that_nobody_knows_is_set_aside() {
+    let world = World::new().await;
+    let strange =
+        Commit { stream: StreamId::new("stranger", "1").unwrap(), ..history(&stream(1), 1, false).remove(0) };
+    assert_eq!(world.fanout.handle(&batch([strange])).await, None);
+    assert_eq!(world.taken().dead_letters.len(), 1);
+}

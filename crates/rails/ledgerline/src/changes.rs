@@ -1,0 +1,228 @@
+//! What a commit changes in a read model that is written from the log.
+
+use std::collections::BTreeMap;
+
+use crate::DecodeError;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::LogTable;
+
+/// Partition key and sort key of a row.
+pub type Key = (String, String);
+
+/// The fields of a row, its keys among them.
+pub type Fields = Map<String, Value>;
+
+/// What happens to one row.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Change {
+    /// It is this from now on, whatever it was.
+    Put(Fields),
+    /// Some of its fields change. A row that is not there begins with them.
+    Update {
+        /// Fields and their new values.
+        set: Fields,
+        /// Fields and what is added to them, which begin at 0.
+        add: BTreeMap<String, i64>,
+    },
+    /// It is gone.
+    Delete,
+}
+
+/// The changes that a commit makes, in one write with the handler's position (rule 9): at most one for each row,
+/// because a transaction takes an item only once. What is said of a row twice is merged.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changes {
+    table: LogTable,
+    rows: BTreeMap<Key, Change>,
+}
+
+impl Changes {
+    /// Nothing changes.
+    #[must_use]
+    pub fn new(table: LogTable) -> Self {
+        Self { table, rows: BTreeMap::new() }
+    }
+
+    /// How many rows change.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether no row changes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The rows that change, and how.
+    pub fn iter(&self) -> impl Iterator<Item = (&Key, &Change)> {
+        self.rows.iter()
+    }
+
+    /// A row is this from now on.
+    ///
+    /// # Errors
+    /// When the row is no object with the table's keys: a programming error in its type.
+    pub fn put(&mut self, row: &impl Serialize) -> Result<(), DecodeError> {
+        let fields = match serde_json::to_value(row) {
+            Ok(Value::Object(fields)) => fields,
+            Ok(_) => return Err(DecodeError::Unencodable("a row is an object".into())),
+            Err(error) => return Err(DecodeError::Unencodable(error.to_string())),
+        };
+        let key = |name: &str| fields.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
+        let (Some(partition), Some(sort)) = (key(self.table.partition), key(self.table.sort)) else {
+            return Err(DecodeError::Unencodable(format!(
+                "a row has the keys {} and {}",
+                self.table.partition, self.table.sort
+            )));
+        };
+        self.rows.insert((partition, sort), Change::Put(fields));
+        Ok(())
+    }
+
+    /// A field of a row has this value from now on.
+    pub fn set(&mut self, partition: &str, sort: &str, field: &str, value: impl Into<Value>) {
+        match self.change(partition, sort) {
+            Change::Put(fields) => _ = fields.insert(field.to_owned(), value.into()),
+            Change::Update { set, add } => {
+                add.remove(field);
+                set.insert(field.to_owned(), value.into());
+            }
+            Change::Delete => {}
+        }
+    }
+
+    /// A field of a row becomes larger, or smaller.
+    pub fn add(&mut self, partition: &str, sort: &str, field: &str, amount: i64) {
+        let add_to = |fields: &mut Fields| {
+            let before = fields.get(field).and_then(Value::as_i64).unwrap_or(0);
+            fields.insert(field.to_owned(), before.saturating_add(amount).into());
+        };
+        match self.change(partition, sort) {
+            Change::Put(fields) => add_to(fields),
+            Change::Update { set, .. } if set.contains_key(field) => add_to(set),
+            Change::Update { add, .. } => {
+                let sum = add.entry(field.to_owned()).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+            Change::Delete => {}
+        }
+    }
+
+    /// A row is gone.
+    pub fn delete(&mut self, partition: &str, sort: &str) {
+        self.rows.insert((partition.to_owned(), sort.to_owned()), Change::Delete);
+    }
+
+    /// The change of a row, as it can be added to. What follows on a deletion begins a new row.
+    fn change(&mut self, partition: &str, sort: &str) -> &mut Change {
+        let change = self
+            .rows
+            .entry((partition.to_owned(), sort.to_owned()))
+            .or_insert_with(|| Change::Update { set: Fields::new(), add: BTreeMap::new() });
+        if *change == Change::Delete {
+            *change = Change::Put(keys(&self.table, partition, sort));
+        }
+        change
+    }
+
+    /// Makes the changes to rows in memory: what the read tables do, for tests that compare with the fold of the log.
+    pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
+        for (key, change) in &self.rows {
+            match change {
+                Change::Put(fields) => _ = rows.insert(key.clone(), fields.clone()),
+                Change::Update { set, add } => {
+                    let row = rows.entry(key.clone()).or_insert_with(|| keys(&self.table, &key.0, &key.1));
+                    row.extend(set.clone());
+                    for (field, amount) in add {
+                        let before = row.get(field).and_then(Value::as_i64).unwrap_or(0);
+                        row.insert(field.clone(), before.saturating_add(*amount).into());
+                    }
+                }
+                Change::Delete => _ = rows.remove(key),
+            }
+        }
+    }
+}
+
+fn keys(table: &LogTable, partition: &str, sort: &str) -> Fields {
+    [(table.partition.to_owned(), partition.into()), (table.sort.to_owned(), sort.into())]
+        .into_iter()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    const TABLE: LogTable = LogTable { partition: "p", sort: "s" };
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Put(u8, i64),
+        Set(u8, i64),
+        Add(u8, i64),
+        Delete(u8),
+    }
+
+    impl Step {
+        fn take(&self, changes: &mut Changes) {
+            let row = |row: &u8| format!("r{row}");
+            match self {
+                Self::Put(r, n) => {
+                    changes.put(&json!({ "p": "x", "s": row(r), "n": n, "put": true })).unwrap()
+                }
+                Self::Set(r, n) => changes.set("x", &row(r), "n", *n),
+                Self::Add(r, n) => changes.add("x", &row(r), "n", *n),
+                Self::Delete(r) => changes.delete("x", &row(r)),
+            }
+        }
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = (0..3_u8, -5..5_i64, 0..4).prop_map(|(row, n, kind)| match kind {
+            0 => Step::Put(row, n),
+            1 => Step::Set(row, n),
+            2 => Step::Add(row, n),
+            _ => Step::Delete(row),
+        });
+        prop::collection::vec(step, 0..12)
+    }
+
+    proptest! {
+        /// Merged into one change for each row, or made one after the other: the rows are the same.
+        #[test]
+        fn changes_of_a_row_are_merged_into_what_they_come_to(before in steps(), steps in steps()) {
+            let mut one_by_one = BTreeMap::new();
+            for step in &before {
+                let mut change = Changes::new(TABLE);
+                step.take(&mut change);
+                change.fold(&mut one_by_one);
+            }
+            let mut at_once = one_by_one.clone();
+            let mut merged = Changes::new(TABLE);
+            for step in &steps {
+                let mut change = Changes::new(TABLE);
+                step.take(&mut change);
+                change.fold(&mut one_by_one);
+                step.take(&mut merged);
+            }
+            merged.fold(&mut at_once);
+            prop_assert!(merged.len() <= 3);
+            prop_assert_eq!(at_once, one_by_one);
+        }
+    }
+
+    #[test]
+    fn a_row_without_its_keys_is_refused() {
+        for row in [json!({ "p": "x" }), json!({ "p": 1, "s": "r" }), json!("x")] {
+            assert!(Changes::new(TABLE).put(&row).is_err(), "{row}");
+        }
+    }
+}

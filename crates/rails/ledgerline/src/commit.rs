@@ -1,0 +1,48 @@
+//! The unit of storage: everything that one command did (rule 1).
+
+use crate::{RecordedEvent, RecordedState};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::StreamId;
+
+/// All events of one command, stored as one item (rule 1). Immutable once appended (rule 3).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The stream that it belongs to.
+    pub stream: StreamId,
+    /// Its number in the stream: 1, 2, 3 … without holes (rule 2).
+    pub version: u64,
+    /// What happened, in order.
+    pub events: Vec<RecordedEvent>,
+    /// The aggregate's state after this commit, when the snapshot policy embedded it: a cache (rule 5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<RecordedState>,
+    /// The id of the command that caused it: makes the append idempotent (rule 4).
+    pub command: String,
+    /// When it was decided, in UTC. Information only: order comes from `version`.
+    pub at: Timestamp,
+    /// Where it came from.
+    pub meta: Meta,
+}
+
+/// Where a commit came from: for audits and for following a request through the system.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Meta {
+    /// The caller's subject.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub actor: Option<String>,
+    /// Shared by everything that one outside request set off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// What directly caused this commit: a request, or the commit that a process manager reacted to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub causation_id: Option<String>,
+    /// The caller's address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source_address: Option<String>,
+    /// The trace that the request belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+}

@@ -1,0 +1,325 @@
+//! The tests that every store must pass, one function each, so that a failure names what is broken.
+//!
+//! A crate that implements [`EventStore`] runs them all with [`contract_tests!`](crate::contract_tests).
+
+#![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
+
+use std::collections::BTreeSet;
+
+use crate::{RecordedEvent, RecordedState};
+
+use crate::{AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId, append_all_once};
+
+/// Writes one `#[tokio::test]` for each test of the contract. The argument makes an empty store.
+#[macro_export]
+macro_rules! contract_tests {
+    ($make:expr) => {
+        $crate::contract_tests!(@each $make;
+            an_unknown_stream_is_empty
+            what_was_appended_is_read_as_it_was_written
+            a_taken_version_is_refused_and_what_took_it_stays
+            pages_cover_the_stream_newest_first_without_holes
+            a_range_bounds_what_is_read
+            a_stream_of_more_than_a_megabyte_is_read_whole
+            streams_do_not_see_each_other
+            of_concurrent_appends_at_one_version_exactly_one_wins
+            a_commit_and_its_request_are_stored_both_or_none
+            commits_of_several_streams_are_stored_all_or_none
+            of_concurrent_transactions_over_the_same_streams_exactly_one_wins
+            the_same_transaction_twice_is_one
+            a_request_is_answered_once_until_it_expires
+        );
+    };
+    (@each $make:expr; $($name:ident)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            let store = $make.await;
+            $crate::contract::$name(&store).await;
+        })*
+    };
+}
+
+fn stream(id: &str) -> StreamId {
+    StreamId::new("contract", id).unwrap()
+}
+
+/// A commit with this version and nothing special in it.
+#[must_use]
+pub fn commit(stream: &StreamId, version: u64) -> Commit {
+    Commit {
+        stream: stream.clone(),
+        version,
+        events: vec![RecordedEvent {
+            event_type: "Happened".into(),
+            schema: 1,
+            data: format!(r#"{{"n":{version}}}"#),
+        }],
+        state: None,
+        command: format!("command-{version}"),
+        at: "2026-11-21T09:30:00.123456789Z".parse().unwrap(),
+        meta: Meta::default(),
+    }
+}
+
+fn request(key: &str, answer: &str, now: i64) -> Request {
+    Request { key: key.into(), fingerprint: "f".into(), answer: answer.into(), expires: now + 100, now }
+}
+
+const ALL: Range = Range { after: 0, up_to: u64::MAX, limit: None };
+
+/// Reads a range to its end, page by page, oldest first.
+pub async fn read_all(store: &impl EventStore, stream: &StreamId, mut range: Range) -> Vec<Commit> {
+    let mut commits = Vec::new();
+    loop {
+        let page = store.read(stream, range, Consistency::Strong).await.unwrap();
+        commits.extend(page.commits);
+        if page.complete {
+            commits.reverse();
+            return commits;
+        }
+        range.up_to = commits.last().unwrap().version - 1;
+    }
+}
+
+/// Given nothing, a stream has no commits, and its first page says that nothing follows.
+pub async fn an_unknown_stream_is_empty(store: &impl EventStore) {
+    for consistency in [Consistency::Eventual, Consistency::Strong] {
+        let page = store.read(&stream("none"), ALL, consistency).await.unwrap();
+        assert_eq!((page.commits, page.complete), (vec![], true));
+    }
+    assert_eq!(store.get(&stream("none"), 1).await.unwrap(), None);
+}
+
+/// Given a commit with everything in it, it reads back the same, to the last digit of its payload and time.
+pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventStore) {
+    let full = Commit {
+        events: vec![
+            RecordedEvent {
+                event_type: "Priced".into(),
+                schema: 3,
+                data: r#"{"rate":1.0,"big":9007199254740991,"text":"ö \" \n"}"#.into(),
+            },
+            RecordedEvent { event_type: "Sent".into(), schema: 1, data: "{}".into() },
+        ],
+        state: Some(RecordedState { schema: 7, data: r#"{"rate":1.0}"#.into() }),
+        meta: Meta {
+            actor: Some("ada".into()),
+            correlation_id: Some("corr".into()),
+            causation_id: Some("cause".into()),
+            source_address: Some("192.0.2.1".into()),
+            trace_id: Some("Root=1-2-3".into()),
+        },
+        ..commit(&stream("full"), 1)
+    };
+    let bare = commit(&stream("full"), 2);
+    store.append(&full, None).await.unwrap();
+    store.append(&bare, None).await.unwrap();
+    assert_eq!(read_all(store, &stream("full"), ALL).await, [full.clone(), bare]);
+    assert_eq!(store.get(&stream("full"), 1).await.unwrap(), Some(full));
+}
+
+/// Rules 2 and 3: a version is given once, and nobody overwrites who has it.
+pub async fn a_taken_version_is_refused_and_what_took_it_stays(store: &impl EventStore) {
+    let first = commit(&stream("taken"), 1);
+    let second = Commit { command: "another".into(), ..first.clone() };
+    store.append(&first, None).await.unwrap();
+    assert!(matches!(store.append(&second, None).await, Err(AppendError::VersionTaken)));
+    assert!(matches!(store.append(&first, None).await, Err(AppendError::VersionTaken)));
+    assert_eq!(read_all(store, &stream("taken"), ALL).await, [first]);
+}
+
+/// Given 250 commits, pages of any size show each once, newest first.
+pub async fn pages_cover_the_stream_newest_first_without_holes(store: &impl EventStore) {
+    let stream = stream("pages");
+    for version in 1..=250 {
+        store.append(&commit(&stream, version), None).await.unwrap();
+    }
+    for limit in [None, Some(1), Some(7), Some(250), Some(1_000)] {
+        let commits = read_all(store, &stream, Range { limit, ..ALL }).await;
+        let versions: Vec<_> = commits.iter().map(|commit| commit.version).collect();
+        assert_eq!(versions, (1..=250).collect::<Vec<_>>(), "limit {limit:?}");
+    }
+}
+
+/// Given ten commits, only those of the range are read.
+pub async fn a_range_bounds_what_is_read(store: &impl EventStore) {
+    let stream = stream("range");
+    for version in 1..=10 {
+        store.append(&commit(&stream, version), None).await.unwrap();
+    }
+    for (after, up_to, expected) in [
+        (0, 10, (1..=10).collect()),
+        (3, 6, vec![4, 5, 6]),
+        (9, u64::MAX, vec![10]),
+        (0, 1, vec![1]),
+        (10, u64::MAX, vec![]),
+        (6, 6, vec![]),
+    ] {
+        let commits = read_all(store, &stream, Range { after, up_to, limit: None }).await;
+        let versions: Vec<_> = commits.iter().map(|commit| commit.version).collect();
+        assert_eq!(versions, expected, "after {after} up to {up_to}");
+    }
+}
+
+/// A store that stops at the end of the database's first page loses the stream's beginning without a word.
+pub async fn a_stream_of_more_than_a_megabyte_is_read_whole(store: &impl EventStore) {
+    let stream = stream("long");
+    let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(12_000));
+    for version in 1..=120 {
+        let mut commit = commit(&stream, version);
+        commit.events[0].data.clone_from(&data);
+        store.append(&commit, None).await.unwrap();
+    }
+    let commits = read_all(store, &stream, ALL).await;
+    assert_eq!(commits.len(), 120);
+    assert!(commits.iter().all(|commit| commit.events[0].data == data));
+}
+
+/// Given streams whose names begin alike, each has its own commits.
+pub async fn streams_do_not_see_each_other(store: &impl EventStore) {
+    for id in ["a", "a-b", "ab"] {
+        store.append(&commit(&stream(id), 1), None).await.unwrap();
+    }
+    store.append(&commit(&stream("a"), 2), None).await.unwrap();
+    assert_eq!(read_all(store, &stream("a"), ALL).await.len(), 2);
+    assert_eq!(read_all(store, &stream("ab"), ALL).await, [commit(&stream("ab"), 1)]);
+}
+
+/// Rule 2, under concurrency: eight writers, twenty versions, one winner each.
+pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl EventStore) {
+    let stream = stream("race");
+    for version in 1..=20 {
+        let attempts = (0..8).map(|writer| {
+            let commit = Commit { command: format!("{version}-{writer}"), ..commit(&stream, version) };
+            async move {
+                match store.append(&commit, None).await {
+                    Ok(()) => Some(commit),
+                    Err(AppendError::VersionTaken | AppendError::Busy) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let winners: Vec<_> = futures::future::join_all(attempts).await.into_iter().flatten().collect();
+        assert_eq!(winners.len(), 1);
+        assert_eq!(store.get(&stream, version).await.unwrap().as_ref(), winners.first());
+    }
+    let commands: BTreeSet<_> =
+        read_all(store, &stream, ALL).await.into_iter().map(|commit| commit.command).collect();
+    assert_eq!(commands.len(), 20);
+}
+
+/// The request ledger is written with the commit: neither can be there without the other.
+pub async fn a_commit_and_its_request_are_stored_both_or_none(store: &impl EventStore) {
+    let stream = stream("both");
+    store.append(&commit(&stream, 1), Some(&request("k1", "one", 0))).await.unwrap();
+    assert_eq!(store.recall("k1", 0).await.unwrap().unwrap().answer, "one");
+
+    // The version is taken: the request must not appear.
+    let refused = store.append(&commit(&stream, 1), Some(&request("k2", "two", 0))).await;
+    assert!(matches!(refused, Err(AppendError::VersionTaken)));
+    assert_eq!(store.recall("k2", 0).await.unwrap(), None);
+
+    // The request is taken: the commit must not appear, whether or not its version is free.
+    for version in [1, 2] {
+        let refused = store.append(&commit(&stream, version), Some(&request("k1", "again", 0))).await;
+        assert!(matches!(refused, Err(AppendError::RequestTaken)));
+    }
+    assert_eq!(store.get(&stream, 2).await.unwrap(), None);
+    assert_eq!(store.recall("k1", 0).await.unwrap().unwrap().answer, "one");
+}
+
+/// Money that leaves one stream arrives in the other, whatever else happens to either of them.
+pub async fn commits_of_several_streams_are_stored_all_or_none(store: &impl EventStore) {
+    let (from, to) = (stream("from"), stream("to"));
+    store.append(&commit(&from, 1), None).await.unwrap();
+    let both = [commit(&from, 2), commit(&to, 1)];
+    store.append_all(&both, Some(&request("k-all", "both", 0))).await.unwrap();
+    assert_eq!(read_all(store, &from, ALL).await, [commit(&from, 1), both[0].clone()]);
+    assert_eq!(read_all(store, &to, ALL).await, [both[1].clone()]);
+    assert_eq!(store.recall("k-all", 0).await.unwrap().unwrap().answer, "both");
+
+    // Whichever of the versions is taken, neither commit appears, nor the request.
+    for (from_version, to_version) in [(2, 2), (3, 1)] {
+        let commits = [commit(&from, from_version), commit(&to, to_version)];
+        for request in [None, Some(request("k-none", "none", 0))] {
+            let refused = store.append_all(&commits, request.as_ref()).await;
+            assert!(matches!(refused, Err(AppendError::VersionTaken)), "{refused:?}");
+        }
+    }
+    // The request is taken: the commits must not appear, though their versions are free.
+    let free = [commit(&from, 3), commit(&to, 2)];
+    let refused = store.append_all(&free, Some(&request("k-all", "again", 0))).await;
+    assert!(matches!(refused, Err(AppendError::RequestTaken)), "{refused:?}");
+    assert_eq!(read_all(store, &from, ALL).await.len(), 2);
+    assert_eq!(read_all(store, &to, ALL).await.len(), 1);
+    assert_eq!(store.recall("k-none", 0).await.unwrap(), None);
+}
+
+/// Rule 2 over two streams at once: eight writers who name them in either order, five versions, one winner each.
+pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(store: &impl EventStore) {
+    let streams = [stream("left"), stream("right")];
+    for version in 1..=5 {
+        let attempts = (0..8).map(|writer| {
+            let mut commits = streams
+                .clone()
+                .map(|stream| Commit { command: format!("{version}-{writer}"), ..commit(&stream, version) });
+            if writer % 2 == 1 {
+                commits.reverse();
+            }
+            async move {
+                match store.append_all(&commits, None).await {
+                    Ok(()) => Some(commits[0].command.clone()),
+                    Err(AppendError::VersionTaken | AppendError::Busy) => None,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        let winners: Vec<_> = futures::future::join_all(attempts).await.into_iter().flatten().collect();
+        assert_eq!(winners.len(), 1);
+        for stream in &streams {
+            let stored = store.get(stream, version).await.unwrap().unwrap();
+            assert_eq!(stored.command, winners[0]);
+        }
+    }
+}
+
+/// Rule 4 over several streams: who sends it again, because the reply was lost, is told that it is done; who takes the
+/// same versions with something else is not. What can be no transaction is none.
+pub async fn the_same_transaction_twice_is_one(store: &impl EventStore) {
+    let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
+    for _ in 0..2 {
+        append_all_once(store, &both, None).await.unwrap();
+    }
+    let another = both.clone().map(|commit| Commit { command: "another".into(), ..commit });
+    let half = [both[0].clone(), commit(&stream("once-c"), 1)];
+    let twice = [commit(&stream("once-d"), 1), commit(&stream("once-d"), 1)];
+    for commits in [&another, &half, &twice] {
+        let refused = append_all_once(store, commits, None).await;
+        assert!(matches!(refused, Err(AppendError::VersionTaken)), "{refused:?}");
+    }
+    for id in ["once-c", "once-d"] {
+        assert_eq!(read_all(store, &stream(id), ALL).await, []);
+    }
+    append_all_once(store, &[], None).await.unwrap();
+    // A request alone is not recognised by commits that are not there.
+    append_all_once(store, &[], Some(&request("k-alone", "first", 0))).await.unwrap();
+    let refused = append_all_once(store, &[], Some(&request("k-alone", "second", 0))).await;
+    assert!(matches!(refused, Err(AppendError::RequestTaken)), "{refused:?}");
+}
+
+/// A key is taken while it is remembered, and free again after it expired, even where it was not yet deleted.
+pub async fn a_request_is_answered_once_until_it_expires(store: &impl EventStore) {
+    let first = request("k", "first", 1_000);
+    store.remember(&first).await.unwrap();
+    assert!(matches!(store.remember(&request("k", "second", 1_099)).await, Err(AppendError::RequestTaken)));
+    assert_eq!(store.recall("k", 1_099).await.unwrap().map(|request| request.answer), Some("first".into()));
+    assert_eq!(store.recall("k", 1_100).await.unwrap(), None);
+
+    store.remember(&request("k", "second", 1_100)).await.unwrap();
+    assert_eq!(store.recall("k", 1_100).await.unwrap().unwrap().answer, "second");
+
+    let stream = stream("expired");
+    store.append(&commit(&stream, 1), Some(&request("k", "third", 1_200))).await.unwrap();
+    assert_eq!(store.recall("k", 1_200).await.unwrap().unwrap().answer, "third");
+    assert_eq!(store.get(&stream, 1).await.unwrap(), Some(commit(&stream, 1)));
+}

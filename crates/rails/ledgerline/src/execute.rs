@@ -1,0 +1,433 @@
+//! One command from state to commit: load, decide, append, repair.
+
+use std::time::Duration;
+
+use crate::{Aggregate, Context, DecodeError, RecordedEvent, Rejection, RejectionKind, encode, encode_state};
+use backon::{BackoffBuilder, ExponentialBuilder};
+
+use crate::{
+    AppendError, Cache, Commit, Consistency, EventStore, LoadError, Loaded, Meta, Range, Request, StoreError,
+    StreamId, load,
+};
+
+/// How often a command is decided again after losing a race, before the client is told to come back (rule 11).
+const MAX_REPAIRS: usize = 12;
+
+/// Name of the counter of lost races.
+pub const CONFLICTS: &str = "Conflicts";
+/// Name of the counter of tries after the first.
+pub const RETRIES: &str = "Retries";
+
+/// One DynamoDB write unit: the granularity of the snapshot policy.
+const WRITE_UNIT_BYTES: usize = 1024;
+
+/// A command, and everything that came with it.
+#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
+pub struct Execution<'a, A: Aggregate> {
+    /// The stream that it is for.
+    pub stream: &'a StreamId,
+    /// What is asked.
+    pub command: &'a A::Command,
+    /// When and by whom.
+    pub context: &'a Context,
+    /// Makes the append idempotent (rule 4): unique to this command, and the same when it is sent again.
+    pub command_id: &'a str,
+    /// Where it came from.
+    pub meta: &'a Meta,
+    /// What the client believes of the version.
+    pub precondition: Option<&'a Precondition>,
+    /// The command starts a stream: nothing is read before the first append.
+    pub creates: bool,
+    /// Remembers the answer under the client's Idempotency-Key.
+    pub ledger: Option<Ledger<'a, A>>,
+}
+
+/// What If-Match says of the version (RFC 9110, 13.1.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Precondition {
+    /// `*`: the aggregate exists.
+    Exists,
+    /// The version is one of these.
+    OneOf(Vec<u64>),
+}
+
+impl Precondition {
+    fn holds(&self, version: u64) -> bool {
+        version > 0
+            && match self {
+                Self::Exists => true,
+                Self::OneOf(versions) => versions.contains(&version),
+            }
+    }
+}
+
+/// How the answer to a request with an Idempotency-Key is remembered.
+#[expect(missing_debug_implementations, reason = "holds a closure")]
+pub struct Ledger<'a, A: Aggregate> {
+    /// Who asks, and the key.
+    pub key: &'a str,
+    /// Hash of what is asked.
+    pub fingerprint: &'a str,
+    /// Unix time in seconds.
+    pub now: i64,
+    /// Unix time in seconds after which the key is free again.
+    pub expires: i64,
+    /// Writes the answer that will be given again: to a state and its version, or to a refusal.
+    #[expect(clippy::type_complexity, reason = "named by its only field")]
+    pub answer: &'a (dyn Fn(Result<(&A::State, u64), &A::Rejection>) -> String + Sync),
+}
+
+impl<A: Aggregate> Ledger<'_, A> {
+    fn request(&self, answer: Result<(&A::State, u64), &A::Rejection>) -> Request {
+        Request {
+            key: self.key.to_owned(),
+            fingerprint: self.fingerprint.to_owned(),
+            answer: (self.answer)(answer),
+            expires: self.expires,
+            now: self.now,
+        }
+    }
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub enum Outcome<A: Aggregate> {
+    /// Its events are in the log, now or since an earlier try; the state and version after them.
+    Committed(Loaded<A>),
+    /// There was nothing to change.
+    Unchanged(Loaded<A>),
+    /// The same request was answered before, with this.
+    Repeated(String),
+}
+
+/// Why a command came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError<R: std::fmt::Debug + std::fmt::Display> {
+    /// The domain says no, on a state that was read strongly (rule 6).
+    #[error("refused: {0}")]
+    Refused(R),
+    /// If-Match names another version than this one, which was read strongly.
+    #[error("the version is {version}")]
+    PreconditionFailed {
+        /// The version that the stream has.
+        version: u64,
+    },
+    /// The version was the one that If-Match names when the command arrived; another writer won the race in between.
+    #[error("another writer was first, the version is {version}")]
+    Overtaken {
+        /// The version that the stream has now.
+        version: u64,
+    },
+    /// Every repair lost its race again.
+    #[error("lost {MAX_REPAIRS} races in a row")]
+    Contended,
+    /// The Idempotency-Key, or the command id, belongs to another command.
+    #[error("the command id belongs to another command")]
+    CommandIdReused,
+    /// The commit does not fit in one item.
+    #[error("the commit has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The largest size in bytes.
+        limit: usize,
+    },
+    /// The state could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// An event of the decision cannot be written: a programming error in the aggregate.
+    #[error(transparent)]
+    Encode(#[from] DecodeError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+type Ending<A> = Result<Outcome<A>, Failure<A>>;
+type Failure<A> = ExecuteError<<A as Aggregate>::Rejection>;
+
+/// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and repairs what goes
+/// wrong in between.
+///
+/// A warm instance appends without reading. A lost race costs one strong query and a new decision, a bounded number
+/// of times. A reply that was lost is recognised by the command id (rule 4). Nothing is refused on a state that may
+/// be stale (rule 6).
+///
+/// # Errors
+/// See [`ExecuteError`].
+pub async fn execute<A: Aggregate, S: EventStore>(
+    store: &S,
+    cache: &Cache<A>,
+    execution: &Execution<'_, A>,
+) -> Result<Outcome<A>, ExecuteError<A::Rejection>> {
+    let stream = execution.stream;
+    let mut loaded = match cache.get(stream) {
+        Some(cached) => cached,
+        None if execution.creates => Loaded::nothing(),
+        None => load(store, stream, None, Consistency::Eventual).await?,
+    };
+    // Whether `loaded` was read strongly after the command arrived.
+    let mut fresh = false;
+    // Whether a commit that is younger than the command took the version that it was decided on.
+    let mut overtaken = false;
+    let mut delays = ExponentialBuilder::default()
+        .with_min_delay(Duration::from_millis(4))
+        .with_max_delay(Duration::from_millis(200))
+        .with_max_times(MAX_REPAIRS)
+        .with_jitter()
+        .build();
+    loop {
+        match decide(execution, &loaded) {
+            Ok(events) => match append(store, execution, &loaded, &events).await? {
+                Appended::Stored(after) => {
+                    cache.put(stream, &after);
+                    return Ok(Outcome::Committed(after));
+                }
+                Appended::VersionTaken(attempt) => {
+                    let (caught_up, winner) = catch_up(store, stream, loaded).await?;
+                    loaded = caught_up;
+                    fresh = true;
+                    cache.put(stream, &loaded);
+                    // What the client said of the version held, and the version was still free when the command came.
+                    // The clock only chooses between two words for the same refusal.
+                    overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
+                    if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
+                        if attempt.is(&winner) && attempt.commit.at == winner.at {
+                            // Our own append, whose reply was lost (rule 4).
+                            return Ok(Outcome::Committed(attempt.after));
+                        }
+                        // The same request, carried out by another instance or at another time; or another one under
+                        // our id.
+                        return match repeat(store, execution).await? {
+                            Some(repeated) => Ok(repeated),
+                            None if attempt.is(&winner) => Ok(Outcome::Committed(attempt.after)),
+                            None => Err(ExecuteError::CommandIdReused),
+                        };
+                    }
+                    metrics::counter!(CONFLICTS).increment(1);
+                }
+                Appended::RequestTaken => {
+                    if let Some(outcome) = repeat(store, execution).await? {
+                        return Ok(outcome);
+                    }
+                }
+                Appended::Busy => metrics::counter!(CONFLICTS).increment(1),
+            },
+            Err(Idle::PreconditionFailed) if overtaken => {
+                return match repeat(store, execution).await? {
+                    Some(repeated) => Ok(repeated),
+                    None => Err(ExecuteError::Overtaken { version: loaded.version }),
+                };
+            }
+            Err(idle) if fresh => return conclude(store, execution, loaded, idle).await,
+            Err(_) => {
+                loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
+                fresh = true;
+                cache.put(stream, &loaded);
+                continue;
+            }
+        }
+        match delays.next() {
+            Some(delay) => {
+                metrics::counter!(RETRIES).increment(1);
+                store.pause(delay).await;
+            }
+            None => return Err(ExecuteError::Contended),
+        }
+    }
+}
+
+/// Why there is nothing to append.
+enum Idle<R> {
+    Unchanged,
+    Refused(R),
+    PreconditionFailed,
+}
+
+fn decide<A: Aggregate>(
+    execution: &Execution<'_, A>,
+    loaded: &Loaded<A>,
+) -> Result<Vec<A::Event>, Idle<A::Rejection>> {
+    let decision = A::decide(&loaded.state, execution.command, execution.context);
+    if let Err(rejection) = &decision
+        && matches!(
+            rejection.kind(),
+            RejectionKind::Forbidden | RejectionKind::AlreadyExists | RejectionKind::NotFound
+        )
+    {
+        // Before the precondition (RFC 9110, 13.2.1), whose failure would tell a stranger the version.
+        return Err(Idle::Refused(rejection.clone()));
+    }
+    if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
+        return Err(Idle::PreconditionFailed);
+    }
+    match decision {
+        Ok(events) if events.is_empty() => Err(Idle::Unchanged),
+        Ok(events) => Ok(events),
+        Err(rejection) => Err(Idle::Refused(rejection)),
+    }
+}
+
+/// What an append came to.
+enum Appended<A: Aggregate> {
+    Stored(Loaded<A>),
+    VersionTaken(Box<Attempt<A>>),
+    RequestTaken,
+    Busy,
+}
+
+/// A commit, and the state that would follow it.
+struct Attempt<A: Aggregate> {
+    commit: Commit,
+    after: Loaded<A>,
+}
+
+impl<A: Aggregate> Attempt<A> {
+    /// Whether the stored commit is this one.
+    fn is(&self, stored: &Commit) -> bool {
+        stored.command == self.commit.command && stored.events == self.commit.events
+    }
+}
+
+async fn append<A: Aggregate>(
+    store: &impl EventStore,
+    execution: &Execution<'_, A>,
+    loaded: &Loaded<A>,
+    events: &[A::Event],
+) -> Result<Appended<A>, Failure<A>> {
+    let mut attempt = prepare(store, execution, loaded, events)?;
+    let request = execution
+        .ledger
+        .as_ref()
+        .map(|ledger| ledger.request(Ok((&attempt.after.state, attempt.after.version))));
+    let mut result = store.append(&attempt.commit, request.as_ref()).await;
+    if matches!(result, Err(AppendError::TooLarge { .. })) && attempt.commit.state.is_some() {
+        // The state is a cache (rule 5): a commit is never refused for its sake.
+        attempt.commit.state = None;
+        attempt.after.embedded = loaded.embedded;
+        result = store.append(&attempt.commit, request.as_ref()).await;
+    }
+    match result {
+        Ok(()) => Ok(Appended::Stored(attempt.after)),
+        Err(AppendError::VersionTaken) => Ok(Appended::VersionTaken(Box::new(attempt))),
+        Err(AppendError::RequestTaken) => Ok(Appended::RequestTaken),
+        Err(AppendError::Busy) => Ok(Appended::Busy),
+        // One commit is never too many.
+        Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
+            Err(ExecuteError::TooLarge { bytes, limit })
+        }
+        Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled))) => {
+            // It may have been stored all the same, by a try before the last one: look, before the client is told to
+            // try again. The events are compared too: under a client's key, another request has the same command id.
+            match store.get(execution.stream, attempt.commit.version).await {
+                Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
+                Ok(_) | Err(_) => Err(error.into()),
+            }
+        }
+        Err(AppendError::Store(error)) => Err(error.into()),
+    }
+}
+
+fn prepare<A: Aggregate>(
+    store: &impl EventStore,
+    execution: &Execution<'_, A>,
+    loaded: &Loaded<A>,
+    events: &[A::Event],
+) -> Result<Attempt<A>, Failure<A>> {
+    let state = crate::fold::<A>(loaded.state.clone(), events);
+    let mut commit = Commit {
+        stream: execution.stream.clone(),
+        version: loaded.version + 1,
+        events: events.iter().map(encode::<A>).collect::<Result<Vec<RecordedEvent>, DecodeError>>()?,
+        state: None,
+        command: execution.command_id.to_owned(),
+        at: execution.context.at,
+        meta: execution.meta.clone(),
+    };
+    // The snapshot policy: embed the state when it costs no further write unit, and at the latest when a cold load
+    // would otherwise have to read more commits than fit in its first page.
+    let bytes = store.stored_bytes(&commit);
+    commit.state = Some(encode_state::<A>(&state)?);
+    let free = store.stored_bytes(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
+    let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
+    if !free && !due {
+        commit.state = None;
+    }
+    let embedded = if commit.state.is_some() { commit.version } else { loaded.embedded };
+    Ok(Attempt { after: Loaded { version: commit.version, state, embedded }, commit })
+}
+
+/// Reads what happened since `loaded`, strongly, and who took the version after it.
+async fn catch_up<A: Aggregate>(
+    store: &impl EventStore,
+    stream: &StreamId,
+    mut loaded: Loaded<A>,
+) -> Result<(Loaded<A>, Option<Commit>), Failure<A>> {
+    let taken = loaded.version + 1;
+    let limit = u32::try_from(A::SNAPSHOT_EVERY).ok();
+    let range = Range { after: loaded.version, up_to: u64::MAX, limit };
+    let page = store.read(stream, range, Consistency::Strong).await?;
+    if page.complete {
+        for commit in page.commits.iter().rev() {
+            loaded.apply(commit)?;
+        }
+        return Ok((loaded, page.commits.into_iter().find(|commit| commit.version == taken)));
+    }
+    // The stream ran far ahead of this instance: start over from its newest state.
+    let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
+    Ok((loaded, store.get(stream, taken).await?))
+}
+
+/// Answers a command that appends nothing, from a state that was read strongly (rule 6).
+async fn conclude<A: Aggregate>(
+    store: &impl EventStore,
+    execution: &Execution<'_, A>,
+    loaded: Loaded<A>,
+    idle: Idle<A::Rejection>,
+) -> Ending<A> {
+    if let Some(ledger) = &execution.ledger {
+        // The refusal may come from the request's own success, sent again: its first answer goes first.
+        let remembered = match &idle {
+            Idle::Unchanged => store.remember(&ledger.request(Ok((&loaded.state, loaded.version)))).await,
+            Idle::Refused(rejection) => store.remember(&ledger.request(Err(rejection))).await,
+            // Not an answer to what was asked: with the right version, the same key may still be used.
+            Idle::PreconditionFailed => Err(AppendError::RequestTaken),
+        };
+        match remembered {
+            Ok(()) => {}
+            Err(AppendError::RequestTaken) => {
+                if let Some(outcome) = repeat(store, execution).await? {
+                    return Ok(outcome);
+                }
+            }
+            Err(AppendError::Store(error)) => return Err(error.into()),
+            Err(AppendError::Busy | AppendError::VersionTaken) => return Err(ExecuteError::Contended),
+            Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
+                return Err(ExecuteError::TooLarge { bytes, limit });
+            }
+        }
+    }
+    match idle {
+        Idle::Unchanged => Ok(Outcome::Unchanged(loaded)),
+        Idle::Refused(rejection) => Err(ExecuteError::Refused(rejection)),
+        Idle::PreconditionFailed => Err(ExecuteError::PreconditionFailed { version: loaded.version }),
+    }
+}
+
+/// The answer that the same request was given before.
+async fn repeat<A: Aggregate>(
+    store: &impl EventStore,
+    execution: &Execution<'_, A>,
+) -> Result<Option<Outcome<A>>, Failure<A>> {
+    let Some(ledger) = &execution.ledger else { return Ok(None) };
+    match store.recall(ledger.key, ledger.now).await? {
+        Some(request) if request.fingerprint == ledger.fingerprint => {
+            Ok(Some(Outcome::Repeated(request.answer)))
+        }
+        Some(_) => Err(ExecuteError::CommandIdReused),
+        None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,634 @@
+use std::{
+    collections::VecDeque,
+    num::NonZeroUsize,
+    sync::{Mutex, PoisonError},
+};
+
+use crate::tank::{Command, Refusal, Tank};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{MemoryStore, Page, contract::read_all};
+
+/// A store that counts its calls and fails on demand.
+#[derive(Default)]
+struct Spy {
+    inner: MemoryStore,
+    calls: Mutex<Vec<&'static str>>,
+    faults: Mutex<VecDeque<Fault>>,
+}
+
+/// What happens to the next append.
+#[derive(Clone, Copy)]
+enum Fault {
+    /// It is applied; then the SDK, which saw no reply, sends it again.
+    AppliedAndSentAgain,
+    /// It is applied; then the connection is gone for good.
+    AppliedAndUnavailable,
+    /// It is applied; then the SDK's next tries are throttled.
+    AppliedAndThrottled,
+    /// Another request with the same id takes the version, drawing 7; then the connection is gone.
+    TakenByItsNamesakeAndUnavailable,
+    /// The database names the version that is taken, and not the request.
+    OnlyTheVersionIsNamed,
+    /// It never arrives.
+    Unavailable,
+    /// Another writer takes the version first, filling in 1.
+    LostRace,
+    /// Another transaction holds the item.
+    Busy,
+    /// The item limit is small.
+    OnlyWithoutState,
+}
+
+impl Spy {
+    fn failing(faults: impl IntoIterator<Item = Fault>) -> Self {
+        Self { faults: Mutex::new(faults.into_iter().collect()), ..Self::default() }
+    }
+
+    fn fail_next(&self, fault: Fault) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
+    }
+
+    fn note(&self, call: &'static str) {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+    }
+
+    fn calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl EventStore for Spy {
+    async fn read(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page, StoreError> {
+        self.note(match consistency {
+            Consistency::Eventual => "read",
+            Consistency::Strong => "strong read",
+        });
+        self.inner.read(stream, range, consistency).await
+    }
+
+    async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+        self.note("get");
+        self.inner.get(stream, version).await
+    }
+
+    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        self.note("append");
+        let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        match fault {
+            None => self.inner.append(commit, request).await,
+            Some(Fault::AppliedAndSentAgain) => {
+                self.inner.append(commit, request).await?;
+                self.inner.append(commit, request).await
+            }
+            Some(Fault::AppliedAndUnavailable) => {
+                self.inner.append(commit, request).await?;
+                Err(StoreError::Unavailable("connection reset".into()).into())
+            }
+            Some(Fault::AppliedAndThrottled) => {
+                self.inner.append(commit, request).await?;
+                Err(StoreError::Throttled.into())
+            }
+            Some(Fault::TakenByItsNamesakeAndUnavailable) => {
+                let namesake =
+                    Commit { command: commit.command.clone(), ..a_draw_of_7(&self.inner, commit).await };
+                self.inner.append(&namesake, None).await?;
+                Err(StoreError::Unavailable("connection reset".into()).into())
+            }
+            Some(Fault::OnlyTheVersionIsNamed) => Err(AppendError::VersionTaken),
+            Some(Fault::Unavailable) => Err(StoreError::Unavailable("connection refused".into()).into()),
+            Some(Fault::LostRace) => {
+                fill_behind_the_back(&self.inner, &commit.stream, 1).await;
+                self.inner.append(commit, request).await
+            }
+            Some(Fault::Busy) => Err(AppendError::Busy),
+            Some(Fault::OnlyWithoutState) if commit.state.is_some() => {
+                Err(AppendError::TooLarge { bytes: 500_000, limit: 400_000 })
+            }
+            Some(Fault::OnlyWithoutState) => self.inner.append(commit, request).await,
+        }
+    }
+
+    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+        self.note("append all");
+        self.inner.append_all(commits, request).await
+    }
+
+    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+        self.note("remember");
+        self.inner.remember(request).await
+    }
+
+    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+        self.note("recall");
+        self.inner.recall(key, now).await
+    }
+
+    async fn pause(&self, duration: Duration) {
+        self.inner.pause(duration).await;
+    }
+
+    fn stored_bytes(&self, commit: &Commit) -> usize {
+        self.inner.stored_bytes(commit)
+    }
+}
+
+fn stream() -> StreamId {
+    StreamId::new("tank", "1").unwrap()
+}
+
+fn cache() -> Cache<Tank> {
+    Cache::new(NonZeroUsize::new(10).unwrap())
+}
+
+/// Another instance, with a cache of its own, fills the tank.
+async fn fill_behind_the_back(store: &impl EventStore, stream: &StreamId, amount: i64) {
+    let command = Command::Fill { amount, note: None };
+    let mut loaded = load::<Tank>(store, stream, None, Consistency::Strong).await.unwrap();
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
+    let events = Tank::decide(&loaded.state, &command, &context).unwrap();
+    loaded.state = crate::fold::<Tank>(loaded.state, &events);
+    let commit = Commit {
+        version: loaded.version + 1,
+        events: events.iter().map(|event| encode::<Tank>(event).unwrap()).collect(),
+        command: format!("other-{}", loaded.version + 1),
+        ..crate::contract::commit(stream, 1)
+    };
+    store.append(&commit, None).await.unwrap();
+}
+
+/// What another request would append at the version of this commit.
+async fn a_draw_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
+    let loaded = load::<Tank>(store, &commit.stream, None, Consistency::Strong).await.unwrap();
+    let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
+    let events = Tank::decide(&loaded.state, &draw(7), &context).unwrap();
+    Commit {
+        events: events.iter().map(|event| encode::<Tank>(event).unwrap()).collect(),
+        ..crate::contract::commit(&commit.stream, commit.version)
+    }
+}
+
+/// A client and the instance that serves it.
+struct Client<'a> {
+    store: &'a Spy,
+    cache: Cache<Tank>,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Options<'a> {
+    id: Option<&'a str>,
+    precondition: Option<&'a Precondition>,
+    key: Option<(&'a str, &'a str)>,
+    /// Unix seconds.
+    at: i64,
+}
+
+impl<'a> Client<'a> {
+    fn new(store: &'a Spy) -> Self {
+        Self { store, cache: cache() }
+    }
+
+    async fn send(&self, command: Command) -> Result<Outcome<Tank>, ExecuteError<Refusal>> {
+        self.send_with(command, Options::default()).await
+    }
+
+    async fn send_with(
+        &self,
+        command: Command,
+        options: Options<'_>,
+    ) -> Result<Outcome<Tank>, ExecuteError<Refusal>> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        let fresh = format!("command-{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let answer = |answer: Result<(&crate::tank::State, u64), &Refusal>| match answer {
+            Ok((state, version)) => format!("{version}: {}", state.level),
+            Err(refusal) => refusal.to_string(),
+        };
+        let ledger = options.key.map(|(key, fingerprint)| Ledger {
+            key,
+            fingerprint,
+            now: 0,
+            expires: 100,
+            answer: &answer,
+        });
+        let execution = Execution {
+            stream: &stream(),
+            command: &command,
+            context: &Context {
+                at: jiff::Timestamp::from_second(options.at).unwrap(),
+                actor: Some("ada".into()),
+            },
+            command_id: options.id.unwrap_or(&fresh),
+            meta: &Meta::default(),
+            precondition: options.precondition,
+            creates: matches!(command, Command::Install { .. }),
+            ledger,
+        };
+        execute(self.store, &self.cache, &execution).await
+    }
+}
+
+fn install() -> Command {
+    Command::Install { site: "North".into(), liquid: "water".into() }
+}
+
+fn fill(amount: i64) -> Command {
+    Command::Fill { amount, note: None }
+}
+
+fn draw(amount: i64) -> Command {
+    Command::Draw { amount, note: None }
+}
+
+fn committed(result: Result<Outcome<Tank>, ExecuteError<Refusal>>) -> (u64, i64) {
+    match result.unwrap() {
+        Outcome::Committed(loaded) => (loaded.version, loaded.state.level),
+        other @ (Outcome::Unchanged(_) | Outcome::Repeated(_)) => panic!("{other:?}"),
+    }
+}
+
+fn repeated(result: Result<Outcome<Tank>, ExecuteError<Refusal>>) -> String {
+    match result.unwrap() {
+        Outcome::Repeated(answer) => answer,
+        other @ (Outcome::Unchanged(_) | Outcome::Committed(_)) => panic!("{other:?}"),
+    }
+}
+
+async fn log(store: &Spy) -> Vec<Commit> {
+    read_all(&store.inner, &stream(), Range { after: 0, up_to: u64::MAX, limit: None }).await
+}
+
+/// Given a tank with a level, and a client whose instance is warm.
+async fn warm(store: &Spy, level: i64) -> Client<'_> {
+    let client = Client::new(store);
+    client.send(install()).await.unwrap();
+    client.send(fill(level)).await.unwrap();
+    store.calls();
+    client
+}
+
+#[tokio::test]
+async fn a_warm_command_is_one_append_and_no_read() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+    assert_eq!(store.calls(), ["append"]);
+}
+
+#[tokio::test]
+async fn a_cold_command_is_one_read_and_one_append_at_any_length() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    for _ in 0..300 {
+        client.send(fill(1)).await.unwrap();
+    }
+    store.calls();
+    assert_eq!(committed(Client::new(&store).send(draw(40)).await), (303, 360));
+    assert_eq!(store.calls(), ["read", "append"]);
+}
+
+#[tokio::test]
+async fn a_creation_reads_nothing() {
+    let store = Spy::default();
+    assert_eq!(committed(Client::new(&store).send(install()).await), (1, 0));
+    assert_eq!(store.calls(), ["append"]);
+}
+
+#[tokio::test]
+async fn an_existing_id_is_refused_after_a_strong_read() {
+    let store = Spy::default();
+    warm(&store, 1).await;
+    let refused = Client::new(&store).send(install()).await;
+    assert!(matches!(refused, Err(ExecuteError::Refused(Refusal::AlreadyInstalled))));
+    assert_eq!(store.calls(), ["append", "strong read"]);
+    assert_eq!(log(&store).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_lost_race_is_decided_again_on_what_won() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::LostRace);
+    assert_eq!(committed(client.send(draw(100)).await), (4, 1));
+    assert_eq!(store.calls(), ["append", "strong read", "append"]);
+}
+
+/// The stale instance believes in 100. It must neither draw too much nor refuse on that belief.
+#[tokio::test]
+async fn rule_6_nothing_is_refused_on_stale_state() {
+    let store = Spy::default();
+    let stale = warm(&store, 100).await;
+    fill_behind_the_back(&store.inner, &stream(), 50).await;
+    assert_eq!(committed(stale.send(draw(150)).await), (4, 0));
+    assert_eq!(store.calls(), ["strong read", "append"]);
+
+    let refused = stale.send(draw(1)).await;
+    assert!(matches!(refused, Err(ExecuteError::Refused(Refusal::TooLittle { level: 0, amount: 1 }))));
+    assert_eq!(store.calls(), ["strong read"]);
+}
+
+#[tokio::test]
+async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
+    let store = Spy::default();
+    let stale = warm(&store, 100).await;
+    let other = Client::new(&store);
+    for _ in 0..50 {
+        other.send(fill(1)).await.unwrap();
+    }
+    store.calls();
+    assert_eq!(committed(stale.send(draw(150)).await), (53, 0));
+    assert_eq!(committed(stale.send(fill(1)).await), (54, 1));
+    let strong_reads = store.calls().iter().filter(|call| **call == "strong read").count();
+    assert!(strong_reads <= 2, "{strong_reads} strong reads");
+}
+
+#[tokio::test]
+async fn rule_4_a_lost_reply_is_a_success_and_one_commit() {
+    for fault in [Fault::AppliedAndSentAgain, Fault::AppliedAndUnavailable, Fault::AppliedAndThrottled] {
+        let store = Spy::default();
+        let client = warm(&store, 100).await;
+        store.fail_next(fault);
+        assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+        assert_eq!(log(&store).await.len(), 3);
+        assert_eq!(committed(client.send(draw(60)).await), (4, 0));
+    }
+}
+
+#[tokio::test]
+async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let same = Options { id: Some("same"), ..Options::default() };
+    let elsewhere = Client::new(&store);
+    elsewhere.send_with(draw(40), same).await.unwrap();
+    let conflict = client.send_with(draw(41), same).await;
+    assert!(matches!(conflict, Err(ExecuteError::CommandIdReused)));
+    assert_eq!(log(&store).await.len(), 3);
+}
+
+/// Two requests under one key: the one that lost must neither be called a success nor remembered as the state.
+#[tokio::test]
+async fn rule_4_a_namesakes_commit_is_not_taken_for_a_lost_reply() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::TakenByItsNamesakeAndUnavailable);
+    let same = Options { id: Some("same"), ..Options::default() };
+    assert!(matches!(client.send_with(draw(40), same).await, Err(ExecuteError::Store(_))));
+    assert_eq!(committed(client.send(fill(1)).await), (4, 94));
+}
+
+#[tokio::test]
+async fn an_append_that_never_arrived_is_reported() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::Unavailable);
+    assert!(matches!(client.send(draw(40)).await, Err(ExecuteError::Store(StoreError::Unavailable(_)))));
+    assert_eq!(log(&store).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_busy_stream_is_tried_again() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::Busy);
+    assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+}
+
+#[tokio::test]
+async fn rule_11_races_are_lost_a_bounded_number_of_times() {
+    let store = Spy::failing([]);
+    let client = warm(&store, 100).await;
+    for _ in 0..100 {
+        store.fail_next(Fault::LostRace);
+    }
+    assert!(matches!(client.send(draw(40)).await, Err(ExecuteError::Contended)));
+    let appends = store.calls().iter().filter(|call| **call == "append").count();
+    assert_eq!(appends, MAX_REPAIRS + 1);
+}
+
+#[tokio::test]
+async fn a_precondition_is_checked_against_the_newest_version() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let at = |versions: &[u64]| Precondition::OneOf(versions.to_vec());
+
+    fn options(precondition: &Precondition) -> Options<'_> {
+        Options { precondition: Some(precondition), ..Options::default() }
+    }
+    assert_eq!(committed(client.send_with(draw(1), options(&at(&[2]))).await), (3, 99));
+    let stale = client.send_with(draw(1), options(&at(&[1, 2]))).await;
+    assert!(matches!(stale, Err(ExecuteError::PreconditionFailed { version: 3 })));
+
+    // This instance has not seen version 4 yet; the client, who names it, has.
+    fill_behind_the_back(&store.inner, &stream(), 1).await;
+    assert_eq!(committed(client.send_with(draw(100), options(&at(&[4]))).await), (5, 0));
+
+    // The race is lost between the check and the append: no second decision.
+    store.fail_next(Fault::LostRace);
+    let raced = client.send_with(fill(1), options(&at(&[5]))).await;
+    assert!(matches!(raced, Err(ExecuteError::Overtaken { version: 6 })));
+    assert_eq!(committed(client.send_with(fill(1), options(&Precondition::Exists)).await), (7, 2));
+}
+
+/// 412 for who was late before they asked, 409 for who lost the race afterwards; with both versions named, neither.
+#[tokio::test]
+async fn to_be_overtaken_is_told_from_to_be_stale() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let winner = crate::contract::commit(&stream(), 1).at.as_second();
+    let send = async |at: i64, versions: &[u64]| {
+        let precondition = Precondition::OneOf(versions.to_vec());
+        client
+            .send_with(draw(1), Options { at, precondition: Some(&precondition), ..Options::default() })
+            .await
+    };
+    // The instance is behind: the version that the client names was gone when the command came.
+    fill_behind_the_back(&store.inner, &stream(), 1).await;
+    assert!(matches!(send(winner + 1, &[2]).await, Err(ExecuteError::PreconditionFailed { version: 3 })));
+    // It was still there then.
+    store.fail_next(Fault::LostRace);
+    assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
+    store.fail_next(Fault::LostRace);
+    assert_eq!(committed(send(winner, &[4, 5]).await), (6, 102));
+}
+
+#[tokio::test]
+async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let key = Options { key: Some(("ada/1", "draw 100")), id: Some("ada/1"), ..Options::default() };
+    assert_eq!(committed(client.send_with(draw(100), key).await), (3, 0));
+    assert_eq!(store.calls(), ["append"]);
+
+    // At once, when the level would not allow it any more; then after other commands; then on a cold instance.
+    assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
+    client.send(fill(500)).await.unwrap();
+    assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
+    assert_eq!(repeated(Client::new(&store).send_with(draw(100), key).await), "3: 0");
+    assert_eq!(log(&store).await.len(), 4);
+
+    let other = Options { key: Some(("ada/1", "draw 7")), id: Some("ada/1"), ..Options::default() };
+    assert!(matches!(client.send_with(draw(7), other).await, Err(ExecuteError::CommandIdReused)));
+}
+
+/// The same request, decided on another day, has other events; it is answered with the first ones all the same.
+#[tokio::test]
+async fn a_repeated_request_is_recognised_by_the_commit_too() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
+    assert_eq!(committed(client.send_with(draw(40), key).await), (3, 60));
+
+    let stale = Client::new(&store);
+    let earlier = as_it_was_at(&store, 2).await;
+    stale.cache.put(&stream(), &load(&earlier, &stream(), None, Consistency::Strong).await.unwrap());
+    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    assert_eq!(repeated(stale.send_with(draw(41), key).await), "3: 60");
+    assert_eq!(log(&store).await.len(), 3);
+}
+
+/// The log as it was at a version.
+async fn as_it_was_at(store: &Spy, version: usize) -> MemoryStore {
+    let earlier = MemoryStore::default();
+    for commit in log(store).await.iter().take(version) {
+        earlier.append(commit, None).await.unwrap();
+    }
+    earlier
+}
+
+#[tokio::test]
+async fn a_repeated_request_with_a_precondition_gets_its_first_answer() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let at_2 = Precondition::OneOf(vec![2]);
+    let key = Options {
+        key: Some(("ada/1", "f")),
+        id: Some("ada/1"),
+        precondition: Some(&at_2),
+        ..Options::default()
+    };
+    assert_eq!(committed(client.send_with(draw(1), key).await), (3, 99));
+    assert_eq!(repeated(client.send_with(draw(1), key).await), "3: 99");
+}
+
+#[tokio::test]
+async fn a_refusal_is_remembered_too() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let key = Options { key: Some(("ada/1", "f")), id: Some("ada/1"), ..Options::default() };
+    assert!(matches!(client.send_with(draw(101), key).await, Err(ExecuteError::Refused(_))));
+    client.send(fill(500)).await.unwrap();
+    assert_eq!(repeated(client.send_with(draw(101), key).await), "the level of 100 does not cover 101");
+}
+
+#[tokio::test]
+async fn a_commit_is_not_refused_for_the_size_of_its_state() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    store.fail_next(Fault::OnlyWithoutState);
+    assert_eq!(committed(client.send(draw(40)).await), (3, 60));
+    assert_eq!(log(&store).await[2].state, None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Rule 5: with the states or without them, whatever their size, every load gives the same; and among any
+    /// `SNAPSHOT_EVERY` commits in a row one has a state, so that the first page of a load is enough.
+    #[test]
+    fn rule_5_removing_every_state_changes_no_answer(
+        site_length in 0_usize..3_000,
+        amounts in prop::collection::vec((1..1_000_i64, 0_usize..600), 1..40),
+    ) {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+            let store = Spy::default();
+            let client = Client::new(&store);
+            client.send(Command::Install { site: "x".repeat(site_length), liquid: "water".into() }).await.unwrap();
+            for (amount, note) in amounts {
+                let note = Some("r".repeat(note));
+                client.send(Command::Fill { amount, note }).await.unwrap();
+            }
+            let with = load::<Tank>(&store, &stream(), None, Consistency::Strong).await.unwrap();
+
+            let log = log(&store).await;
+            let stripped = Spy::default();
+            for commit in &log {
+                stripped.append(&Commit { state: None, ..commit.clone() }, None).await.unwrap();
+            }
+            let without = load::<Tank>(&stripped, &stream(), None, Consistency::Strong).await.unwrap();
+            prop_assert_eq!((with.version, with.state), (without.version, without.state));
+            let every = usize::try_from(Tank::SNAPSHOT_EVERY).unwrap();
+            for window in log.windows(every) {
+                prop_assert!(window.iter().any(|commit| commit.state.is_some()));
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// The repetition meets the commit before it meets the request: on an instance that is behind. It is a repetition there too.
+#[tokio::test]
+async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
+    let store = Spy::default();
+    let (first, behind) = (Client::new(&store), Client::new(&store));
+    first.send(install()).await.unwrap();
+    behind.send(fill(100)).await.unwrap();
+    let keyed = |at| Options { id: Some("k"), key: Some(("k", "draw 7")), at, ..Options::default() };
+    let answer = first.send_with(draw(7), keyed(1)).await.unwrap();
+    assert!(matches!(answer, Outcome::Committed(ref loaded) if loaded.version == 3));
+    store.faults.lock().unwrap().push_back(Fault::OnlyTheVersionIsNamed);
+    let again = behind.send_with(draw(7), keyed(2)).await.unwrap();
+    assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
+}
+
+/// Without a key nobody remembers the answer; the commit says whose it is.
+#[tokio::test]
+async fn rule_4_the_same_command_at_another_time_is_one_commit() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let same = |at| Options { id: Some("same"), at, ..Options::default() };
+    assert_eq!(committed(Client::new(&store).send_with(draw(40), same(1)).await), (3, 60));
+    assert_eq!(committed(client.send_with(draw(40), same(2)).await), (3, 60));
+    assert_eq!(log(&store).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_command_that_changes_nothing_appends_nothing() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let there = Command::Move { site: "North".into() };
+    assert!(matches!(client.send(there).await.unwrap(), Outcome::Unchanged(loaded) if loaded.version == 2));
+    assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
+}
+
+/// A state is embedded where it costs no further write unit, and else where a load would otherwise need a second page.
+#[tokio::test]
+async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
+    for (site, expected) in [("North".to_owned(), (1..=20).collect()), ("x".repeat(1_200), vec![8, 16])] {
+        let store = Spy::default();
+        let client = Client::new(&store);
+        client.send(Command::Install { site, liquid: "water".into() }).await.unwrap();
+        for _ in 2..=20 {
+            client.send(fill(1)).await.unwrap();
+        }
+        let embedded = log(&store).await.into_iter().filter(|commit| commit.state.is_some());
+        assert_eq!(embedded.map(|commit| commit.version).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// RFC 9110, 13.1.1: `*` asks for something that exists, and no version is 0.
+#[tokio::test]
+async fn no_precondition_holds_of_what_does_not_exist() {
+    for precondition in [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])] {
+        let store = Spy::default();
+        let options = Options { precondition: Some(&precondition), ..Options::default() };
+        let failed = Client::new(&store).send_with(install(), options).await;
+        assert!(matches!(failed, Err(ExecuteError::PreconditionFailed { version: 0 })), "{failed:?}");
+        assert_eq!(log(&store).await.len(), 0);
+    }
+}

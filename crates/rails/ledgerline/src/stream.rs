@@ -1,0 +1,118 @@
+//! Names of streams.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest id of an aggregate, in bytes.
+const MAX_ID_LENGTH: usize = 128;
+
+/// The name of a stream: `<category>-<id>`.
+///
+/// The category has no dash, so the first dash ends it: two different pairs of category and id never give one name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct StreamId {
+    name: String,
+    category_length: usize,
+}
+
+/// A name that no stream can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidStreamId {
+    /// The part before the dash.
+    #[error("a category is a lower-case letter, then lower-case letters and digits")]
+    Category,
+    /// The part after the dash.
+    #[error("an id has 1 to {MAX_ID_LENGTH} characters of A-Z a-z 0-9 . _ : -")]
+    Id,
+}
+
+impl StreamId {
+    /// Names the stream of one aggregate.
+    ///
+    /// # Errors
+    /// When the category is not `[a-z][a-z0-9]*` or the id not 1 to 128 characters of `[A-Za-z0-9._:-]`.
+    pub fn new(category: &str, id: &str) -> Result<Self, InvalidStreamId> {
+        if !category.starts_with(|c: char| c.is_ascii_lowercase())
+            || !category.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        {
+            return Err(InvalidStreamId::Category);
+        }
+        let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+        if id.is_empty() || id.len() > MAX_ID_LENGTH || !id.bytes().all(safe) {
+            return Err(InvalidStreamId::Id);
+        }
+        Ok(Self { name: format!("{category}-{id}"), category_length: category.len() })
+    }
+
+    /// The whole name: the partition key in the Commits table.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// The part before the first dash.
+    #[must_use]
+    pub fn category(&self) -> &str {
+        &self.name[..self.category_length]
+    }
+
+    /// The part after the first dash.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.name[self.category_length + 1..]
+    }
+}
+
+impl TryFrom<String> for StreamId {
+    type Error = InvalidStreamId;
+
+    fn try_from(name: String) -> Result<Self, InvalidStreamId> {
+        let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
+        Self::new(category, id)
+    }
+}
+
+impl From<StreamId> for String {
+    fn from(stream: StreamId) -> Self {
+        stream.name
+    }
+}
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_outside_the_alphabet_are_refused() {
+        for category in ["", "Tank", "1st", "two-parts", "a_b", "é"] {
+            assert_eq!(StreamId::new(category, "1"), Err(InvalidStreamId::Category), "{category}");
+        }
+        for id in ["", "a b", "a/b", "a#b", "ä", "a\n", &"x".repeat(129)] {
+            assert_eq!(StreamId::new("tank", id), Err(InvalidStreamId::Id), "{id}");
+        }
+        assert!(StreamId::new("tank", &"x".repeat(128)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn two_different_pairs_never_give_one_name(
+            a in ("[a-z][a-z0-9]{0,3}", "[a-z0-9-]{1,4}"),
+            b in ("[a-z][a-z0-9]{0,3}", "[a-z0-9-]{1,4}"),
+        ) {
+            let (left, right) = (StreamId::new(&a.0, &a.1).unwrap(), StreamId::new(&b.0, &b.1).unwrap());
+            prop_assert_eq!(left == right, a == b);
+            prop_assert_eq!((left.category(), left.id()), (a.0.as_str(), a.1.as_str()));
+            prop_assert_eq!(StreamId::try_from(left.to_string()), Ok(left));
+        }
+    }
+}
