@@ -13,11 +13,10 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
+use bank::Bank;
 use clap::{Args, ValueEnum};
 use tokio::task::JoinSet;
 use url::{Host, Url};
-
-use bank::Bank;
 
 /// What is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,7 +13,6 @@ use std::{
 };
 
 use api::{Api, PATIENCE, eventually, eventually_within};
-
 use aws_sdk_dynamodb::types::AttributeValue;
 use bank::{
     account::{Account, State},

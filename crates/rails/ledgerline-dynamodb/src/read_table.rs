@@ -15,14 +15,13 @@ use aws_sdk_dynamodb::{
     },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
+pub use cursor::InvalidCursor;
 use ledgerline::{
     Changes, LogTable, StateTable,
     changes::{Change, Key},
     guard::{Verdict, judge},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-pub use cursor::InvalidCursor;
 
 type Item = HashMap<String, AttributeValue>;
 

@@ -11,19 +11,20 @@ mod send;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    Error, config, metrics,
-    stream::{Handler, Record, Unreadable},
-};
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
 use ledgerline::{Aggregates, Commit, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
 
-use crate::fanout::{
-    attach::{Attach, Missing},
-    bus::Bus,
-    queues::Queues,
+use crate::{
+    Error, config,
+    fanout::{
+        attach::{Attach, Missing},
+        bus::Bus,
+        queues::Queues,
+    },
+    metrics,
+    stream::{Handler, Record, Unreadable},
 };
 
 /// The lower of the limits that EventBridge and SQS had and have: 256 KB.

@@ -1,9 +1,10 @@
 //! Fields of request bodies, each with its own rules and its own words for when they are broken.
 
-use crate::http::{HttpRequest, NOT_A_UUID, Problem, uuid};
 use serde::Deserialize;
 use serde_json::Value;
 use uuid::Uuid;
+
+use crate::http::{HttpRequest, NOT_A_UUID, Problem, uuid};
 
 /// Reads the body of a request that has nothing to say: none, or an empty object.
 pub fn nothing(request: &HttpRequest) -> Result<(), Problem> {

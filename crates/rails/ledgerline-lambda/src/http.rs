@@ -207,7 +207,7 @@ impl From<ApiGatewayV2httpRequest> for HttpRequest {
 }
 
 impl HttpRequest {
-    /// Method and path of the route as the template has them: `POST /accounts/{id}/credits`.
+    /// Method and path of the route as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn route(&self) -> &str {
         self.0.route_key.as_deref().or(self.0.request_context.route_key.as_deref()).unwrap_or_default()
@@ -434,11 +434,11 @@ mod tests {
     fn request(body: &str) -> HttpRequest {
         let event = json!({
             "version": "2.0",
-            "routeKey": "POST /accounts",
-            "rawPath": "/accounts",
+            "routeKey": "POST /tanks",
+            "rawPath": "/tanks",
             "rawQueryString": "owner=Doe%2C+John&limit=5&limit=6",
             "headers": { "content-type": "application/json" },
-            "requestContext": { "http": { "method": "POST", "path": "/accounts" }, "requestId": "r-1", "timeEpoch": 0 },
+            "requestContext": { "http": { "method": "POST", "path": "/tanks" }, "requestId": "r-1", "timeEpoch": 0 },
             "body": body,
             "isBase64Encoded": false,
         });

@@ -2,10 +2,9 @@
 
 use std::{num::NonZeroUsize, sync::Mutex};
 
-use crate::Aggregate;
 use lru::LruCache;
 
-use crate::{Loaded, StreamId};
+use crate::{Aggregate, Loaded, StreamId};
 
 /// The states that this process saw last, bounded by count (rule 11). They may be stale: decisions on them are
 /// caught by the append, and refusals are never given on them alone (rule 6).

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::DecodeError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::LogTable;
+use crate::{DecodeError, LogTable};
 
 /// Partition key and sort key of a row.
 pub type Key = (String, String);

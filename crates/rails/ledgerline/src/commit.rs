@@ -1,10 +1,9 @@
 //! The unit of storage: everything that one command did (rule 1).
 
-use crate::{RecordedEvent, RecordedState};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::StreamId;
+use crate::{RecordedEvent, RecordedState, StreamId};
 
 /// All events of one command, stored as one item (rule 1). Immutable once appended (rule 3).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::{RecordedEvent, RecordedState};
-
-use crate::{AppendError, Commit, Consistency, EventStore, Meta, Range, Request, StreamId, append_all_once};
+use crate::{
+    AppendError, Commit, Consistency, EventStore, Meta, Range, RecordedEvent, RecordedState, Request,
+    StreamId, append_all_once,
+};
 
 /// Writes one `#[tokio::test]` for each test of the contract. The argument makes an empty store.
 #[macro_export]

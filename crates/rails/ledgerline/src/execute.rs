@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::{Aggregate, Context, DecodeError, RecordedEvent, Rejection, RejectionKind, encode, encode_state};
 use backon::{BackoffBuilder, ExponentialBuilder};
 
 use crate::{
-    AppendError, Cache, Commit, Consistency, EventStore, LoadError, Loaded, Meta, Range, Request, StoreError,
-    StreamId, load,
+    Aggregate, AppendError, Cache, Commit, Consistency, Context, DecodeError, EventStore, LoadError, Loaded,
+    Meta, Range, RecordedEvent, Rejection, RejectionKind, Request, StoreError, StreamId, encode,
+    encode_state, load,
 };
 
 /// How often a command is decided again after losing a race, before the client is told to come back (rule 11).

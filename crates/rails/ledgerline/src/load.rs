@@ -1,8 +1,9 @@
 //! From commits to states: one reverse query at any length of the stream.
 
-use crate::{Aggregate, DecodeError, decode, decode_state};
-
-use crate::{Commit, Consistency, EventStore, Range, StoreError, StreamId};
+use crate::{
+    Aggregate, Commit, Consistency, DecodeError, EventStore, Range, StoreError, StreamId, decode,
+    decode_state,
+};
 
 /// A state and the version that it shows.
 #[derive(Debug)]
@@ -162,10 +163,8 @@ pub async fn history<A: Aggregate>(
 
 #[cfg(test)]
 mod tests {
-    use crate::{RecordedEvent, RecordedState, tank::Tank};
-
     use super::*;
-    use crate::contract::commit;
+    use crate::{RecordedEvent, RecordedState, contract::commit, tank::Tank};
 
     fn closed(version: u64, state_schema: Option<u32>) -> Commit {
         let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));

@@ -1,8 +1,6 @@
 //! The states of commits that do not carry one.
 
-use crate::{Aggregate, decode_state};
-
-use crate::{Commit, Consistency, EventStore, LoadError, StoreError, history};
+use crate::{Aggregate, Commit, Consistency, EventStore, LoadError, StoreError, decode_state, history};
 
 /// The state after each of these commits of one stream, given in ascending order: from the commit itself where it is
 /// embedded, else folded from the log, with one read for all of them.
@@ -47,14 +45,13 @@ pub async fn states<A: Aggregate>(
 
 #[cfg(test)]
 mod tests {
-    use crate::{
-        encode_state,
-        tank::{Command, Tank},
-    };
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Loaded, MemoryStore, StreamId};
+    use crate::{
+        Loaded, MemoryStore, StreamId, encode_state,
+        tank::{Command, Tank},
+    };
 
     #[tokio::test]
     async fn a_commit_that_is_not_in_the_log_has_no_state() {

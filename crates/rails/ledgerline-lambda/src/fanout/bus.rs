@@ -1,13 +1,15 @@
 //! The bus: one entry per event, the state attached.
 
-use crate::wire::{Aggregate, BusEntry, Event};
 use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
 use ledgerline::{Commit, RecordedState};
 use serde_json::value::RawValue;
 
-use crate::fanout::{
-    Sent,
-    send::{Refusal, all_refused, calls, describe, send_all},
+use crate::{
+    fanout::{
+        Sent,
+        send::{Refusal, all_refused, calls, describe, send_all},
+    },
+    wire::{Aggregate, BusEntry, Event},
 };
 
 /// An event bus.

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::wire::{Message, Reference};
 use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
 use ledgerline::{Commit, StreamId};
 use sha2::{Digest, Sha256};
 
-use crate::fanout::{
-    Sent,
-    send::{Refusal, all_refused, calls, describe, send_all},
+use crate::{
+    fanout::{
+        Sent,
+        send::{Refusal, all_refused, calls, describe, send_all},
+    },
+    wire::{Message, Reference},
 };
 
 /// What SQS allows for the ids of groups and for deduplication, in characters.

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::metrics;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use backon::{BackoffBuilder, ExponentialBuilder};
+
+use crate::metrics;
 
 /// How often entries that failed are sent again before their record is reported (rule 11).
 const MAX_RESENDS: usize = 4;

@@ -4,11 +4,14 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use crate::tank::{Command, Refusal, Tank};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{MemoryStore, Page, contract::read_all};
+use crate::{
+    MemoryStore, Page,
+    contract::read_all,
+    tank::{Command, Refusal, Tank},
+};
 
 /// A store that counts its calls and fails on demand.
 #[derive(Default)]

@@ -4,6 +4,7 @@ use bank::account::{Account, CATEGORY, Command, State};
 use ledgerline::StreamId;
 use ledgerline_lambda::{
     commands::{Routed, stream},
+    fields::{Id, Text, nothing},
     http::{HttpRequest, Problem},
 };
 use serde::Deserialize;
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::fields::{Amount, Currency};
-use ledgerline_lambda::fields::{Id, Text, nothing};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

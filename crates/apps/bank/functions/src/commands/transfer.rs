@@ -4,6 +4,7 @@ use bank::transfer::{CATEGORY, Command, State, Transfer};
 use ledgerline::StreamId;
 use ledgerline_lambda::{
     commands::{Routed, stream},
+    fields::{Id, Text},
     http::{HttpRequest, Problem},
 };
 use serde::Deserialize;
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::fields::{Amount, Currency};
-use ledgerline_lambda::fields::{Id, Text};
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -1,10 +1,10 @@
 //! The balance of every account: one row each, written from the state that an event carries.
 
-use crate::account::{State, Status};
 use jiff::civil::Date;
+use ledgerline::StateTable;
 use serde::{Deserialize, Serialize};
 
-use ledgerline::StateTable;
+use crate::account::{State, Status};
 
 /// One account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,11 +1,10 @@
 //! The transactions of every account: one row for each credit and debit, written from the log.
 
-use crate::account::{Account, Event};
 use jiff::{Timestamp, civil::Date};
-use ledgerline::{Commit, DecodeError, decode};
+use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
 use serde::{Deserialize, Serialize};
 
-use ledgerline::{Changes, LogTable};
+use crate::account::{Account, Event};
 
 /// Where the rows are.
 pub const TABLE: LogTable = LogTable { partition: "accountId", sort: "entry" };

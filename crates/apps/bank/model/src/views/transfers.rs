@@ -1,9 +1,9 @@
 //! The transfers: where each stands, written from the state that an event carries.
 
-use crate::transfer::{State, Status};
+use ledgerline::StateTable;
 use serde::{Deserialize, Serialize};
 
-use ledgerline::StateTable;
+use crate::transfer::{State, Status};
 
 /// One transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

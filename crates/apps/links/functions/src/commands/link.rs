@@ -3,6 +3,7 @@
 use ledgerline::StreamId;
 use ledgerline_lambda::{
     commands::{Routed, stream},
+    fields::{Number, Text},
     http::{HttpRequest, Problem},
 };
 use links::{
@@ -13,7 +14,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::fields::WebUrl;
-use ledgerline_lambda::fields::{Number, Text};
 
 /// How many tags a link can have.
 const MAX_TAGS: usize = 20;

@@ -3,6 +3,7 @@
 use ledgerline::StreamId;
 use ledgerline_lambda::{
     commands::{Routed, stream},
+    fields::{Text, nothing},
     http::{HttpRequest, Problem},
 };
 use links::user::{Action, CATEGORY, Command, State, User, id_of};
@@ -10,7 +11,6 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::fields::Email;
-use ledgerline_lambda::fields::{Text, nothing};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

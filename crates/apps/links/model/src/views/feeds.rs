@@ -20,11 +20,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{link, link::Link, user, user::User};
-use ledgerline::{Commit, DecodeError, decode};
+use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
 use serde::{Deserialize, Serialize};
 
-use ledgerline::{Changes, LogTable};
+use crate::{link, link::Link, user, user::User};
 
 /// Where the rows are.
 pub const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };

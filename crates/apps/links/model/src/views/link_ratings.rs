@@ -1,10 +1,9 @@
 //! All ratings of a link, by whomever, and their count and sum: written from the log.
 
-use crate::link::{Event, Link};
-use ledgerline::{Commit, DecodeError, decode};
+use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
 use serde::{Deserialize, Serialize};
 
-use ledgerline::{Changes, LogTable};
+use crate::link::{Event, Link};
 
 /// Where the rows are: the partition is the link's URL, which no stream is named like.
 pub const TABLE: LogTable = LogTable { partition: "linkUrl", sort: "entry" };

@@ -1,10 +1,9 @@
 //! All ratings of a user: one row for each link, written from the log.
 
-use crate::link::{Event, Link};
-use ledgerline::{Commit, DecodeError, decode};
+use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
 use serde::{Deserialize, Serialize};
 
-use ledgerline::{Changes, LogTable};
+use crate::link::{Event, Link};
 
 /// Where the rows are.
 pub const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };

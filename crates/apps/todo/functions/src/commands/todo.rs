@@ -3,13 +3,12 @@
 use ledgerline::StreamId;
 use ledgerline_lambda::{
     commands::{Routed, stream},
+    fields::{Id, LongText, Text, nothing},
     http::{HttpRequest, Problem},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use todo::todo::{CATEGORY, Command, State, Todo};
-
-use ledgerline_lambda::fields::{Id, LongText, Text, nothing};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

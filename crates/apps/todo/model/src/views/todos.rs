@@ -1,9 +1,9 @@
 //! The todos: one row for each, written from the state that an event carries, and forgotten with the todo.
 
-use crate::todo::{State, Status};
+use ledgerline::StateTable;
 use serde::{Deserialize, Serialize};
 
-use ledgerline::StateTable;
+use crate::todo::{State, Status};
 
 /// One todo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,14 +3,13 @@
 use ledgerline::StreamId;
 use ledgerline_lambda::{
     commands::{Routed, stream},
+    fields::{Id, LongText, Number, Text},
     http::{HttpRequest, Problem},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use widgets::widget::{CATEGORY, Command, MAX_STOCK, State, Widget};
-
-use ledgerline_lambda::fields::{Id, LongText, Number, Text};
 
 type Stock = Number<0, { MAX_STOCK }>;
 

@@ -1,9 +1,9 @@
 //! The widgets: one row for each, written from the state that an event carries.
 
-use crate::widget::State;
+use ledgerline::StateTable;
 use serde::{Deserialize, Serialize};
 
-use ledgerline::StateTable;
+use crate::widget::State;
 
 /// One widget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
