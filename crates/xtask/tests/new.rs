@@ -116,7 +116,9 @@ fn what_is_laid_down_builds_passes_and_runs() {
     // In a new application.
     let aggregate = ["aggregate", "purchase-order", "--in", "web-shop"];
     is_all(&copy.lay_down(&aggregate), &["applications/Cargo.toml"], false);
+    // Cargo notes the new packages.
     copy.cargo(&["build", "-p", "xtask"]);
+    copy.commit();
     let (model, functions) = ("apps/web-shop/model/src", "apps/web-shop/functions/src");
     let (views, managers) = (format!("{model}/views.rs"), format!("{functions}/process_managers.rs"));
     is_all(&copy.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views], false);
