@@ -387,6 +387,11 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
 fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name) = (words.get("module"), words.get("name"));
     let [_, functions] = words.packages();
+    let list = format!("{functions}/src/process_managers.rs");
+    if !Path::new(&list).exists() {
+        change.file(list, words.fill(text!("functions-process-managers.rs")));
+        change.sorted(&format!("{functions}/src/lib.rs"), "pub mod ", "process_managers;");
+    }
     change.file(
         format!("{functions}/src/process_managers/{module}.rs"),
         words.fill(text!("process-manager.rs")),
