@@ -126,6 +126,9 @@ fn what_is_laid_down_builds_passes_and_runs() {
     is_all(&copy.lay_down(&log_projector), &[&views], true);
     let process_manager = ["process-manager", "ship-orders", "--of", "purchaseorder"];
     is_all(&copy.lay_down(&process_manager), &[&managers], true);
+    // The first one of an application.
+    let first = ["process-manager", "remind", "--of", "todo"];
+    is_all(&copy.lay_down(&first), &["apps/todo/functions/src/lib.rs"], true);
 
     // A name that is taken, or none, leaves nothing behind.
     for wrong in [
