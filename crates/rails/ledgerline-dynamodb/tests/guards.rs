@@ -10,7 +10,7 @@
 use aws_sdk_dynamodb::Client;
 use ledgerline::{Changes, LogTable, StateTable, guard::Verdict};
 use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
-use local::testing::{self, Wire};
+use ledgerline_local::testing::{self, Wire};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

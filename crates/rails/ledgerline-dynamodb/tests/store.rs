@@ -17,7 +17,7 @@ use ledgerline::{
     tank::{Command, Refusal, Tank},
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
-use local::testing::{self, Wire};
+use ledgerline_local::testing::{self, Wire};
 
 async fn store() -> DynamoDbStore {
     counted().await.0

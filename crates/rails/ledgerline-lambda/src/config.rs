@@ -45,11 +45,12 @@ pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Re
     }
 }
 
-/// The value of a variable that must be set, JSON text.
+/// The lines of a variable that must be set and may be empty. Blank ones are left out.
 ///
 /// # Errors
-/// When it is missing or no JSON of the shape.
-pub fn json<T: serde::de::DeserializeOwned>(name: &'static str) -> Result<T, ConfigError> {
-    serde_json::from_str(&text(name)?)
-        .map_err(|error| ConfigError::Invalid { name, reason: error.to_string() })
+/// When it is missing.
+pub fn lines(name: &'static str) -> Result<Vec<String>, ConfigError> {
+    let value = env::var(name).map_err(|_| ConfigError::Missing(name))?;
+    let lines = value.lines().map(str::trim).filter(|line| !line.is_empty());
+    Ok(lines.map(ToOwned::to_owned).collect())
 }

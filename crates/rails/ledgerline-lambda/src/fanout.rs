@@ -59,17 +59,37 @@ pub struct Wiring {
 impl Wiring {
     /// From `EVENT_BUS`, `EVENT_SOURCE`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `MAX_MESSAGE_BYTES`.
     ///
+    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between.
+    ///
     /// # Errors
     /// When a variable is missing or wrong.
     pub fn from_env() -> Result<Self, config::ConfigError> {
         Ok(Self {
             event_bus: config::text("EVENT_BUS")?,
             event_source: config::text("EVENT_SOURCE")?,
-            log_queues: config::json("LOG_QUEUES")?,
+            log_queues: log_queues(&config::lines("LOG_QUEUES")?)
+                .map_err(|reason| config::ConfigError::Invalid { name: "LOG_QUEUES", reason })?,
             dead_letter_queue: config::text("DEAD_LETTER_QUEUE")?,
             max_message_bytes: config::parsed_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
         })
     }
+}
+
+/// Reads the lines of `LOG_QUEUES`.
+fn log_queues(lines: &[String]) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let mut queues = BTreeMap::new();
+    for line in lines {
+        let mut words = line.split_whitespace().map(ToOwned::to_owned);
+        let url = words.next().unwrap_or_default();
+        let categories: Vec<_> = words.collect();
+        if categories.is_empty() {
+            return Err(format!("write the categories whose commits it gets after the queue's URL: {line}"));
+        }
+        if queues.insert(url, categories).is_some() {
+            return Err(format!("the queue has two lines: {line}"));
+        }
+    }
+    Ok(queues)
 }
 
 impl Fanout {
@@ -262,5 +282,22 @@ impl Failed {
 
     fn covers(self, index: usize) -> bool {
         self.first.is_some_and(|first| first <= index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_queue_says_which_categories_it_gets() {
+        let lines = |text: &str| text.lines().map(ToOwned::to_owned).collect::<Vec<_>>();
+        let read = log_queues(&lines("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site")).unwrap();
+        assert_eq!(read["https://sqs/1.fifo"], ["tank"]);
+        assert_eq!(read["https://sqs/2.fifo"], ["tank", "site"]);
+        assert_eq!(log_queues(&[]), Ok(BTreeMap::new()), "no log projector is no mistake");
+        for (wrong, named) in [("https://sqs/1.fifo", "categories"), ("q tank\nq site", "two lines")] {
+            assert!(log_queues(&lines(wrong)).unwrap_err().contains(named), "{wrong}");
+        }
     }
 }

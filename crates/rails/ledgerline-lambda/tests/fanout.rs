@@ -24,7 +24,7 @@ use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     stream::{Handler, Record, records, response},
 };
-use local::testing::{self, Wire};
+use ledgerline_local::testing::{self, Wire};
 use serde_json::{Value, json};
 
 /// EventBridge and SQS behind one port: takes everything but what it was told to refuse.
@@ -217,9 +217,9 @@ fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
     commits.into_iter().enumerate().map(record).collect()
 }
 
-/// A file of `tests/samples`.
+/// A sample event of the rails.
 fn file<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    let path = format!("{}/tests/samples/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../events/{name}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -230,16 +230,16 @@ fn sample(name: &str) -> Vec<Record> {
 #[tokio::test]
 async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queue() {
     let world = World::new().await;
-    assert_eq!(world.fanout.handle(&sample("commits")).await, None);
+    assert_eq!(world.fanout.handle(&sample("fanout/commits")).await, None);
 
     let taken = world.taken();
-    let expected: Value = file("drawn");
+    let expected: Value = file("levels-projector/drawn");
     let entry = &taken.entries[2];
     assert_eq!(entry["Source"], expected["source"]);
     assert_eq!(entry["DetailType"], expected["detail-type"]);
     assert_eq!(serde_json::from_str::<Value>(entry["Detail"].as_str().unwrap()).unwrap(), expected["detail"]);
 
-    let expected: Value = file("queued");
+    let expected: Value = file("fills-projector/commits");
     for (message, expected) in taken.messages.iter().zip(expected["Records"].as_array().unwrap()) {
         let body = |value: &Value| serde_json::from_str::<Value>(value.as_str().unwrap()).unwrap();
         assert_eq!(body(&message["MessageBody"]), body(&expected["body"]));
@@ -285,7 +285,7 @@ async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
 #[tokio::test]
 async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
     let world = World::new().await;
-    let records = sample("unreadable");
+    let records = sample("fanout/unreadable");
     assert_eq!(records.len(), 3, "the MODIFY is no new commit");
     assert_eq!(world.fanout.handle(&records).await, None);
     assert_eq!(world.queued().iter().map(|(_, version)| *version).collect::<Vec<_>>(), [1, 3]);
@@ -301,7 +301,7 @@ async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
 async fn a_dead_letter_that_is_not_taken_fails_its_record() {
     let world = World::new().await;
     world.taken().refuse_dead_letters = true;
-    let records = sample("unreadable");
+    let records = sample("fanout/unreadable");
     assert_eq!(world.fanout.handle(&records).await, Some(1));
     let answer = serde_json::to_value(response(&records, Some(1))).unwrap();
     assert_eq!(answer, json!({ "batchItemFailures": [{ "itemIdentifier": records[1].sequence_number }] }));
@@ -383,7 +383,7 @@ async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
 async fn dead_letters_are_not_written_for_what_comes_again() {
     let world = World::new().await;
     world.refuse("\"version\":1,\"events\"", usize::MAX);
-    assert_eq!(world.fanout.handle(&sample("unreadable")).await, Some(0));
+    assert_eq!(world.fanout.handle(&sample("fanout/unreadable")).await, Some(0));
     assert_eq!(world.taken().dead_letters.len(), 0);
 }
 

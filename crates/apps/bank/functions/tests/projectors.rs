@@ -22,7 +22,7 @@ use ledgerline_lambda::{
     fifo::{Fifo, LogProjector},
     wire::Message,
 };
-use local::testing::{self, Wire};
+use ledgerline_local::testing::{self, Wire};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

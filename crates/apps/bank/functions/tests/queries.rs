@@ -18,7 +18,7 @@ use ledgerline_lambda::{
     http::{Problem, Response, Routes},
     queries::Patience,
 };
-use local::testing;
+use ledgerline_local::testing;
 use serde_json::{Value, json};
 
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";

@@ -30,7 +30,7 @@ use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     wire::Message,
 };
-use local::{
+use ledgerline_local::{
     services::DynamoDb,
     testing::{self, Crash, Wire},
 };

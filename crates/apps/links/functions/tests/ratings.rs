@@ -24,6 +24,7 @@ use ledgerline_lambda::{
     fifo::{ChangesOf, Consumer, Fifo, LogProjector},
     wire::Message,
 };
+use ledgerline_local::testing::{self, Crash, Wire};
 use links::{
     link,
     link::Link,
@@ -31,7 +32,6 @@ use links::{
     views::{feeds, link_ratings, user_ratings},
 };
 use links_functions::projectors::feeds::FeedProjector;
-use local::testing::{self, Crash, Wire};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -20,12 +20,12 @@ use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     wire::Message,
 };
-use links::user::{Event, User};
-use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
-use local::{
+use ledgerline_local::{
     services::{DynamoDb, sdk_config},
     testing::{self, Crash, Ses},
 };
+use links::user::{Event, User};
+use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
 
 struct World {
     dynamodb: DynamoDb,

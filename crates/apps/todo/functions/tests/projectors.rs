@@ -13,7 +13,7 @@ use aws_lambda_events::eventbridge::EventBridgeEvent;
 use aws_sdk_dynamodb::Client;
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::bus::StateProjector;
-use local::testing;
+use ledgerline_local::testing;
 use serde_json::{Value, json};
 use todo::{todo::Todo, views::todos};
 

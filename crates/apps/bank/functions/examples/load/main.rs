@@ -1,0 +1,304 @@
+//! What a running local stack does under load, seen from outside, and whether it is right afterwards:
+//! `cargo run --release -p bank-functions --example load`.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+mod bank;
+mod fill;
+
+use std::{
+    net::IpAddr,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use bank::Bank;
+use clap::{Args, Parser, ValueEnum};
+use tokio::task::JoinSet;
+use url::{Host, Url};
+
+/// The bank under load, on this machine.
+#[derive(Debug, Parser)]
+enum Task {
+    /// Sends commands to a running local stack, and compares its views with the log afterwards.
+    Run(Options),
+    /// Copies the accounts in the data of a local stack that does not run, until there are as many commits as after a long time.
+    Fill(fill::Options),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let done = match Task::parse() {
+        Task::Run(options) => run(options).await,
+        Task::Fill(options) => fill::run(&options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// Credits to accounts that are chosen at random.
+    Credits,
+    /// Credits to one account: every command races with all others.
+    OneAccount,
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    /// What is sent.
+    #[arg(default_value = "credits")]
+    scenario: Scenario,
+    /// Where the HTTP API of the local stack is. Only addresses of this machine are taken.
+    #[arg(long, default_value = "http://127.0.0.1:3000")]
+    url: Url,
+    /// Where its AWS services are: the log is read there.
+    #[arg(long, default_value = "http://127.0.0.1:4566")]
+    aws_url: Url,
+    /// Clients at once. Each sends its next command when the last one is answered.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_000))]
+    clients: u64,
+    /// Commands a second, however long the answers take, at most `--clients` at once. Without it, as many as are answered.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: Option<u64>,
+    /// Accounts that the credits go to.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    accounts: u64,
+    /// For how long commands are sent.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
+    seconds: u64,
+    /// How long a line of the progress stands for.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
+    interval: u64,
+}
+
+/// The time between two commands whose way to the views is watched.
+const LOOK: Duration = Duration::from_millis(250);
+
+async fn run(options: Options) -> Result<()> {
+    require_loopback(&options.url)?;
+    require_loopback(&options.aws_url)?;
+    let accounts = if options.scenario == Scenario::OneAccount { 1 } else { options.accounts };
+    println!("{} clients, {accounts} accounts, {} s, at {}", options.clients, options.seconds, options.url);
+    let bank = Arc::new(Bank::open(&options.url, &options.aws_url, accounts, options.clients).await?);
+
+    let load = Arc::new(Load::default());
+    let started = Instant::now();
+    let end = started + Duration::from_secs(options.seconds);
+    let mut running = JoinSet::new();
+    for client in 0..options.clients {
+        let pace = options.rate.map(|rate| Duration::from_secs_f64(options.clients as f64 / rate as f64));
+        let first = started + pace.unwrap_or_default().mul_f64(client as f64 / options.clients as f64);
+        running.spawn(client_runs(Arc::clone(&bank), Arc::clone(&load), first, pace, end));
+    }
+    let looks = tokio::spawn(look(Arc::clone(&bank), Arc::clone(&load), end));
+    let intervals = progress(&load, started, end, Duration::from_secs(options.interval)).await;
+    while let Some(ended) = running.join_next().await {
+        ended?;
+    }
+    looks.await?;
+    let sent_for = started.elapsed();
+    bank.all_shown().await?;
+    let shown_after = started.elapsed();
+
+    let answered = load.answered.load(Ordering::Relaxed);
+    let errors = lock(&load.errors).clone();
+    let per_second = |duration: Duration| answered as f64 / duration.as_secs_f64();
+    println!();
+    println!(
+        "answered   {answered} commands in {:.1} s: {:.0} a second",
+        sent_for.as_secs_f64(),
+        per_second(sent_for)
+    );
+    println!(
+        "projected  by both views after {:.1} s: {:.0} a second",
+        shown_after.as_secs_f64(),
+        per_second(shown_after)
+    );
+    if let [first, .., last] = &intervals[..] {
+        println!("last / first interval: {:.2}", last / first);
+    }
+    println!("\nms from the command to       p50       p90       p99       max     seen");
+    for (hop, times) in &mut lock(&load.hops).0 {
+        times.sort_unstable();
+        let at = |share: f64| {
+            let place = (times.len() as f64 * share) as usize;
+            times
+                .get(place.min(times.len().saturating_sub(1)))
+                .map_or(0.0, |time| time.as_secs_f64() * 1_000.0)
+        };
+        let (p50, p90, p99, max) = (at(0.5), at(0.9), at(0.99), at(1.0));
+        println!("  {hop:<20} {p50:>9.1} {p90:>9.1} {p99:>9.1} {max:>9.1} {:>8}", times.len());
+    }
+    println!("\nerrors     {}", errors.len());
+    errors.iter().take(10).for_each(|error| println!("  {error}"));
+    let compared = bank.views_are_the_fold().await?;
+    println!("views      {compared}");
+    ensure!(errors.is_empty(), "{} commands failed", errors.len());
+    Ok(())
+}
+
+/// Load is for the stack on this machine: a mistyped address must not be somebody's.
+fn require_loopback(url: &Url) -> Result<()> {
+    let loopback = match url.host() {
+        Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
+        Some(Host::Ipv6(address)) => IpAddr::V6(address).is_loopback(),
+        Some(Host::Domain(name)) => name == "localhost",
+        None => false,
+    };
+    if !loopback || url.scheme() != "http" {
+        bail!("load goes to this machine only, such as http://127.0.0.1:3000, and not to {url}");
+    }
+    Ok(())
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Load {
+    answered: AtomicU64,
+    errors: Mutex<Vec<String>>,
+    hops: Mutex<Hops>,
+    stopped: AtomicBool,
+}
+
+/// How long it took to each hop, in the order of the path.
+#[derive(Debug)]
+struct Hops([(&'static str, Vec<Duration>); 3]);
+
+impl Default for Hops {
+    fn default() -> Self {
+        Self(["its answer", "the balance", "the transactions"].map(|hop| (hop, Vec::new())))
+    }
+}
+
+impl Load {
+    fn took(&self, hop: usize, time: Duration) {
+        lock(&self.hops).0[hop].1.push(time);
+    }
+
+    fn failed(&self, error: &anyhow::Error) {
+        let mut errors = lock(&self.errors);
+        errors.push(format!("{error:#}"));
+        // A stack that is gone fails thousands of times a second.
+        if errors.len() >= 1_000 {
+            self.stopped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn goes_on(&self, end: Instant) -> bool {
+        Instant::now() < end && !self.stopped.load(Ordering::Relaxed)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One client. With a pace, the time of a command counts from when it was due, so that a stall is seen in every command
+/// that it held up.
+async fn client_runs(bank: Arc<Bank>, load: Arc<Load>, first: Instant, pace: Option<Duration>, end: Instant) {
+    let mut due = first;
+    while load.goes_on(end) {
+        match pace {
+            Some(pace) => {
+                tokio::time::sleep_until(due.into()).await;
+                if !load.goes_on(end) {
+                    return;
+                }
+                send(&bank, &load, due).await;
+                due += pace;
+            }
+            None => send(&bank, &load, Instant::now()).await,
+        }
+    }
+}
+
+async fn send(bank: &Bank, load: &Load, from: Instant) {
+    match bank.credit(bank.any_account()).await {
+        Ok(_) => {
+            load.took(0, from.elapsed());
+            load.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        Err(error) => load.failed(&error),
+    }
+}
+
+/// Watches a command now and then until both views show it.
+async fn look(bank: Arc<Bank>, load: Arc<Load>, end: Instant) {
+    while load.goes_on(end) {
+        let account = bank.any_account();
+        let sent = Instant::now();
+        let looked = async {
+            let version = bank.credit(account).await?;
+            load.took(0, sent.elapsed());
+            load.answered.fetch_add(1, Ordering::Relaxed);
+            let views = [1, 2].map(async |view| {
+                bank.shows(account, view, version).await?;
+                load.took(view, sent.elapsed());
+                anyhow::Ok(())
+            });
+            futures::future::try_join_all(views).await
+        };
+        if let Err(error) = looked.await {
+            load.failed(&error);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Prints how many commands were answered in each interval; returns how many there were a second.
+async fn progress(load: &Load, started: Instant, end: Instant, interval: Duration) -> Vec<f64> {
+    let mut rates = Vec::new();
+    let (mut from, mut before) = (started, 0);
+    while load.goes_on(end) {
+        let to = (from + interval).min(end);
+        tokio::time::sleep_until(to.into()).await;
+        let answered = load.answered.load(Ordering::Relaxed);
+        let rate = (answered - before) as f64 / (to - from).as_secs_f64();
+        println!("  {:>5} s  {rate:>6.0} commands a second, {answered} in all", (to - started).as_secs());
+        // The rest of the last interval says nothing about the others.
+        if to - from == interval {
+            rates.push(rate);
+        }
+        (from, before) = (to, answered);
+    }
+    rates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_goes_to_this_machine_only() {
+        for address in
+            ["http://127.0.0.1:3000", "http://localhost:3000", "http://[::1]:3000", "http://127.8.8.8/"]
+        {
+            assert!(require_loopback(&address.parse().unwrap()).is_ok(), "{address}");
+        }
+        for address in [
+            "https://127.0.0.1:3000",
+            "http://10.0.0.1:3000",
+            "http://192.168.0.1",
+            "http://localhost.example.com",
+            "http://example.com",
+            "http://127.0.0.1.example.com",
+            "http://0.0.0.0:3000",
+            "http://172.17.0.1:4566",
+        ] {
+            let refused = require_loopback(&address.parse().unwrap()).unwrap_err().to_string();
+            assert!(refused.contains(address), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the tests of accounts share.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use bank::{
+    account::{Account, State},
+    views::{balances, transactions},
+};
+use ledgerline::{Commit, Consistency, EventStore, StreamId, load};
+use ledgerline_local::testing::{Api, LocalStack, eventually};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+/// Accounts over HTTP.
+pub(crate) trait Accounts {
+    /// An open account with a balance, and its id.
+    async fn account(&self, balance: i64) -> String;
+
+    /// Waits until all transactions up to a version are shown, and checks that they add up to the balance.
+    async fn shows_its_transactions(&self, id: &str, version: u64);
+
+    /// All transactions, newest first, page by page.
+    async fn transactions(&self, id: &str) -> Vec<Value>;
+}
+
+impl Accounts for Api {
+    async fn account(&self, balance: i64) -> String {
+        let opened = self.post("/accounts", json!({ "owner": "Ada", "currency": "EUR" })).await;
+        assert_eq!(opened.status, StatusCode::CREATED, "{opened:?}");
+        let id = opened.body["accountId"].as_str().unwrap().to_owned();
+        if balance > 0 {
+            let credited = self.post(&format!("/accounts/{id}/credits"), json!({ "amount": balance })).await;
+            assert_eq!(credited.status, StatusCode::OK, "{credited:?}");
+        }
+        id
+    }
+
+    async fn shows_its_transactions(&self, id: &str, version: u64) {
+        eventually("all transactions are shown", async || {
+            let answer = self.get(&format!("/accounts/{id}/transactions?minVersion={version}")).await;
+            (answer.etag() == Some(&format!("\"{version}\""))).then_some(())
+        })
+        .await;
+        let mut rows = self.transactions(id).await;
+        rows.reverse();
+        let (mut balance, mut last) = (0, 0);
+        for row in &rows {
+            let amount = row["amount"].as_i64().unwrap();
+            balance += if row["kind"] == "credit" { amount } else { -amount };
+            assert_eq!(row["balance"], balance, "{rows:?}");
+            assert!(row["version"].as_u64() > Some(last), "{rows:?}");
+            last = row["version"].as_u64().unwrap();
+        }
+        let shown = self.get(&format!("/accounts/{id}?minVersion={version}")).await;
+        assert_eq!((shown.version(), &shown.body["totalBalance"]), (version, &json!(balance)));
+    }
+
+    async fn transactions(&self, id: &str) -> Vec<Value> {
+        let mut all = Vec::new();
+        let mut cursor = String::new();
+        loop {
+            let page = self.get(&format!("/accounts/{id}/transactions?limit=7{cursor}")).await;
+            assert_eq!(page.status, StatusCode::OK, "{page:?}");
+            all.extend(page.body["transactions"].as_array().unwrap().iter().cloned());
+            match page.body["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => return all,
+            }
+        }
+    }
+}
+
+/// Accounts in the log of a local stack.
+pub(crate) trait Balances {
+    async fn log(&self, id: &str) -> Vec<Commit>;
+
+    async fn state(&self, id: &str) -> (u64, State);
+
+    /// Waits until both read models show the fold of the log, row by row.
+    async fn settled(&self, id: &str);
+}
+
+impl Balances for LocalStack {
+    async fn log(&self, id: &str) -> Vec<Commit> {
+        let (store, stream) = (self.store(), StreamId::new("account", id).unwrap());
+        let mut commits = Vec::new();
+        while let Some(commit) = store.get(&stream, commits.len() as u64 + 1).await.unwrap() {
+            commits.push(commit);
+        }
+        commits
+    }
+
+    async fn state(&self, id: &str) -> (u64, State) {
+        let stream = StreamId::new("account", id).unwrap();
+        let loaded = load::<Account>(&self.store(), &stream, None, Consistency::Strong).await.unwrap();
+        (loaded.version, loaded.state)
+    }
+
+    async fn settled(&self, id: &str) {
+        let (version, state) = self.state(id).await;
+        let commits = self.log(id).await;
+        assert_eq!(commits.len() as u64, version, "no holes");
+        let expected_rows: Vec<_> =
+            commits.iter().flat_map(|commit| transactions::rows(commit).unwrap()).collect();
+        let balance = eventually("the balance is shown", async || {
+            let answer = self.get(&format!("/accounts/{id}")).await;
+            (answer.body["version"].as_u64() == Some(version)).then_some(answer.body)
+        })
+        .await;
+        let mut expected = json!(balances::row(id, version, state));
+        // What a row is listed by is nobody's to see.
+        for hidden in ["openedBy", "listing"] {
+            assert!(expected.as_object_mut().unwrap().remove(hidden).is_some());
+        }
+        assert_eq!(balance, expected);
+        eventually("all transactions are shown", async || {
+            let answer = self.get(&format!("/accounts/{id}/transactions")).await;
+            (answer.etag() == Some(&format!("\"{version}\""))).then_some(())
+        })
+        .await;
+        let mut shown = self.transactions(id).await;
+        shown.reverse();
+        let compared =
+            |row: &Value| json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]]);
+        let expected: Vec<_> = expected_rows.iter().map(|row| compared(&json!(row))).collect();
+        assert_eq!(shown.iter().map(compared).collect::<Vec<_>>(), expected);
+    }
+}

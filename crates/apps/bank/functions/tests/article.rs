@@ -1,0 +1,58 @@
+//! The accounts of "Serverless event-sourcing with AWS: State of the art data synchronization", by Kumo. Every test says which section it is from.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod accounts;
+
+use accounts::{Accounts, Balances};
+use futures::future::join_all;
+use ledgerline_local::testing::LocalStack;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+/// "First and foremost, in event sourcing, the order of events is essential": with 50 on the account, two purchases of
+/// 40 and 25 come at once.
+#[tokio::test]
+async fn nobody_is_overdrawn_by_two_purchases_at_once() {
+    let local = LocalStack::start(None).await;
+    let id = local.account(50).await;
+    let path = format!("/accounts/{id}/debits");
+    let purchase = |amount: i64| {
+        let (local, path) = (&local, &path);
+        async move { local.post(path, json!({ "amount": amount })).await.status }
+    };
+    let mut answers = join_all([40, 25].map(purchase)).await;
+    answers.sort();
+    assert_eq!(answers, [StatusCode::OK, StatusCode::UNPROCESSABLE_ENTITY]);
+}
+
+/// "A trick to make data synchronization and replay easier" and "The job of the projectors become trivial": the row is
+/// the state that the event carries. "The replay is then extremely simple": whatever is sent again changes nothing.
+#[tokio::test]
+async fn a_replay_changes_nothing() {
+    let local = LocalStack::start(None).await;
+    let id = local.account(500).await;
+    local.post(&format!("/accounts/{id}/debits"), json!({ "amount": 30 })).await;
+    local.settled(&id).await;
+    let before = (local.get(&format!("/accounts/{id}")).await, local.transactions(&id).await);
+    assert_eq!(
+        (&before.0.body["totalBalance"], &before.0.body["lastMonthBalance"]),
+        (&json!(470), &json!(470))
+    );
+
+    // The commits once more, newest first, as the runbook replays them.
+    let records: Vec<_> = local.stream_records(&format!("account-{id}")).await.into_iter().rev().collect();
+    assert_eq!(records.len(), 3);
+    let url = format!("{}/2015-03-31/functions/FanoutFunction/invocations", local.aws_url());
+    let answer = reqwest::Client::new().post(url).json(&json!({ "Records": records })).send().await.unwrap();
+    assert_eq!(answer.json::<Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
+    // One more command goes the same way after them.
+    local.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+    local.settled(&id).await;
+    assert_eq!(local.transactions(&id).await[1..], before.1);
+}

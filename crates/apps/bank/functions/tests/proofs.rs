@@ -1,0 +1,203 @@
+//! Accounts and transfers, tried as ledgerline itself is.
+
+use std::time::Duration;
+
+use bank::{
+    All,
+    account::{self, Account},
+    transfer::{self, Status, Step, Transfer},
+    views::{balances, transactions, transfers},
+};
+use bank_functions::{commands, process_managers::transfer::Transfers};
+use fastrand::Rng;
+use futures::FutureExt;
+use ledgerline::{Commit, Consistency, EventStore, StreamId, load};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{fifo::Fifo, process_manager::ProcessManager, wire::Message};
+use ledgerline_proofs::{
+    Effort, Finding,
+    application::{Application, History},
+    crashes::{Case, Done, manager},
+    wire::{Plan, Wire},
+    world::{World, each_seed},
+};
+use tokio::time::sleep;
+
+fn application() -> Application {
+    Application::new::<All>("bank", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
+        .aggregate::<Account>(bookings, |state| state.total_balance.to_string())
+        .aggregate::<Transfer>(refused, |state| format!("{:?}", state.status))
+        .commands::<Account>("account-commands", commands::account::route)
+        .commands::<Transfer>("transfer-commands", commands::transfer::route)
+        .state_projector::<Account, _>("BalancesTable", balances::TABLE, balances::row)
+        .state_projector::<Transfer, _>("TransfersTable", transfers::TABLE, transfers::row)
+        .log_projector("TransactionsTable", account::CATEGORY, transactions::TABLE, transactions::changes)
+        .case(&["TransferPositionsTable"], || transferred("transfer (arrives)", 30, true))
+        .case(&["TransferPositionsTable"], || transferred("transfer (refused)", 31, true))
+        .case(&["TransferPositionsTable"], || transferred("transfer (given back)", 30, false))
+}
+
+// --- Histories --------------------------------------------------------------------------------------------------
+
+/// An account that is opened and booked on, and closed if it happens to be empty.
+fn bookings(name: &str, rng: &mut Rng) -> History<Account> {
+    use account::Command;
+    let mut commands = vec![open()];
+    for _ in 0..rng.u32(1..6) {
+        let (amount, reference) = (rng.i64(1..100), rng.bool().then(|| "rent".to_owned()));
+        commands.push(match rng.bool() {
+            true => Command::Credit { amount, reference },
+            false => Command::Debit { amount, reference },
+        });
+    }
+    commands.push(Command::Close);
+    History { id: name.into(), actor: "ada".into(), commands }
+}
+
+fn open() -> account::Command {
+    account::Command::Open { owner: "Ada".into(), currency: "EUR".into() }
+}
+
+/// An account with this balance.
+fn balance(id: &str, amount: i64) -> Vec<Commit> {
+    let commands = vec![open(), account::Command::Credit { amount, reference: None }];
+    History::<Account> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
+}
+
+/// A transfer that is asked for and refused.
+fn refused(name: &str, _: &mut Rng) -> History<Transfer> {
+    let outcome = Err("insufficient-funds".into());
+    let record = transfer::Command::Record { step: Step::Debit, outcome };
+    History { id: name.into(), actor: "ada".into(), commands: vec![request(name, 30), record] }
+}
+
+/// A transfer that was asked for just now.
+fn requested(id: &str, amount: i64) -> Vec<Commit> {
+    let commands = vec![request(id, amount)];
+    History::<Transfer> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
+}
+
+/// A transfer from one account to the other.
+fn request(id: &str, amount: i64) -> transfer::Command {
+    transfer::Command::Request {
+        from_account_id: payer(id),
+        to_account_id: receiver(id),
+        amount,
+        currency: "EUR".into(),
+        reference: None,
+    }
+}
+
+/// The account that a transfer's money comes from.
+fn payer(transfer: &str) -> String {
+    format!("{transfer}-from")
+}
+
+/// The account that it goes to.
+fn receiver(transfer: &str) -> String {
+    format!("{transfer}-to")
+}
+
+// --- The process manager ----------------------------------------------------------------------------------------
+
+/// An instance of the process manager.
+fn transfers_at(wire: &Wire) -> Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
+    manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
+}
+
+/// The process manager, from the request to the end: what it writes to the transfer comes back to it.
+fn transferred(name: &str, amount: i64, received: bool) -> Case {
+    let to = if received { balance(&receiver("x"), 1) } else { Vec::new() };
+    let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
+    Case::new(name, log, move |wire: Wire, done: Done| {
+        async move {
+            let fifo = transfers_at(&wire);
+            let quiet = Wire::new(wire.services().database().clone());
+            let stream = requested("x", amount).remove(0).stream;
+            loop {
+                let version = done.borrow().len() as u64 + 1;
+                let Ok(Some(commit)) = World::store_at(&quiet).get(&stream, version).await else {
+                    return true;
+                };
+                let Ok(body) = serde_json::to_string(&Message::Commit(Box::new(commit))) else {
+                    return false;
+                };
+                if fifo.message(&body).await.is_err() {
+                    return false;
+                }
+                done.borrow_mut().push(String::new());
+            }
+        }
+        .boxed_local()
+    })
+}
+
+#[test]
+fn two_instances_at_once_move_the_money_once() {
+    let effort = Effort::of_tests();
+    let world = || World::new(&["CommitsTable", "RequestsTable", "TransferPositionsTable"]);
+    let found = each_seed(effort.seed, effort.runs(500, 2_000), world, transfer, |()| ());
+    assert!(found.is_ok(), "{found:?}");
+}
+
+/// A transfer whose events go to two instances of its process manager at once. The money moves once, or not at all, and
+/// none of it is lost.
+fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
+    world.runtime.block_on(async {
+        let finding = |story: String| Finding { seed, story };
+        let mut rng = Rng::with_seed(seed);
+        fastrand::seed(seed);
+        let quiet = Wire::new(world.wire.services().database().clone());
+        let store = World::store_at(&quiet);
+        let (id, amount, received) = (format!("t{seed}"), rng.i64(1..60), rng.u32(0..4) > 0);
+        let accounts = [(payer(&id), 40), (receiver(&id), 1)];
+        let opened = accounts.iter().filter(|(account, _)| received || *account == accounts[0].0);
+        let mut log: Vec<_> = opened.flat_map(|(account, amount)| balance(account, *amount)).collect();
+        log.extend(requested(&id, amount));
+        let stream = log[log.len() - 1].stream.clone();
+        for commit in &log {
+            store.append(commit, None).await.map_err(|error| finding(error.to_string()))?;
+        }
+        world.wire.follow([Plan::Slow, Plan::Random(200)][rng.usize(0..2)].clone(), rng.u64(..));
+        let instances = [transfers_at(&world.wire), transfers_at(&world.wire)];
+        for round in 0..6 {
+            if round == 3 {
+                // What is late arrives, and then all is well again.
+                sleep(Duration::from_secs(60)).await;
+                world.wire.calm();
+            }
+            for version in 1.. {
+                let Ok(Some(commit)) = store.get(&stream, version).await else { break };
+                let body = serde_json::to_string(&Message::Commit(Box::new(commit)));
+                let body = body.map_err(|error| finding(error.to_string()))?;
+                let pause = Duration::from_millis(rng.u64(0..300));
+                let second = async {
+                    sleep(pause).await;
+                    instances[1].message(&body).await
+                };
+                // Whichever of them fails, the message comes again.
+                let _ = tokio::join!(instances[0].message(&body), second);
+            }
+        }
+        let ended = load::<Transfer>(&store, &stream, None, Consistency::Strong).await;
+        let status = ended.map_err(|error| finding(error.to_string()))?.state.status;
+        let mut balances = Vec::new();
+        for (account, _) in &accounts {
+            let stream = StreamId::new("account", account).map_err(|error| finding(error.to_string()))?;
+            let loaded = load::<Account>(&store, &stream, None, Consistency::Strong).await;
+            balances.push(loaded.map_err(|error| finding(error.to_string()))?.state.total_balance);
+        }
+        let expected = match (amount <= 40, received) {
+            (true, true) => (Status::Completed, vec![40 - amount, 1 + amount]),
+            (true, false) => (Status::Refunded, vec![40, 0]),
+            (false, true) => (Status::Refused, vec![40, 1]),
+            (false, false) => (Status::Refused, vec![40, 0]),
+        };
+        if (status, balances.clone()) != expected {
+            return Err(finding(format!("{amount} moved: {status:?}, {balances:?}, not {expected:?}")));
+        }
+        Ok(())
+    })
+}
+
+ledgerline_proofs::application_tests!(application());

@@ -1,0 +1,384 @@
+//! Accounts and transfers over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod accounts;
+
+use accounts::Accounts;
+use futures::future::join_all;
+use ledgerline_local::testing::{Answer, Api, UnderTest, eventually};
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+/// An id that no run before used.
+fn fresh() -> String {
+    Uuid::new_v4().to_string()
+}
+
+/// The table of requests and answers, from opening an account to closing it.
+#[tokio::test]
+async fn an_account_lives_from_opening_to_closing() {
+    let bank = UnderTest::start().await;
+    let id = fresh();
+    let account = format!("/accounts/{id}");
+
+    // Opened once, under an id of the client's choice.
+    let open = json!({ "accountId": &id, "owner": "Doe, Jane & Söhne", "currency": "EUR" });
+    let opened = bank.post("/accounts", open.clone()).await;
+    assert_eq!(opened.status, StatusCode::CREATED);
+    assert_eq!((opened.etag(), opened.headers["location"].as_str()), (Some("\"1\""), account.as_str()));
+    assert_eq!(opened.body, json!({ "accountId": &id, "version": 1 }));
+    let again = bank.post("/accounts", open).await;
+    assert_eq!((again.status, again.problem()), (StatusCode::CONFLICT, "account-exists"));
+
+    // Credited and debited; the caller reads what was written.
+    let credited =
+        bank.post(&format!("{account}/credits"), json!({ "amount": 5000, "reference": "salary" })).await;
+    assert_eq!((credited.status, credited.etag()), (StatusCode::OK, Some("\"2\"")));
+    assert_eq!(credited.body, json!({ "version": 2, "totalBalance": 5000 }));
+    let too_much = bank.post(&format!("{account}/debits"), json!({ "amount": 5001 })).await;
+    assert_eq!(
+        (too_much.status, too_much.problem()),
+        (StatusCode::UNPROCESSABLE_ENTITY, "insufficient-funds")
+    );
+    let debited = bank.post(&format!("{account}/debits"), json!({ "amount": 4000 })).await;
+    assert_eq!(debited.body, json!({ "version": 3, "totalBalance": 1000 }));
+
+    let shown = bank.get(&format!("{account}?minVersion=3")).await;
+    assert_eq!((shown.status, shown.etag()), (StatusCode::OK, Some("\"3\"")));
+    for (field, expected) in [
+        ("owner", json!("Doe, Jane & Söhne")),
+        ("currency", json!("EUR")),
+        ("totalBalance", json!(1000)),
+        ("lastMonthBalance", json!(1000)),
+        ("status", json!("open")),
+        ("version", json!(3)),
+    ] {
+        assert_eq!(shown.body[field], expected, "{field}");
+    }
+    let known = bank.call(Method::GET, &account, &[("if-none-match", "\"3\"")], String::new()).await;
+    assert_eq!((known.status, known.etag()), (StatusCode::NOT_MODIFIED, Some("\"3\"")));
+    let outdated = bank.call(Method::GET, &account, &[("if-none-match", "\"2\"")], String::new()).await;
+    assert_eq!(outdated.status, StatusCode::OK);
+
+    let listed = bank.get(&format!("{account}/transactions?minVersion=3&limit=1")).await;
+    let first = &listed.body["transactions"][0];
+    for (field, expected) in
+        [("version", json!(3)), ("kind", json!("debit")), ("amount", json!(4000)), ("balance", json!(1000))]
+    {
+        assert_eq!(first[field], expected, "{field}");
+    }
+    let cursor = listed.body["cursor"].as_str().unwrap();
+    let next = bank.get(&format!("{account}/transactions?limit=1&cursor={cursor}")).await;
+    assert_eq!(next.body["transactions"][0]["reference"], "salary");
+
+    let owned = eventually("the index shows it", async || {
+        // The list is in order of ids, and earlier runs may have left accounts of the same owner.
+        let mut path = "/accounts?owner=Doe%2C%20Jane%20%26%20S%C3%B6hne".to_owned();
+        loop {
+            let owned = bank.get(&path).await;
+            assert_eq!(owned.status, StatusCode::OK, "{owned:?}");
+            let rows = owned.body["accounts"].as_array().unwrap();
+            if let Some(row) = rows.iter().find(|row| row["accountId"] == id) {
+                return Some(row.clone());
+            }
+            let cursor = owned.body["cursor"].as_str()?;
+            path = format!("/accounts?owner=Doe%2C%20Jane%20%26%20S%C3%B6hne&cursor={cursor}");
+        }
+    })
+    .await;
+    assert_eq!(owned["owner"], "Doe, Jane & Söhne");
+
+    // If-Match is honoured on every command.
+    let stale =
+        bank.post_with(&format!("{account}/credits"), &[("if-match", "\"2\"")], json!({ "amount": 1 })).await;
+    assert_eq!((stale.status, stale.problem()), (StatusCode::PRECONDITION_FAILED, "precondition-failed"));
+    assert_eq!((stale.etag(), &stale.body["version"]), (Some("\"3\""), &json!(3)));
+    let matched = bank
+        .post_with(&format!("{account}/debits"), &[("if-match", "\"3\"")], json!({ "amount": 999 }))
+        .await;
+    assert_eq!(matched.version(), 4);
+
+    // Closed when it is empty, and then for good.
+    let full = bank.post(&format!("{account}/close"), json!({})).await;
+    assert_eq!((full.status, full.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "balance-not-zero"));
+    bank.post(&format!("{account}/debits"), json!({ "amount": 1 })).await;
+    let closed = bank.call(Method::POST, &format!("{account}/close"), &[], String::new()).await;
+    assert_eq!((closed.status, closed.version()), (StatusCode::OK, 6));
+    for (path, body) in
+        [("credits", json!({ "amount": 1 })), ("debits", json!({ "amount": 1 })), ("close", json!({}))]
+    {
+        let refused = bank.post(&format!("{account}/{path}"), body).await;
+        assert_eq!((refused.status, refused.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "account-closed"));
+    }
+    let shown = bank.get(&format!("{account}?minVersion=6")).await;
+    assert_eq!(shown.body["status"], "closed");
+    bank.shows_its_transactions(&id, 6).await;
+
+    // What is not there.
+    let nobody = format!("/accounts/{}", fresh());
+    for path in [nobody.clone(), format!("{nobody}/transactions")] {
+        let missing = bank.get(&path).await;
+        assert_eq!((missing.status, missing.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
+    }
+    let missing = bank.post(&format!("{nobody}/credits"), json!({ "amount": 1 })).await;
+    assert_eq!((missing.status, missing.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
+    let behind = bank.get(&format!("{account}?minVersion=7")).await;
+    assert_eq!((behind.status, behind.problem()), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+    assert_eq!(behind.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_commit() {
+    let bank = UnderTest::start().await;
+    let id = bank.account(100).await;
+    let path = format!("/accounts/{id}/debits");
+    let key = fresh();
+    let key = [("idempotency-key", key.as_str())];
+    let first = bank.post_with(&path, &key, json!({ "amount": 100 })).await;
+    assert_eq!((first.status, first.version()), (StatusCode::OK, 3));
+
+    // At once, several times in parallel; then after other commands went by.
+    let same = |answer: &Answer| (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone());
+    let again = join_all((0..8).map(|_| bank.post_with(&path, &key, json!({ "amount": 100 })))).await;
+    bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 500 })).await;
+    let later = bank.call(Method::POST, &path, &key, "{ \"amount\":  100 }".into()).await;
+    for answer in again.iter().chain([&later]) {
+        assert_eq!(same(answer), same(&first));
+        assert_eq!(answer.headers["idempotent-replayed"], "true");
+    }
+    let shown = bank.get(&format!("/accounts/{id}?minVersion=4")).await;
+    assert_eq!((shown.version(), &shown.body["totalBalance"]), (4, &json!(500)));
+
+    let other = bank.post_with(&path, &key, json!({ "amount": 99 })).await;
+    assert_eq!((other.status, other.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused"));
+
+    // A creation without an id of its own: the same account, not a second one. And a refusal stays one.
+    let key = fresh();
+    let key = [("idempotency-key", key.as_str())];
+    let opened = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
+    let again = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
+    assert_eq!((same(&opened), &opened.headers["location"]), (same(&again), &again.headers["location"]));
+    let key = fresh();
+    let key = [("idempotency-key", key.as_str())];
+    let refused = bank.post_with(&path, &key, json!({ "amount": 501 })).await;
+    assert_eq!(refused.problem(), "insufficient-funds");
+    bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 500 })).await;
+    assert_eq!(same(&bank.post_with(&path, &key, json!({ "amount": 501 })).await), same(&refused));
+}
+
+#[tokio::test]
+async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_commit() {
+    let bank = UnderTest::start().await;
+    let id = bank.account(100).await;
+    let (credits, close) = (format!("/accounts/{id}/credits"), format!("/accounts/{id}/close"));
+    let long = "x".repeat(141);
+    for (path, body, field) in [
+        (&credits, "not json", Value::Null),
+        (&credits, "", Value::Null),
+        (&credits, "[1]", Value::Null),
+        (&credits, "{\"amount\":1", Value::Null),
+        (&credits, "{}", json!("amount")),
+        (&credits, "{\"amount\":\"1\"}", json!("amount")),
+        (&credits, "{\"amount\":null}", json!("amount")),
+        (&credits, "{\"amount\":-1}", json!("amount")),
+        (&credits, "{\"amount\":0}", json!("amount")),
+        (&credits, "{\"amount\":1.5}", json!("amount")),
+        (&credits, "{\"amount\":1e3}", json!("amount")),
+        (&credits, "{\"amount\":9007199254740992}", json!("amount")),
+        (&credits, "{\"amount\":99999999999999999999999999}", json!("amount")),
+        (&credits, "{\"amount\":1,\"amount\":2}", json!("amount")),
+        (&credits, "{\"amount\":1,\"colour\":\"red\"}", json!("colour")),
+        (&credits, &format!("{{\"amount\":1,\"reference\":\"{long}\"}}"), json!("reference")),
+        (&credits, "{\"amount\":1,\"reference\":\"a\\u0000b\"}", json!("reference")),
+        (&close, "{\"why\":\"because\"}", json!("why")),
+        (&"/accounts".into(), "{\"owner\":\"\",\"currency\":\"EUR\"}", json!("owner")),
+        (&"/accounts".into(), "{\"owner\":\"Ada\",\"currency\":\"euro\"}", json!("currency")),
+        (
+            &"/accounts".into(),
+            "{\"accountId\":\"1\",\"owner\":\"Ada\",\"currency\":\"EUR\"}",
+            json!("accountId"),
+        ),
+        (&"/accounts/1/credits".into(), "{\"amount\":1}", json!("id")),
+    ] {
+        let answer = bank.call(Method::POST, path, &[], body.to_owned()).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path} {body}: {answer:?}");
+        assert_eq!(
+            (answer.problem(), &answer.body["field"]),
+            ("invalid-request", &field),
+            "{path} {body}: {answer:?}"
+        );
+        assert!(answer.body["detail"].as_str().is_some_and(|detail| !detail.is_empty()));
+    }
+    let large =
+        bank.call(Method::POST, &credits, &[], format!("{{\"amount\":1{}}}", " ".repeat(70_000))).await;
+    assert_eq!((large.status, large.problem()), (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"));
+    let key = "k".repeat(129);
+    let keyed = bank.post_with(&credits, &[("idempotency-key", &key)], json!({ "amount": 1 })).await;
+    assert_eq!((keyed.status, &keyed.body["field"]), (StatusCode::BAD_REQUEST, &json!("Idempotency-Key")));
+    bank.shows_its_transactions(&id, 2).await;
+    for (query, field) in [
+        ("transactions?limit=0", "limit"),
+        ("transactions?limit=ten", "limit"),
+        ("transactions?cursor=zzz", "cursor"),
+        ("transactions?minVersion=-1", "minVersion"),
+    ] {
+        let answer = bank.get(&format!("/accounts/{id}/{query}")).await;
+        assert_eq!(
+            (answer.status, &answer.body["field"]),
+            (StatusCode::BAD_REQUEST, &json!(field)),
+            "{query}"
+        );
+    }
+    for query in ["owner=", "owner=Ada&owner=Bob", "owner=Ada&limit=201"] {
+        let answer = bank.get(&format!("/accounts?{query}")).await;
+        assert_eq!(
+            (answer.status, answer.problem()),
+            (StatusCode::BAD_REQUEST, "invalid-request"),
+            "{query}"
+        );
+    }
+    let next = bank.post_with(&credits, &[("if-match", "\"2\"")], json!({ "amount": 1 })).await;
+    assert_eq!(next.version(), 3, "nothing of this was stored");
+}
+
+/// 64 clients, each of whom comes back when told to, take what there is and not a cent more.
+#[tokio::test]
+async fn sixty_four_clients_debit_one_account_at_once() {
+    let bank = UnderTest::start().await;
+    let id = bank.account(50).await;
+    let debit = async |client: usize| -> Option<u64> {
+        loop {
+            let reference = format!("client {client}");
+            let answer = bank
+                .post(&format!("/accounts/{id}/debits"), json!({ "amount": 1, "reference": reference }))
+                .await;
+            match answer.status {
+                StatusCode::OK => return Some(answer.version()),
+                StatusCode::UNPROCESSABLE_ENTITY => {
+                    assert_eq!(answer.problem(), "insufficient-funds");
+                    return None;
+                }
+                StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE => {}
+                other => panic!("{other}: {answer:?}"),
+            }
+        }
+    };
+    let mut acknowledged: Vec<_> = join_all((0..64).map(debit)).await.into_iter().flatten().collect();
+    acknowledged.sort_unstable();
+    assert_eq!(acknowledged, (3..=52).collect::<Vec<_>>(), "fifty debits, each with a version of its own");
+    let shown = eventually("the last debit is shown", async || {
+        let shown = bank.get(&format!("/accounts/{id}?minVersion=52")).await;
+        (shown.status == StatusCode::OK).then_some(shown)
+    })
+    .await;
+    assert_eq!((shown.version(), &shown.body["totalBalance"]), (52, &json!(0)));
+    bank.shows_its_transactions(&id, 52).await;
+}
+
+/// An account is its opener's: to others it is as if it were not there, and their commands are refused.
+#[tokio::test]
+async fn an_account_belongs_to_who_opened_it() {
+    let bank = UnderTest::start().await;
+    let stranger = bank.stranger();
+    let id = bank.account(100).await;
+    let account = format!("/accounts/{id}");
+    assert_eq!(bank.get(&format!("{account}?minVersion=2")).await.status, StatusCode::OK);
+
+    // Whatever is right or wrong with the command, and whatever version it names.
+    for (path, headers, body) in [
+        ("credits", vec![], json!({ "amount": 1 })),
+        ("debits", vec![], json!({ "amount": 1_000_000 })),
+        ("debits", vec![("if-match", "\"1\"")], json!({ "amount": 1 })),
+        ("close", vec![], json!({})),
+    ] {
+        let refused = stranger.post_with(&format!("{account}/{path}"), &headers, body).await;
+        assert_eq!(
+            (refused.status, refused.problem()),
+            (StatusCode::FORBIDDEN, "not-your-account"),
+            "{path}"
+        );
+        assert_eq!(refused.etag(), None);
+    }
+    for path in [account.clone(), format!("{account}/transactions")] {
+        let hidden = stranger.get(&path).await;
+        assert_eq!((hidden.status, hidden.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
+        let waited = stranger.get(&format!("{path}?minVersion=1")).await;
+        assert_eq!((waited.problem(), waited.etag()), ("read-model-behind", Some("\"0\"")), "{path}");
+    }
+    let again = json!({ "accountId": &id, "owner": "Eve", "currency": "EUR" });
+    let taken = stranger.post_with("/accounts", &[("if-match", "\"9\"")], again).await;
+    assert_eq!((taken.status, taken.problem(), taken.etag()), (StatusCode::CONFLICT, "account-exists", None));
+    let listed = stranger.get("/accounts?owner=Ada&limit=200").await;
+    let listed = listed.body["accounts"].as_array().unwrap().clone();
+    assert!(listed.iter().all(|row| row["accountId"] != id), "{listed:?}");
+
+    // Two callers may use the same key: each gets an answer of their own.
+    let key = fresh();
+    let key = [("idempotency-key", key.as_str())];
+    let mine = bank.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
+    let theirs = stranger.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
+    assert_eq!((mine.status, theirs.status), (StatusCode::OK, StatusCode::FORBIDDEN));
+
+    // Who may read may not write.
+    let reader = bank.reader();
+    assert_eq!(reader.post("/accounts", json!({})).await.status, StatusCode::FORBIDDEN);
+    assert_eq!(
+        reader.post(&format!("{account}/debits"), json!({ "amount": 1 })).await.body["message"],
+        "Forbidden"
+    );
+    assert_eq!(reader.get("/accounts").await.status, StatusCode::OK);
+
+    if let UnderTest::There(api) = &bank {
+        let nobody = Api::new(api.url.clone(), None);
+        assert_eq!(nobody.get(&account).await.status, StatusCode::UNAUTHORIZED);
+        assert_eq!(nobody.post("/accounts", json!({})).await.status, StatusCode::UNAUTHORIZED);
+    }
+}
+
+/// A transfer writes two accounts, one after the other: the money is never in both, and comes back when it is refused.
+#[tokio::test]
+async fn money_is_transferred_or_comes_back() {
+    let bank = UnderTest::start().await;
+    let other = bank.stranger();
+    let (from, to) = (bank.account(100).await, other.account(0).await);
+    let transfer = async |amount: i64, currency: &str| {
+        let id = fresh();
+        let body = json!({
+            "transferId": &id, "fromAccountId": &from, "toAccountId": &to, "amount": amount, "currency": currency,
+        });
+        let requested = bank.post("/transfers", body).await;
+        assert_eq!((requested.status, &requested.body["status"]), (StatusCode::CREATED, &json!("requested")));
+        id
+    };
+    let ends = async |id: &str, status: &str, reason: Option<&str>| {
+        let answer = eventually(&format!("the transfer is {status}"), async || {
+            let answer = bank.get(&format!("/transfers/{id}")).await;
+            (answer.body["status"] == status).then_some(answer)
+        })
+        .await;
+        assert_eq!(answer.body["reason"].as_str(), reason);
+    };
+    let balance = async |api: &Api, id: &str, version: u64| {
+        api.get(&format!("/accounts/{id}?minVersion={version}")).await.body["totalBalance"].as_i64().unwrap()
+    };
+    let arrives = transfer(30, "EUR").await;
+    ends(&arrives, "completed", None).await;
+    assert_eq!((balance(&bank, &from, 3).await, balance(&other, &to, 2).await), (70, 30));
+    assert_eq!(other.get(&format!("/transfers/{arrives}")).await.problem(), "unknown-transfer");
+
+    ends(&transfer(71, "EUR").await, "refused", Some("insufficient-funds")).await;
+    ends(&transfer(1, "USD").await, "refused", Some("other-currency")).await;
+    other.post(&format!("/accounts/{to}/debits"), json!({ "amount": 30 })).await;
+    other.post(&format!("/accounts/{to}/close"), json!({})).await;
+    ends(&transfer(70, "EUR").await, "refunded", Some("not-accepted")).await;
+    assert_eq!(balance(&bank, &from, 5).await, 70);
+    let to_itself = json!({ "fromAccountId": &from, "toAccountId": &from, "amount": 1, "currency": "EUR" });
+    assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
+}

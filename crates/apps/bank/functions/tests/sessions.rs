@@ -1,0 +1,13 @@
+//! The sessions in the documents are real.
+
+use ledgerline_local::testing::{sessions_are_real, workspace};
+
+#[tokio::test]
+async fn the_session_in_the_readme_is_real() {
+    sessions_are_real(&workspace().join("README.md")).await;
+}
+
+#[tokio::test]
+async fn the_session_of_the_application_is_real() {
+    sessions_are_real(&workspace().join("crates/apps/bank/README.md")).await;
+}

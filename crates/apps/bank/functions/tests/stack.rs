@@ -1,0 +1,178 @@
+//! What no client can bring about: records that cannot be read, functions and a whole stack that are killed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod accounts;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use accounts::{Accounts, Balances};
+use futures::future::join_all;
+use ledgerline_local::testing::{LocalStack, eventually};
+use reqwest::StatusCode;
+use serde_json::json;
+
+/// What API Gateway makes of odd paths is its own; here they reach the function.
+#[tokio::test]
+async fn odd_ids_in_paths_are_refused_by_name() {
+    let bank = LocalStack::start(None).await;
+    for path in ["..%2F..%2Fetc", "%00%ff", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "1"] {
+        let answer = bank.post(&format!("/accounts/{path}/credits"), json!({ "amount": 1 })).await;
+        assert_eq!((answer.status, answer.problem()), (StatusCode::BAD_REQUEST, "invalid-request"), "{path}");
+        assert_eq!(answer.body["field"], "id", "{path}");
+    }
+}
+
+/// What the dashboard and the alarms rest on: each function writes its metrics when the thing happens.
+#[tokio::test]
+async fn what_happens_is_counted() {
+    let bank = LocalStack::start_with_logs().await;
+    let id = bank.account(1_000).await;
+    let path = format!("/accounts/{id}/debits");
+    let debits = (0..24).map(|_| bank.post(&path, json!({ "amount": 1 })));
+    assert!(join_all(debits).await.iter().any(|answer| answer.status == StatusCode::OK));
+    bank.damage("account-00000000-0000-4000-8000-000000000000").await;
+    bank.settled(&id).await;
+    for (function, metric, at_least) in [
+        ("account-commands", "Commands", 26),
+        ("account-commands", "Conflicts", 1),
+        ("account-commands", "Retries", 1),
+        ("fanout", "FanoutLag", 3),
+        ("fanout", "ParkedRecords", 1),
+        ("balances-projector", "ProjectionLag", 1),
+        ("transactions-projector", "ProjectionLag", 3),
+        ("transactions-projector", "PositionLag", 3),
+    ] {
+        eventually(&format!("{metric} of {function}"), async || {
+            (bank.metric(function, metric) >= at_least).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(bank.metric("fanout", "ParkedRecords"), 1, "once");
+}
+
+/// Rule 11: what cannot be read is set aside with its place in the log, and everybody else goes on.
+#[tokio::test]
+async fn a_poisoned_record_goes_to_the_dead_letters_and_blocks_nobody() {
+    let bank = LocalStack::start(None).await;
+    let id = bank.account(1).await;
+    // Nothing in the product can write this; an operator with a console can.
+    bank.damage("account-00000000-0000-4000-8000-000000000000").await;
+    let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+    assert_eq!(credited.status, StatusCode::OK);
+    bank.settled(&id).await;
+    let letter = eventually("the dead letter arrives", async || bank.dead_letter().await).await;
+    assert_eq!(letter["stream"], "account-00000000-0000-4000-8000-000000000000");
+    assert_eq!(letter["version"], 1);
+    assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("events")), "{letter}");
+}
+
+/// Each function is killed until an invocation of it was cut off in the middle, while credits go through.
+#[tokio::test]
+async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothing() {
+    let bank = LocalStack::start(None).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(bank.account(1).await);
+    }
+    for function in ["fanout", "balances-projector", "transactions-projector"] {
+        let cut_off = AtomicBool::new(false);
+        let credits = join_all(ids.iter().map(async |id| {
+            while !cut_off.load(Ordering::Relaxed) {
+                let answer = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+                assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+            }
+        }));
+        let kill = async {
+            let mut line = 0;
+            while !bank.was_cut_off(function) {
+                eventually("it works", async || bank.worked_since(function, line).then_some(())).await;
+                line = bank.kill_instances(function);
+                eventually("it is seen to be gone", async || {
+                    (bank.was_cut_off(function) || bank.worked_since(function, line)).then_some(())
+                })
+                .await;
+            }
+            cut_off.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(credits, kill);
+    }
+    for id in &ids {
+        bank.settled(id).await;
+    }
+}
+
+/// The same for the process manager: every transfer comes to its end, and the money is where that says.
+#[tokio::test]
+async fn a_process_manager_killed_in_the_middle_moves_all_the_money_once() {
+    let bank = LocalStack::start(None).await;
+    let (from, to) = (bank.account(100_000).await, bank.account(0).await);
+    let cut_off = AtomicBool::new(false);
+    let requests = async {
+        let mut ids = Vec::new();
+        while !cut_off.load(Ordering::Relaxed) {
+            // Every third is refused by who is to receive it, and comes back.
+            let currency = if ids.len() % 3 == 2 { "USD" } else { "EUR" };
+            let to = if ids.len() % 3 == 1 { uuid::Uuid::new_v4().to_string() } else { to.clone() };
+            let body =
+                json!({ "fromAccountId": from, "toAccountId": to, "amount": 10, "currency": currency });
+            let requested = bank.post("/transfers", body).await;
+            assert_eq!(requested.status, StatusCode::CREATED, "{requested:?}");
+            ids.push(requested.body["transferId"].as_str().unwrap().to_owned());
+        }
+        ids
+    };
+    let kill = async {
+        while !bank.was_cut_off("transfer") {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            bank.kill_instances("transfer");
+        }
+        cut_off.store(true, Ordering::Relaxed);
+    };
+    let (ids, ()) = tokio::join!(requests, kill);
+    let mut arrived = 0;
+    for (place, id) in ids.iter().enumerate() {
+        let expected = ["completed", "refunded", "refused"][place % 3];
+        eventually(&format!("transfer {place} is {expected}"), async || {
+            let status = bank.get(&format!("/transfers/{id}")).await.body["status"].clone();
+            (status == expected).then_some(())
+        })
+        .await;
+        arrived += i64::from(expected == "completed") * 10;
+    }
+    let balance = async |id: &str| bank.state(id).await.1.total_balance;
+    assert_eq!((balance(&from).await, balance(&to).await), (100_000 - arrived, arrived));
+    bank.settled(&from).await;
+}
+
+#[tokio::test]
+async fn a_stack_that_was_killed_goes_on_with_its_data() {
+    let data = tempfile::tempdir().unwrap();
+    let bank = LocalStack::start(Some(data.path())).await;
+    let id = bank.account(1).await;
+    let path = format!("/accounts/{id}/credits");
+    let key = [("idempotency-key", "before-the-cut")];
+    let before = bank.post_with(&path, &key, json!({ "amount": 1 })).await;
+    for _ in 0..20 {
+        assert_eq!(bank.post(&path, json!({ "amount": 1 })).await.status, StatusCode::OK);
+    }
+    // At once: most of it has not reached the read models yet.
+    bank.kill();
+
+    let bank = LocalStack::start(Some(data.path())).await;
+    assert_eq!(bank.state(&id).await.1.total_balance, 22);
+    bank.settled(&id).await;
+    let again = bank.post_with(&path, &key, json!({ "amount": 1 })).await;
+    assert_eq!((again.etag(), &again.body), (before.etag(), &before.body));
+    bank.kill();
+
+    // Everything is settled: a third start has nothing to repair.
+    let bank = LocalStack::start(Some(data.path())).await;
+    assert_eq!(bank.post(&path, json!({ "amount": 1 })).await.version(), 24);
+    bank.settled(&id).await;
+}

@@ -1,0 +1,182 @@
+//! The users of "An AWS Event Sourcing architecture with DynamoDB", and the examples of "Serverless Event Sourcing in AWS (Lambda,
+//! DynamoDB, SQS)", the project Beenion. Every test says which section it is from.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use futures::future::join_all;
+use ledgerline::{Aggregate, StreamId, encode};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_local::testing::{Api, LocalStack, cold, commits, counted, event_types, eventually, send};
+use links::{
+    link,
+    link::Link,
+    user::{Action, Event, User},
+};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+// --- "An AWS Event Sourcing architecture with DynamoDB" -----------------------------------------------------------
+
+/// "Schema design" and "Event envelope": a user who registers and has mails sent elsewhere, each event with its name,
+/// the version of its shape, and its data.
+#[tokio::test]
+async fn a_user_is_a_row_for_each_event_in_its_envelope() {
+    let (store, _) = counted().await;
+    let (cache, stream) = (cold::<User>(), StreamId::new("user", "ada").unwrap());
+    let email = |email: &str| email.to_owned();
+    for action in [
+        Action::Register { name: "admin".into(), email: email("example@example.com") },
+        Action::UpdateEmail { email: email("new.email@example.com") },
+    ] {
+        let command = links::user::Command { user_id: "ada".into(), action };
+        send(&store, &cache, &stream, &command, false).await.unwrap();
+    }
+    let log = commits(&store, &stream).await;
+    assert_eq!(event_types(&log), [["UserRegistered"], ["UserEmailUpdated"]]);
+    let updated = &log[1].events[0];
+    assert_eq!(updated.schema, 1);
+    assert_eq!(updated.data, r#"{"email":"new.email@example.com","userId":"ada"}"#);
+}
+
+/// "Event Bus": "a email service listening for User.Registered events and sending a welcome email message".
+#[tokio::test]
+async fn a_registration_is_welcomed_with_one_mail() {
+    let local = LocalStack::start(None).await;
+    let registered = local.post("/users", json!({ "name": "Ada", "email": "example@example.com" })).await;
+    assert_eq!(registered.status, StatusCode::CREATED);
+    let mailbox = Api::new(local.aws_url(), None);
+    let mails = async || mailbox.get("/mailbox?to=example@example.com").await.body["mails"].clone();
+    let mail = eventually("a mail", async || mails().await.get(0).cloned()).await;
+    assert_eq!(mail["subject"], "Welcome");
+    local.post("/users/developer/email", json!({ "email": "new.email@example.com" })).await;
+    eventually("the process manager has seen both", async || {
+        let position = local.position("WelcomeEmailPositionsTable", "user-developer").await;
+        (position == Some(2)).then_some(())
+    })
+    .await;
+    assert_eq!(mails().await.as_array().map(Vec::len), Some(1));
+}
+
+// --- Beenion ------------------------------------------------------------------------------------------------------
+
+fn user(action: Action) -> links::user::Command {
+    links::user::Command { user_id: "ada".into(), action }
+}
+
+async fn registered(store: &DynamoDbStore) -> StreamId {
+    let stream = StreamId::new("user", "ada").unwrap();
+    let register = user(Action::Register { name: "Ada".into(), email: "ada@example.com".into() });
+    send(store, &cold::<User>(), &stream, &register, true).await.unwrap();
+    stream
+}
+
+/// "Aggregate Boundaries": the reducer of those whom a user follows.
+#[test]
+fn the_reducer_adds_and_removes_those_whom_a_user_follows() {
+    let followed = |other: &str, following| Event::UserFollowed {
+        user_id: "ada".into(),
+        followed_user_id: other.into(),
+        following,
+    };
+    let unfollowed =
+        Event::UserUnfollowed { user_id: "ada".into(), unfollowed_user_id: "bob".into(), following: 1 };
+    let events = [followed("bob", 1), followed("cleo", 2), unfollowed];
+    let state = ledgerline::fold::<User>(User::initial(), &events);
+    assert_eq!(state.follows.keys().collect::<Vec<_>>(), ["cleo"]);
+}
+
+/// "Optimistic Concurrency Control", figure 3: followUser is invoked twice at the same time.
+#[tokio::test]
+async fn of_two_follows_at_once_one_is_stored() {
+    let (store, _) = counted().await;
+    let stream = registered(&store).await;
+    let follow = user(Action::Follow { other: "bob".into() });
+    // Two instances, which know nothing of each other.
+    let (one, two) = (cold::<User>(), cold::<User>());
+    let both = join_all([&one, &two].map(|cache| send(&store, cache, &stream, &follow, false))).await;
+    // The one that lost decides again, and finds that there is nothing left to do.
+    assert_eq!(both, [Ok(2), Ok(2)]);
+    assert_eq!(event_types(&commits(&store, &stream).await), [["UserRegistered"], ["UserFollowed"]]);
+}
+
+/// "Snapshots": a user with a thousand events is loaded with one query of one read unit.
+#[tokio::test]
+async fn a_user_with_a_thousand_events_loads_from_the_last_state() {
+    let (store, wire) = counted().await;
+    let (stream, cache) = (registered(&store).await, cold::<User>());
+    for n in 0..500 {
+        for action in [Action::Follow { other: format!("u{n}") }, Action::Unfollow { other: format!("u{n}") }]
+        {
+            send(&store, &cache, &stream, &user(action), false).await.unwrap();
+        }
+    }
+    wire.take();
+    let follow = user(Action::Follow { other: "bob".into() });
+    assert_eq!(send(&store, &cold::<User>(), &stream, &follow, false).await, Ok(1_002));
+    let [query, _] = wire.take().try_into().unwrap();
+    assert_eq!((query.operation.as_str(), query.units <= 1.0), ("Query", true));
+}
+
+/// "Transactions", figures 4 and 5: an item with one event, and one with several.
+#[tokio::test]
+async fn a_command_may_store_several_events_in_one_item() {
+    let (store, wire) = counted().await;
+    let url = "https://example.com/";
+    let stream = StreamId::new("link", &link::id("ada", url)).unwrap();
+    let rate = |rating: u8, title: Option<&str>| links::link::Command {
+        user_id: "ada".into(),
+        link_url: url.into(),
+        rating,
+        title: title.map(Into::into),
+        image: None,
+        tags: title.map(|_| vec!["example".into()]),
+    };
+    let cache = cold::<Link>();
+    send(&store, &cache, &stream, &rate(4, Some("Example")), false).await.unwrap();
+    wire.take();
+    send(&store, &cache, &stream, &rate(5, None), false).await.unwrap();
+    assert_eq!(wire.operations(), ["ExecuteStatement"]);
+    let log = commits(&store, &stream).await;
+    let all = vec!["LinkCreated", "LinkRated", "LinkTagged", "LinkTitleUpdated"];
+    assert_eq!(event_types(&log), [all, vec!["LinkRated"]]);
+    let rated = links::link::Event::LinkRated {
+        user_id: "ada".into(),
+        link_url: url.into(),
+        rating: 5,
+        previous: Some(4),
+    };
+    assert_eq!(log[1].events, [encode::<Link>(&rated).unwrap()]);
+}
+
+/// "Why use CQRS/Event Sourcing?": the three queries. "Projections & Process Managers": "each event handler must be
+/// isolated, so an error in one handler doesn't affect others", and goes on where it was.
+#[tokio::test]
+async fn a_handler_that_fails_stops_no_other_and_catches_up() {
+    let local = LocalStack::start(None).await;
+    for token in ["ada", "bob"] {
+        let api = Api::new(local.url.clone(), Some(token.into()));
+        api.post("/users", json!({ "name": token, "email": "x@example.com" })).await;
+    }
+    let (ada, bob) =
+        (Api::new(local.url.clone(), Some("ada".into())), Api::new(local.url.clone(), Some("bob".into())));
+    ada.call(Method::PUT, "/users/ada/follows/bob", &[], String::new()).await;
+    // The handler of feeds is killed again and again while ratings come.
+    for n in 0..10 {
+        local.kill_instances("feeds-projector");
+        let body = json!({ "linkUrl": format!("https://example.com/{n}"), "rating": 3 });
+        assert_eq!(bob.post("/users/bob/ratings", body).await.status, StatusCode::OK);
+    }
+    let count = async |path: &str, name: &str| ada.get(path).await.body[name].as_array().map_or(0, Vec::len);
+    for (path, name, expected) in [
+        ("/users/bob/ratings", "ratings", 10),
+        ("/links/ratings?url=https://example.com/3", "ratings", 1),
+        ("/users/ada/feed", "feed", 10),
+    ] {
+        eventually(path, async || (count(path, name).await == expected).then_some(())).await;
+    }
+}

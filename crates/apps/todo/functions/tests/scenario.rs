@@ -1,0 +1,90 @@
+//! Todos over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use futures::future::join_all;
+use ledgerline_local::testing::{UnderTest, eventually};
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+use uuid::Uuid;
+
+/// An id that no run before used.
+fn fresh() -> String {
+    Uuid::new_v4().to_string()
+}
+
+/// The article on the event log and bus: its todos, on its paths.
+#[tokio::test]
+async fn a_todo_is_changed_by_who_has_seen_it() {
+    let todos = UnderTest::start().await;
+    let id = fresh();
+    let todo = format!("/todo/{id}");
+    let create = json!({ "id": &id, "title": "TODO", "message": "Make coffee" });
+    let created = todos.post("/todo", create.clone()).await;
+    assert_eq!((created.status, created.etag()), (StatusCode::CREATED, Some("\"1\"")));
+    assert_eq!(todos.post("/todo", create).await.problem(), "todo-exists");
+    let change = async |if_match: Option<&str>, path: &str| {
+        let headers: Vec<_> = if_match.map(|tag| ("If-Match", tag)).into_iter().collect();
+        todos.post_with(path, &headers, json!({ "title": "TODO", "message": "Make 2 coffees" })).await
+    };
+    assert_eq!(change(Some("\"1\""), &format!("/todo/{}", fresh())).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(change(None, &todo).await.status, StatusCode::PRECONDITION_REQUIRED);
+    assert_eq!(change(Some("\"1\""), &todo).await.etag(), Some("\"2\""));
+    assert_eq!(change(Some("\"1\""), &todo).await.status, StatusCode::PRECONDITION_FAILED);
+
+    let shown = todos.get(&format!("{todo}?minVersion=2")).await;
+    assert_eq!((shown.etag(), &shown.body["message"]), (Some("\"2\""), &json!("Make 2 coffees")));
+    let is_listed = async || {
+        let listed = todos.get("/todo?status=open&limit=200").await;
+        assert_eq!(listed.status, StatusCode::OK);
+        listed.body["todos"].as_array().unwrap().iter().any(|todo| todo["id"] == *id)
+    };
+    eventually("it is listed", async || is_listed().await.then_some(())).await;
+    assert_eq!(todos.get("/todo?status=late").await.body["field"], "status");
+    let stranger = todos.stranger();
+    assert_eq!(stranger.get(&todo).await.status, StatusCode::NOT_FOUND);
+
+    let deleted = todos.call(Method::DELETE, &todo, &[("If-Match", "\"2\"")], String::new()).await;
+    assert_eq!((deleted.status, deleted.etag()), (StatusCode::OK, Some("\"3\"")));
+    assert_eq!(todos.get(&format!("{todo}?minVersion=3")).await.problem(), "unknown-todo");
+    eventually("it is listed no more", async || (!is_listed().await).then_some(())).await;
+    assert_eq!(change(Some("\"3\""), &todo).await.problem(), "unknown-todo");
+    let again = todos.post("/todo", json!({ "id": &id, "title": "Again" })).await;
+    assert_eq!(again.problem(), "todo-exists");
+}
+
+/// Of two who saw the same version and change it at the same time, one is told that the other was first.
+#[tokio::test]
+async fn of_two_changes_at_once_one_is_told_that_it_lost() {
+    let todos = UnderTest::start().await;
+    let mut lost = Vec::new();
+    let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
+    let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
+    // Whether two meet is chance, and on a machine that does one thing at a time a small one: until two do.
+    for round in 0..100 {
+        if round >= 10 && lost.contains(&overtaken) {
+            break;
+        }
+        let id = fresh();
+        todos.post("/todo", json!({ "id": &id, "title": "TODO" })).await;
+        let path = format!("/todo/{id}");
+        let change = |title: &'static str| {
+            let (todos, path) = (&todos, &path);
+            async move { todos.post_with(path, &[("If-Match", "\"1\"")], json!({ "title": title })).await }
+        };
+        let answers = join_all(["One", "Two", "Three", "Four"].map(change)).await;
+        let won = answers.iter().filter(|answer| answer.status == StatusCode::OK).count();
+        assert_eq!(won, 1, "{answers:?}");
+        lost.extend(answers.iter().filter(|answer| answer.status != StatusCode::OK).map(|answer| {
+            assert_eq!(answer.etag(), Some("\"2\""), "{answer:?}");
+            (answer.status, answer.problem().to_owned())
+        }));
+    }
+    assert!(lost.iter().all(|answer| *answer == late || *answer == overtaken), "{lost:?}");
+    assert!(lost.contains(&overtaken), "{lost:?}");
+}

@@ -1,0 +1,56 @@
+//! Widgets over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use ledgerline_local::testing::{UnderTest, eventually};
+use reqwest::StatusCode;
+use serde_json::json;
+use uuid::Uuid;
+
+/// An id that no run before used.
+fn fresh() -> String {
+    Uuid::new_v4().to_string()
+}
+
+/// The article on the AWS event store: its widgets.
+#[tokio::test]
+async fn a_widget_changes_its_name_description_and_stock() {
+    let widgets = UnderTest::start().await;
+    let id = fresh();
+    let widget = format!("/widgets/{id}");
+    let created = widgets.post("/widgets", json!({ "widgetId": &id, "name": "Sprocket", "stock": 5 })).await;
+    assert_eq!((created.status, created.etag()), (StatusCode::CREATED, Some("\"1\"")));
+    for (path, body, version) in [
+        ("name", json!({ "name": "Cog" }), 2),
+        ("description", json!({ "description": "Round,\nwith teeth" }), 3),
+        ("stock", json!({ "stock": 4 }), 4),
+        // What it is like already is no change.
+        ("stock", json!({ "stock": 4 }), 4),
+    ] {
+        let changed = widgets.post(&format!("{widget}/{path}"), body).await;
+        assert_eq!((changed.status, changed.version()), (StatusCode::OK, version), "{changed:?}");
+    }
+    let negative = widgets.post(&format!("{widget}/stock"), json!({ "stock": -1 })).await;
+    assert_eq!((negative.status, &negative.body["field"]), (StatusCode::BAD_REQUEST, &json!("stock")));
+    let stranger = widgets.stranger();
+    assert_eq!(
+        stranger.post(&format!("{widget}/name"), json!({ "name": "Mine" })).await.problem(),
+        "not-your-widget"
+    );
+    let shown = widgets.get(&format!("{widget}?minVersion=4")).await;
+    let expected = json!({
+        "widgetId": &id, "name": "Cog", "description": "Round,\nwith teeth", "stock": 4, "version": 4,
+    });
+    assert_eq!(shown.body, expected);
+    eventually("it is listed", async || {
+        let listed = widgets.get("/widgets?limit=200").await;
+        listed.body["widgets"].as_array()?.contains(&expected).then_some(())
+    })
+    .await;
+    assert_eq!(stranger.get(&widget).await.problem(), "unknown-widget");
+}

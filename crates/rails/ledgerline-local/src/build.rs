@@ -1,0 +1,83 @@
+//! Builds the functions' binaries with cargo.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::Message;
+
+/// A binary that is up to date.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Name of the binary target.
+    pub(crate) name: String,
+    /// Where it is.
+    pub(crate) program: PathBuf,
+    /// It was up to date before.
+    pub(crate) fresh: bool,
+}
+
+/// Builds the binaries in the workspace at `root`, and says where each of them is.
+///
+/// # Errors
+/// When cargo is missing or the build fails; cargo has then printed why.
+pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    let mut programs = BTreeMap::new();
+    build_each(root, binaries, |built| {
+        programs.insert(built.name, built.program);
+    })?;
+    Ok(programs)
+}
+
+/// Whether this program was built for release: the functions are built as it was. Cargo's folder says so; whether this crate has
+/// its assertions does not, because a workspace may leave out those of its dependencies.
+fn is_release() -> bool {
+    let program = std::env::current_exe().unwrap_or_default();
+    let profile = |folder: &Path| {
+        let name = folder.file_name()?.to_str()?;
+        ["debug", "release"].contains(&name).then(|| name == "release")
+    };
+    program.ancestors().find_map(profile).unwrap_or(false)
+}
+
+/// Builds the binaries, and hands each over as soon as it is up to date.
+///
+/// # Errors
+/// As those of [`build`]. What was handed over before is built.
+pub(crate) fn build_each(root: &Path, binaries: &[&str], mut each: impl FnMut(Built)) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root).args(["build", "--message-format=json-render-diagnostics"]);
+    for binary in binaries {
+        command.args(["--bin", binary]);
+    }
+    if is_release() {
+        command.arg("--release");
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut missing: BTreeSet<_> = binaries.iter().copied().collect();
+    for message in Message::parse_stream(std::io::BufReader::new(output)) {
+        if let Message::CompilerArtifact(artifact) = message.context("cargo's output")?
+            && let Some(executable) = artifact.executable
+            && artifact.target.is_bin()
+        {
+            missing.remove(artifact.target.name.as_str());
+            each(Built {
+                name: artifact.target.name,
+                program: executable.into_std_path_buf(),
+                fresh: artifact.fresh,
+            });
+        }
+    }
+    if !child.wait()?.success() {
+        bail!("the functions do not build");
+    }
+    if let Some(binary) = missing.first() {
+        bail!("cargo built no binary {binary}");
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! The program: `cargo run -p local` in a workspace.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+
+use crate::{
+    stack::{Options, Stack},
+    template,
+};
+
+/// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and the Lambda
+/// binaries that SAM ships behind a Lambda Runtime API. Needs no Docker, no account and no network.
+#[derive(Debug, Parser)]
+#[command(name = "local")]
+struct Arguments {
+    /// The template to run.
+    #[arg(long, default_value = "template.yaml")]
+    template: PathBuf,
+    /// Port of the HTTP API on 127.0.0.1; 0 takes any free one.
+    #[arg(long, default_value_t = 3000)]
+    port: u16,
+    /// Where the emulated AWS services are, for the AWS CLI and `sam local`; port 0 takes any free one. Containers on
+    /// Linux reach 172.17.0.1:4566.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4566")]
+    aws_address: SocketAddr,
+    /// Who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request come from bob.
+    #[arg(long, value_name = "NAME", default_value = "developer")]
+    user: String,
+    /// Write the functions' environment into this file, as `sam local --env-vars` reads it.
+    #[arg(long, value_name = "FILE")]
+    env_vars: Option<PathBuf>,
+    /// Keep the data in this folder, and go on with what is there. Without it, data lives in memory.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Values of the template's parameters, as for `sam deploy`.
+    #[arg(long, value_name = "NAME=VALUE", num_args = 1.., value_parser = parameter)]
+    parameter_overrides: Vec<(String, String)>,
+    /// Show everything that the functions log, not only warnings and errors.
+    #[arg(long)]
+    logs: bool,
+    /// Do not print a line for each hop of an event.
+    #[arg(long)]
+    quiet: bool,
+    /// Serve edits of the functions' code: build and replace what has changed, without stopping or losing data.
+    #[arg(long)]
+    watch: bool,
+}
+
+fn parameter(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').ok_or_else(|| anyhow!("write NAME=VALUE"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Runs the local stack as the command line says, until Ctrl-C. A workspace's program `local` is this function, behind an
+/// allocator of its choice.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let run = |runtime: tokio::runtime::Runtime| runtime.block_on(run(arguments));
+    match runtime.context("no threads can be started").and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a laptop does without, by kind.
+fn not_emulated(ignored: &[(String, String)]) -> String {
+    let mut kinds = BTreeMap::<_, usize>::new();
+    for (_, kind) in ignored {
+        *kinds.entry(kind.trim_start_matches("AWS::")).or_default() += 1;
+    }
+    kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect::<Vec<_>>().join(", ")
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    let place = match &arguments.data {
+        Some(folder) => folder.display().to_string(),
+        None => "memory (keep it with --data DIR)".to_owned(),
+    };
+    let mut parameters = BTreeMap::new();
+    // On AWS, mails wait until somebody names an address of theirs; here they go to the mailbox.
+    if !template::tree(&arguments.template)?["Parameters"]["MailSender"].is_null() {
+        parameters.insert("MailSender".to_owned(), "ledgerline@localhost".to_owned());
+    }
+    parameters.extend(arguments.parameter_overrides);
+    let stack = Stack::start(Options {
+        template: arguments.template,
+        parameters,
+        port: arguments.port,
+        aws_address: arguments.aws_address,
+        user: arguments.user.clone(),
+        env_vars: arguments.env_vars,
+        data: arguments.data,
+        logs: arguments.logs,
+        quiet: arguments.quiet,
+        watch: arguments.watch,
+    })
+    .await?;
+    println!();
+    for (route, function) in &stack.routes {
+        println!("  {route:<40} {function}");
+    }
+    println!();
+    println!("  signed in    {} (be somebody else with -H 'Authorization: Bearer NAME')", arguments.user);
+    println!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url);
+    println!("  mails        {}/mailbox", stack.aws_url);
+    println!("  data         {place}");
+    println!("  not emulated {}", not_emulated(&stack.ignored));
+    println!("\nReady at {}. Stop with Ctrl-C.\n", stack.url);
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}

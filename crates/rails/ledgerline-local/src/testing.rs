@@ -1,0 +1,259 @@
+//! For tests of other crates: the template's own tables on an emulated DynamoDB, the calls that go over the wire, and the whole
+//! local stack as its users start it.
+
+#![expect(
+    clippy::missing_panics_doc,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "only tests call this"
+)]
+
+mod api;
+mod log;
+mod samples;
+mod sessions;
+mod stack;
+mod under_test;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_config::SdkConfig;
+use aws_sdk_sqs::{
+    config::{
+        ConfigBag, Intercept, RuntimeComponents,
+        interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
+    },
+    error::BoxError,
+};
+use axum::{
+    Json,
+    body::Body,
+    http::{HeaderValue, Response, StatusCode},
+    routing::post,
+};
+use dynoxide::Database;
+use serde_json::Value;
+
+pub use self::{
+    api::{Answer, Api, eventually, eventually_within},
+    log::{cold, commits, counted, event_types, send},
+    samples::samples_are_answered,
+    sessions::sessions_are_real,
+    stack::LocalStack,
+    under_test::{UnderTest, subject},
+};
+use crate::{
+    mailbox::{Mailbox, SendEmail},
+    services::{self, DynamoDb},
+    template,
+};
+
+/// The folder of the workspace whose package cargo tests: the nearest one with a `template.yaml`, in the package or above it.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+    let mut folders = Path::new(&package).ancestors();
+    folders.find(|folder| folder.join("template.yaml").exists()).expect("there is a template.yaml").to_owned()
+}
+
+/// DynamoDB in memory with the tables of a template, under these logical ids: of the first `template.yaml` in the folder of
+/// the package that cargo runs, or above it.
+///
+/// The tables have no streams: nobody reads them here, and the emulator's bookkeeping for them grows with every write.
+pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
+    let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
+    create_tables(&dynamodb.database, tables);
+    dynamodb
+}
+
+/// The same without a port, for tests that bring their own wire.
+#[must_use]
+pub fn database(tables: &[&str]) -> Database {
+    let database = Database::memory().expect("DynamoDB starts");
+    create_tables(&database, tables);
+    database
+}
+
+fn create_tables(database: &Database, tables: &[&str]) {
+    static TABLES: LazyLock<Vec<template::Table>> =
+        LazyLock::new(|| template::tables(&workspace().join("template.yaml")).expect("the template is read"));
+    for id in tables {
+        let name = table(id);
+        let mut table =
+            TABLES.iter().find(|table| table.name == name).expect("the template has it").create.clone();
+        table.as_object_mut().expect("it is an object").remove("StreamSpecification");
+        let table = template::Table { name, stream_arn: None, create: table, time_to_live: None };
+        services::create_table(database, &table).expect("the table is created");
+    }
+}
+
+/// The name of the table with this logical id.
+#[must_use]
+pub fn table(id: &str) -> String {
+    format!("{}-{id}", template::STACK)
+}
+
+/// A configuration for clients of `dynamodb`.
+#[must_use]
+pub fn sdk_config(dynamodb: &DynamoDb) -> SdkConfig {
+    dynamodb.sdk_config()
+}
+
+/// Counts every request that goes over the wire, retries included, and the capacity that the answers report.
+#[derive(Debug, Clone, Default)]
+pub struct Wire(Arc<Mutex<Vec<Call>>>);
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The operation, such as `Query`.
+    pub operation: String,
+    /// Capacity units that it consumed.
+    pub units: f64,
+}
+
+impl Wire {
+    /// The requests since the last time.
+    pub fn take(&self) -> Vec<Call> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The operations of the requests since the last time.
+    #[must_use]
+    pub fn operations(&self) -> Vec<String> {
+        self.take().into_iter().map(|call| call.operation).collect()
+    }
+}
+
+impl Intercept for Wire {
+    fn name(&self) -> &'static str {
+        "Wire"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let target = context.request().headers().get("x-amz-target").unwrap_or_default();
+        let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { operation, units: 0.0 });
+        Ok(())
+    }
+
+    fn read_after_deserialization(
+        &self,
+        context: &AfterDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let body = context.response().body().bytes().unwrap_or_default();
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let consumed = &body["ConsumedCapacity"];
+        let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
+        // A transaction reports one table after the other.
+        let units =
+            consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum());
+        if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
+            call.units = units;
+        }
+        Ok(())
+    }
+}
+
+/// Ends a program after some of its calls, as far as anybody else can see: what it calls then is never sent.
+#[derive(Debug, Clone)]
+pub struct Crash(Arc<AtomicUsize>);
+
+impl Default for Crash {
+    /// Never.
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
+
+impl Crash {
+    /// So many calls are sent from now on, and no other.
+    pub fn after(&self, calls: usize) {
+        self.0.store(calls, Ordering::SeqCst);
+    }
+
+    /// Everything is sent from now on. Whether anything was not.
+    pub fn recover(&self) -> bool {
+        self.0.swap(usize::MAX, Ordering::SeqCst) == 0
+    }
+}
+
+impl Intercept for Crash {
+    fn name(&self) -> &'static str {
+        "Crash"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.map(|_| ()).map_err(|_| "crashed".into())
+    }
+}
+
+/// SES with a mailbox of its own. What it is told to refuse, it refuses.
+#[derive(Debug, Clone, Default)]
+pub struct Ses {
+    mailbox: Arc<Mailbox>,
+    refusals: Arc<Mutex<Vec<(u16, &'static str)>>>,
+    pause: Arc<Mutex<Duration>>,
+}
+
+impl Ses {
+    /// Starts it, and says where it is.
+    pub async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let ses = self.clone();
+        let send = async move |Json(mail): Json<SendEmail>| {
+            let pause = *ses.pause.lock().unwrap_or_else(PoisonError::into_inner);
+            tokio::time::sleep(pause).await;
+            let refusal = ses.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if let Some((status, code)) = refusal {
+                let mut refused = Response::new(Body::from(r#"{"message":"no"}"#));
+                *refused.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+                refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(code));
+                return refused;
+            }
+            ses.mailbox.send(mail)
+        };
+        let router = axum::Router::new().route("/v2/email/outbound-emails", post(send));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        url
+    }
+
+    /// Refuses so many mails from now on, with this status and code.
+    pub fn refuse(&self, mails: usize, status: u16, code: &'static str) {
+        *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = vec![(status, code); mails];
+    }
+
+    /// Thinks for so long about every mail.
+    pub fn pause(&self, pause: Duration) {
+        *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = pause;
+    }
+
+    /// The mails that it took.
+    #[must_use]
+    pub fn mails(&self) -> Value {
+        let Json(mails) = self.mailbox.mails(None);
+        mails["mails"].clone()
+    }
+}

@@ -1,0 +1,125 @@
+//! The HTTP API, wherever it runs.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+/// Longer than anything takes, so that a hang ends as a failure.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The API as one of its users.
+#[derive(Debug, Clone)]
+pub struct Api {
+    /// Where it is, without a slash at the end.
+    pub url: String,
+    /// Who calls; without it, a local stack has a development user.
+    pub token: Option<String>,
+    http: reqwest::Client,
+}
+
+/// What came back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// By their names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// JSON; null where it is none.
+    pub body: Value,
+}
+
+impl Answer {
+    /// The version that the answer is about, as HTTP has it.
+    #[must_use]
+    pub fn etag(&self) -> Option<&str> {
+        self.headers.get("etag").map(String::as_str)
+    }
+
+    /// The version in the body.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.body["version"].as_u64().unwrap_or_else(|| panic!("no version in {self:?}"))
+    }
+
+    /// The end of the problem's type.
+    #[must_use]
+    pub fn problem(&self) -> &str {
+        assert_eq!(self.headers["content-type"], "application/problem+json");
+        self.body["type"].as_str().and_then(|name| name.rsplit(':').next()).unwrap_or_default()
+    }
+}
+
+impl Api {
+    /// The API at this URL, as the user of this token.
+    #[must_use]
+    pub fn new(url: String, token: Option<String>) -> Self {
+        Self { url, token, http: reqwest::Client::new() }
+    }
+
+    /// Sends a request.
+    pub async fn call(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
+        // A deployment takes only so many requests a second, and asks everybody else to come back.
+        loop {
+            let answer = self.call_once(method.clone(), path, headers, body.clone()).await;
+            if answer.status != StatusCode::TOO_MANY_REQUESTS {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    async fn call_once(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
+        let mut request = self.http.request(method, format!("{}{path}", self.url)).timeout(PATIENCE);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.body(body).send().await.unwrap();
+        let status = response.status();
+        let headers = response
+            .headers()
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+            .collect();
+        let text = response.text().await.unwrap();
+        Answer { status, headers, body: serde_json::from_str(&text).unwrap_or(Value::Null) }
+    }
+
+    /// Posts JSON.
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        self.post_with(path, &[], body).await
+    }
+
+    /// Posts JSON with these headers.
+    pub async fn post_with(&self, path: &str, headers: &[(&str, &str)], body: Value) -> Answer {
+        self.call(Method::POST, path, headers, body.to_string()).await
+    }
+
+    /// Reads.
+    pub async fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, &[], String::new()).await
+    }
+}
+
+/// Waits for a condition, never for a time.
+pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    eventually_within(PATIENCE, what, check).await
+}
+
+/// Waits for a condition for so long.
+pub async fn eventually_within<T>(patience: Duration, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(found) = check().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,252 @@
+//! A local stack as a user starts it: the program itself, on free ports.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    ops::Deref,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, LazyLock, Mutex},
+};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use ledgerline_dynamodb::DynamoDbStore;
+use serde_json::{Value, json};
+use tokio::sync::OwnedMutexGuard;
+
+use super::{
+    Api,
+    api::{PATIENCE, eventually_within},
+    table, workspace,
+};
+use crate::{build, services, template};
+
+/// Held by the stack that runs. A stack is a process for each function, and two of them on two cores would leave to chance
+/// whether a function meets the deadlines that Lambda and its own client have for it.
+static ONE_AT_A_TIME: LazyLock<Arc<tokio::sync::Mutex<()>>> = LazyLock::new(Arc::default);
+
+/// A local stack that runs for a test. It ends with the value.
+#[derive(Debug)]
+pub struct LocalStack {
+    process: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    api: Api,
+    /// Dropped last, when the process has ended.
+    _turn: OwnedMutexGuard<()>,
+}
+
+impl Deref for LocalStack {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl LocalStack {
+    /// Starts the workspace's program `local` and waits until it says that it is ready.
+    pub async fn start(data: Option<&Path>) -> Self {
+        Self::start_with(data, false).await
+    }
+
+    /// The same, and keeps what the functions write to their logs.
+    pub async fn start_with_logs() -> Self {
+        Self::start_with(None, true).await
+    }
+
+    async fn start_with(data: Option<&Path>, logs: bool) -> Self {
+        let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
+        let workspace = workspace();
+        let built = build::build(&workspace, &["local"]).unwrap();
+        let mut command = Command::new(&built["local"]);
+        command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
+        // A message that failed comes again as soon as Lambda allows: waiting a minute for it proves nothing more.
+        let template = template::tree(&workspace.join("template.yaml")).unwrap();
+        if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
+            command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
+        }
+        if let Some(data) = data {
+            command.arg("--data").arg(data);
+        }
+        if logs {
+            command.arg("--logs").stderr(Stdio::piped());
+        }
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            process.stdout.take().map(|output| Box::new(output) as _),
+            process.stderr.take().map(|output| Box::new(output) as _),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let seen = Arc::clone(&lines);
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    seen.lock().unwrap().push(line);
+                }
+            });
+        }
+        let mut this = Self { process, lines, api: Api::new(String::new(), None), _turn: turn };
+        // The first start builds the functions.
+        this.api.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
+            assert!(this.process_runs(), "the stack ended");
+            this.find(|line| {
+                line.strip_prefix("Ready at ")
+                    .and_then(|rest| rest.split_once(". "))
+                    .map(|(url, _)| url.to_owned())
+            })
+        })
+        .await;
+        this
+    }
+
+    fn process_runs(&self) -> bool {
+        Path::new(&format!("/proc/{}/exe", self.process.id())).exists() || !cfg!(target_os = "linux")
+    }
+
+    fn find<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.lines.lock().unwrap().iter().find_map(|line| pick(line))
+    }
+
+    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; of a histogram, how many values.
+    pub fn metric(&self, function: &str, name: &str) -> u64 {
+        let marker = format!("[{function}] ");
+        let lines = self.lines.lock().unwrap();
+        let written =
+            lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
+        written
+            .filter(|line| {
+                line["_aws"]["CloudWatchMetrics"][0]["Metrics"].to_string().contains(&format!("{name:?}"))
+            })
+            .map(|line| {
+                line[name].as_array().map_or(line[name].as_u64().unwrap_or(0), |values| values.len() as u64)
+            })
+            .sum()
+    }
+
+    /// Kills the instances of a function that run now, as the kernel would when memory is short. Returns how many lines
+    /// had been printed by then.
+    pub fn kill_instances(&self, function: &str) -> usize {
+        let marker = format!(" {function} started (pid ");
+        let lines = self.lines.lock().unwrap();
+        let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
+        for pid in pids {
+            // The pid may be another program's by now. Where there is no /proc to tell, it is still most likely ours.
+            let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
+            if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
+            {
+                assert!(Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status().is_ok());
+            }
+        }
+        lines.len()
+    }
+
+    /// Whether the function finished anything after this many lines.
+    pub fn worked_since(&self, function: &str, line: usize) -> bool {
+        self.lines.lock().unwrap()[line..].iter().any(|line| line.contains(function) && line.contains(" ms"))
+    }
+
+    /// Whether an invocation of the function was cut off by the end of its process.
+    pub fn was_cut_off(&self, function: &str) -> bool {
+        let marker = format!(" {function} failed: Runtime.ExitError");
+        self.lines.lock().unwrap().iter().any(|line| line.contains(&marker))
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Where the emulated services are, as the program prints it.
+    pub fn aws_url(&self) -> String {
+        let url = self.find(|line| {
+            let rest = line.trim().strip_prefix("AWS ")?.trim();
+            rest.split_once(' ').map(|(url, _)| url.to_owned())
+        });
+        url.unwrap()
+    }
+
+    fn aws(&self) -> aws_config::SdkConfig {
+        services::sdk_config(&self.aws_url())
+    }
+
+    /// The log itself, read from the emulated DynamoDB.
+    pub fn store(&self) -> DynamoDbStore {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        DynamoDbStore::new(client, table("CommitsTable"))
+    }
+
+    /// Puts something into the log that is no commit.
+    pub async fn damage(&self, stream: &str) {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let put = client.put_item().table_name(table("CommitsTable"));
+        let put = put
+            .item("stream", AttributeValue::S(stream.into()))
+            .item("version", AttributeValue::N("1".into()));
+        put.send().await.unwrap();
+    }
+
+    /// What is in the fanout's dead-letter queue, if anything is.
+    pub async fn dead_letter(&self) -> Option<Value> {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let name = table("FanoutDeadLetterQueue");
+        let url = client.get_queue_url().queue_name(name).send().await.unwrap().queue_url.unwrap();
+        let received = client.receive_message().queue_url(url).send().await.unwrap();
+        serde_json::from_str(received.messages?.first()?.body()?).ok()
+    }
+
+    /// How far a process manager got in a stream, by its table of this logical id.
+    pub async fn position(&self, id: &str, stream: &str) -> Option<u64> {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let get = client.get_item().table_name(table(id)).consistent_read(true);
+        let get = get
+            .key("stream", AttributeValue::S(stream.into()))
+            .key("entry", AttributeValue::S("#position".into()));
+        get.send().await.unwrap().item?["position"].as_n().ok()?.parse().ok()
+    }
+
+    /// The commits of a stream as the fanout gets them from the table's stream.
+    pub async fn stream_records(&self, stream: &str) -> Vec<Value> {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let query = client.query().table_name(table("CommitsTable")).consistent_read(true);
+        let query = query.key_condition_expression("#s = :s").expression_attribute_names("#s", "stream");
+        let found = query.expression_attribute_values(":s", AttributeValue::S(stream.into())).send().await;
+        let records = found.unwrap().items.unwrap().into_iter().enumerate().map(|(index, item)| {
+            let image: Value = item.iter().map(|(name, value)| (name.clone(), wire_format(value))).collect();
+            json!({
+                "eventID": index.to_string(), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventSource": "aws:dynamodb", "awsRegion": "us-east-1", "eventSourceARN": "arn",
+                "dynamodb": {
+                    "ApproximateCreationDateTime": 0, "SizeBytes": 1, "StreamViewType": "NEW_IMAGE",
+                    "Keys": { "stream": image["stream"], "version": image["version"] },
+                    "NewImage": image, "SequenceNumber": (index + 1).to_string(),
+                },
+            })
+        });
+        records.collect()
+    }
+}
+
+/// A value as DynamoDB writes it on the wire, as far as commits have it.
+#[expect(clippy::wildcard_enum_match_arm, reason = "commits hold nothing else")]
+fn wire_format(value: &AttributeValue) -> Value {
+    match value {
+        AttributeValue::S(text) => json!({ "S": text }),
+        AttributeValue::N(number) => json!({ "N": number }),
+        AttributeValue::L(values) => json!({ "L": values.iter().map(wire_format).collect::<Vec<_>>() }),
+        AttributeValue::M(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), wire_format(value)));
+            json!({ "M": fields.collect::<Value>() })
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Drop for LocalStack {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.lines.lock().unwrap().join("\n"));
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! A crash after every single call that a handler makes. Somebody calls it again, as whoever called it would, and in the
+//! end everything is as if nothing had happened.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    rc::Rc,
+    sync::Arc,
+};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use fastrand::Rng;
+use futures::{FutureExt, future::LocalBoxFuture};
+use ledgerline::{Commit, EventStore};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{
+    fifo::{Consumer, Fifo},
+    http::HttpRequest,
+    process_manager::{ProcessManager, Reaction},
+    stream::{Handler, Record, Unreadable},
+    wire::Message,
+};
+use ledgerline_local::testing::table;
+use serde_json::Value;
+
+use crate::{
+    Effort, Finding, Tried,
+    application::{Application, CommandFunction, LogView, StateView},
+    pipeline::{Pipeline, record},
+    tank::seen,
+    wire::{Plan, Wire},
+    world::World,
+};
+
+/// How often somebody calls again, before it counts as never done.
+const TRIES: usize = 20;
+
+/// What was done so far, and how it was answered: the caller's memory, which survives the handler's end.
+pub type Done = Rc<RefCell<Vec<String>>>;
+
+/// A handler, and what it is called with.
+#[expect(missing_debug_implementations, reason = "holds closures")]
+pub struct Case {
+    name: String,
+    /// In the log before.
+    log: Vec<Vec<Commit>>,
+    /// Calls a cold instance with what is not done yet. Whether all of it is done.
+    call: Box<dyn Fn(Wire, Done) -> LocalBoxFuture<'static, bool>>,
+    /// Whether what came of it is as it should be, given what comes of it without a crash.
+    right: fn(&Outcome, &Outcome) -> bool,
+}
+
+/// What can be seen afterwards.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    answers: Vec<String>,
+    /// The items of all tables, by table and key, as text.
+    pub tables: BTreeMap<String, String>,
+    /// On the bus, each once.
+    entries: Vec<String>,
+    /// On the queues, each where it was first.
+    messages: Vec<(String, String)>,
+    /// How many mails were sent.
+    pub mails: u64,
+}
+
+/// Ends every handler after each of its calls.
+///
+/// # Errors
+/// When something came of it that does not without.
+pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+    let cases = cases(application, effort.seed).map_err(|story| Finding { seed: effort.seed, story })?;
+    let (mut points, mut calls) = (0, Vec::new());
+    for case in &cases {
+        let (expected, all) = without(application, case)?;
+        calls.push(format!("{} {all}", case.name));
+        for applied in [false, true] {
+            for after in 0..all {
+                let found = interrupted(application, case, after, applied)?;
+                if !(case.right)(&found, &expected) {
+                    return Err(Finding {
+                        seed: effort.seed,
+                        story: difference(case, after, applied, &found, &expected),
+                    });
+                }
+                points += 1;
+            }
+        }
+    }
+    let beside =
+        format!("each call lost on its way there and, applied, on its way back; calls: {}", calls.join(", "));
+    Ok(Tried::new(points, "crashes, all points", beside))
+}
+
+fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), Finding> {
+    let world = World::new(&application.tables())?;
+    world.runtime.block_on(async {
+        prepare(case, &world).await?;
+        let done = Done::default();
+        let _ = world.wire.take_calls();
+        if !(case.call)(world.wire.clone(), Rc::clone(&done)).await {
+            return Err(Finding { seed: 0, story: format!("{} does not work at all: {done:?}", case.name) });
+        }
+        let calls = world.wire.take_calls();
+        Ok((observe(application, &world, done.take()), calls))
+    })
+}
+
+/// The handler ends after so many calls; then it is called again until all is done, and once more for good measure.
+fn interrupted(
+    application: &Application,
+    case: &Case,
+    after: usize,
+    applied: bool,
+) -> Result<Outcome, Finding> {
+    let world = World::new(&application.tables())?;
+    world.runtime.block_on(async {
+        prepare(case, &world).await?;
+        let done = Done::default();
+        world.wire.follow(Plan::Crash { after, applied }, 0);
+        tokio::select! {
+            _ = (case.call)(world.wire.clone(), Rc::clone(&done)) => {
+                let story = format!("{} does not come to call {after}", case.name);
+                return Err(Finding { seed: 0, story });
+            }
+            () = world.wire.crashed() => {}
+        }
+        world.wire.calm();
+        let again = Done::default();
+        for done in [&done, &again] {
+            let mut tries = 0;
+            while !(case.call)(world.wire.clone(), Rc::clone(done)).await {
+                tries += 1;
+                if tries == TRIES {
+                    let story = format!("{} is never done after a crash at call {after}", case.name);
+                    return Err(Finding { seed: 0, story });
+                }
+            }
+        }
+        if done != again {
+            let story = format!("{}: {:?}\n  and when it is all done again {:?}", case.name, done, again);
+            return Err(Finding { seed: 0, story });
+        }
+        Ok(observe(application, &world, done.take()))
+    })
+}
+
+async fn prepare(case: &Case, world: &World) -> Result<(), Finding> {
+    for commit in case.log.iter().flatten() {
+        let appended = world.store().append(commit, None).await;
+        appended.map_err(|error| Finding { seed: 0, story: format!("{}: {error}", case.name) })?;
+    }
+    Ok(())
+}
+
+fn observe(application: &Application, world: &World, answers: Vec<String>) -> Outcome {
+    let services = world.wire.services();
+    let mut tables = BTreeMap::new();
+    for name in application.tables() {
+        let scan = serde_json::json!({ "TableName": table(name), "ConsistentRead": true });
+        let answer: Value = serde_json::from_str(&services.call("Scan", &scan).body).unwrap_or_default();
+        let items = answer["Items"].as_array().cloned().unwrap_or_default();
+        for mut item in items {
+            // Times of the clock, and what is made up anew for each try.
+            for attribute in ["at", "expires", "tombstone", "claim"] {
+                if let Some(value) = item.get_mut(attribute) {
+                    *value = Value::Null;
+                }
+            }
+            let key = |attribute: &str| item[attribute].as_object().map(|key| format!("{key:?}"));
+            let keys: Vec<_> =
+                ["stream", "version", "entry", "request"].into_iter().filter_map(key).collect();
+            let keys = if keys.is_empty() { item.to_string() } else { keys.join(" ") };
+            tables.insert(format!("{name} {keys}"), item.to_string());
+        }
+    }
+    let mut entries: Vec<_> = services.take_entries().iter().map(Value::to_string).collect();
+    entries.sort();
+    entries.dedup();
+    let mut messages = Vec::new();
+    let urls = Pipeline::new(application, &world.wire).logged.into_iter().map(|logged| logged.url);
+    for url in urls.chain(["http://wire.invalid/dead-letters".to_owned()]) {
+        for queued in services.take_messages(&url) {
+            let message = (url.clone(), queued.body);
+            if !messages.contains(&message) {
+                messages.push(message);
+            }
+        }
+    }
+    Outcome { answers, tables, entries, messages, mails: services.mails() }
+}
+
+fn difference(case: &Case, after: usize, applied: bool, found: &Outcome, expected: &Outcome) -> String {
+    let applied = if applied { "applied" } else { "not applied" };
+    let mut story = format!("{}, ended at call {after}, {applied}", case.name);
+    let keys = found.tables.keys().chain(expected.tables.keys());
+    for key in keys.filter(|key| found.tables.get(*key) != expected.tables.get(*key)) {
+        let (is, should) = (found.tables.get(key), expected.tables.get(key));
+        story += &format!("\n  {key}\n    is        {is:?}\n    should be {should:?}");
+    }
+    let rest = |outcome: &Outcome| {
+        let Outcome { answers, tables: _, entries, messages, mails } = outcome;
+        format!("{answers:?} {} entries {} messages {mails} mails", entries.len(), messages.len())
+    };
+    story + &format!("\n  {}\n  should be {}", rest(found), rest(expected))
+}
+
+// --- The handlers -------------------------------------------------------------------------------------------------
+
+/// The handlers of an application: its functions as it hands them over, its fanout, and its own cases.
+fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
+    let mut rng = Rng::with_seed(seed);
+    // Two streams of one kind that have something in common, and one that has nothing in common with them.
+    let mut streams = |category: &str| -> Vec<Vec<Commit>> {
+        ["a-1", "a-2", "b-1"].map(|name| application.write(category, name, &mut rng)).into()
+    };
+    let mut cases = Vec::new();
+    for function in &application.commands {
+        cases.push(commands(application, function)?);
+    }
+    let fanned = application.streams.iter().flat_map(|kind| streams(kind.category).into_iter().take(2));
+    cases.push(fanned_out(application, fanned.collect()));
+    for view in &application.stateful {
+        cases.push(stateful(application, view, streams(view.category).swap_remove(0)));
+    }
+    for view in &application.logged {
+        cases.push(logged(view, streams(view.category)));
+    }
+    cases.extend(application.cases.iter().map(|case| case()));
+    Ok(cases)
+}
+
+fn exactly(found: &Outcome, expected: &Outcome) -> bool {
+    found == expected
+}
+
+/// Does those that are not done yet, until one fails.
+async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>) -> bool {
+    let first = done.borrow().len();
+    for one in all.iter().skip(first) {
+        match run(one).await {
+            Some(answer) => done.borrow_mut().push(answer),
+            None => return false,
+        }
+    }
+    true
+}
+
+/// A function that takes commands, with its sample requests, each under a key.
+fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
+    let folder = application.events.join(function.name);
+    let answers = std::fs::read_to_string(folder.join("answers.md"));
+    let answers = answers.map_err(|error| format!("{}/answers.md: {error}", folder.display()))?;
+    let samples = answers.lines().filter_map(|line| Some(line.strip_prefix("| ")?.split_once(".json |")?.0));
+    // In the order in which the page tells of them: later ones build on earlier ones.
+    let mut known = BTreeSet::new();
+    let mut requests: Vec<Value> = Vec::new();
+    for sample in samples.filter(|sample| known.insert(*sample)) {
+        let path = folder.join(sample).with_extension("json");
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let event: Result<Value, _> = serde_json::from_str(&text);
+        let mut event = event.map_err(|error| format!("{}: {error}", path.display()))?;
+        event["headers"]["idempotency-key"] = sample.into();
+        requests.push(event);
+    }
+    // The instance is made at each call, of the application's function by this name.
+    let instance = Arc::clone(&function.instance);
+    let call = move |wire: Wire, done: Done| {
+        let (requests, function) = (requests.clone(), instance(Some(&wire)));
+        async move {
+            each(&done, &requests, async |event| {
+                let event: ApiGatewayV2httpRequest = serde_json::from_value(event.clone()).ok()?;
+                let response = function(HttpRequest::from(event)).await;
+                (!response.status.is_server_error()).then(|| seen(&response))
+            })
+            .await
+        }
+        .boxed_local()
+    };
+    Ok(Case { name: function.name.into(), log: Vec::new(), call: Box::new(call), right: exactly })
+}
+
+fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
+    let pipeline = application.pipeline();
+    // Some of them twice, and not one stream after the other.
+    let mut batch: Vec<_> = streams.concat();
+    batch.sort_by_key(|commit| commit.version);
+    batch.extend_from_within(..2);
+    let call = move |wire: Wire, done: Done| {
+        let (batch, pipeline) = (batch.clone(), Rc::clone(&pipeline));
+        async move {
+            let pipeline = pipeline(&wire);
+            let first = done.borrow().len();
+            let mut records: Vec<_> =
+                batch.iter().skip(first).enumerate().map(|(place, commit)| record(place, commit)).collect();
+            if first > batch.len() {
+                return true;
+            }
+            // One that nobody can read, for the dead letters.
+            let unreadable = Unreadable {
+                reason: "a test".into(),
+                stream: None,
+                version: None,
+                event_id: None,
+                sequence_number: "last".into(),
+                event_source_arn: None,
+            };
+            records.push(Record { sequence_number: "last".into(), commit: Err(unreadable) });
+            let failed = pipeline.fanout.handle(&records).await;
+            done.borrow_mut().extend(vec![String::new(); failed.unwrap_or(records.len())]);
+            failed.is_none()
+        }
+        .boxed_local()
+    };
+    Case { name: "fanout".into(), log: streams, call: Box::new(call), right: exactly }
+}
+
+fn stateful(application: &Application, view: &StateView, stream: Vec<Commit>) -> Case {
+    let log = vec![stream.clone()];
+    let (instance, pipeline) = (Arc::clone(&view.instance), application.pipeline());
+    let call = move |wire: Wire, done: Done| {
+        let (stream, projector, pipeline) = (stream.clone(), instance(&wire), Rc::clone(&pipeline));
+        async move {
+            // What the fanout makes of the commits, over a wire of its own.
+            let quiet = Wire::new(wire.services().database().clone());
+            let records: Vec<_> =
+                stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+            pipeline(&quiet).fanout.handle(&records).await;
+            let entries = quiet.services().take_entries();
+            each(&done, &entries, async |entry| {
+                projector.project(entry.clone()).await.ok().map(|()| String::new())
+            })
+            .await
+        }
+        .boxed_local()
+    };
+    Case { name: view.table.into(), log, call: Box::new(call), right: exactly }
+}
+
+fn logged(view: &LogView, streams: Vec<Vec<Commit>>) -> Case {
+    let view = *view;
+    Case::consumer(view.table, streams, move |wire| view.consumer(wire))
+}
+
+impl Case {
+    /// A handler that is called with a wire and what is `done`, until it says that all is done: it notes there what it has
+    /// done and how it was answered. `log` is in the log before. Afterwards everything is exactly as without a crash.
+    pub fn new(
+        name: &str,
+        log: Vec<Vec<Commit>>,
+        call: impl Fn(Wire, Done) -> LocalBoxFuture<'static, bool> + 'static,
+    ) -> Self {
+        Self { name: name.into(), log, call: Box::new(call), right: exactly }
+    }
+
+    /// What came of it is right if this says so, given what comes of it without a crash.
+    #[must_use]
+    pub fn right_if(self, right: fn(&Outcome, &Outcome) -> bool) -> Self {
+        Self { right, ..self }
+    }
+
+    /// A consumer behind a queue: every stream's commits but the second, which is a gap to be repaired.
+    pub fn consumer<C: Consumer + 'static>(
+        name: &str,
+        streams: Vec<Vec<Commit>>,
+        consumer: impl Fn(&Wire) -> C + 'static,
+    ) -> Self {
+        let log = streams.clone();
+        let consumer = Rc::new(consumer);
+        let messages: Rc<Vec<String>> = Rc::new(
+            streams
+                .iter()
+                .flat_map(|stream| stream.iter().filter(|commit| commit.version != 2 || stream.len() == 2))
+                .filter_map(|commit| serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok())
+                .collect(),
+        );
+        let call = move |wire: Wire, done: Done| {
+            let (messages, consumer) = (Rc::clone(&messages), Rc::clone(&consumer));
+            async move {
+                let fifo = Fifo { store: World::store_at(&wire), consumer: consumer(&wire) };
+                each(&done, &messages, async |body| fifo.message(body).await.ok().map(|()| String::new()))
+                    .await
+            }
+            .boxed_local()
+        };
+        Self::new(name, log, call)
+    }
+}
+
+/// An instance of a process manager behind a queue, whose positions are in the table with this logical id.
+pub fn manager<R: Reaction>(
+    wire: &Wire,
+    positions: &str,
+    reaction: R,
+) -> Fifo<DynamoDbStore, ProcessManager<R>> {
+    let positions = ledgerline_dynamodb::ReadTable::new(wire.dynamodb(), table(positions));
+    Fifo { store: World::store_at(wire), consumer: ProcessManager { positions, reaction } }
+}

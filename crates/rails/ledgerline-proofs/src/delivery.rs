@@ -1,0 +1,499 @@
+//! Delivery from commit to row: everything may come twice, swapped, late, or not before somebody repairs it, while new
+//! commits arrive. When all is quiet, the rows are those of the fold, byte for byte.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use ledgerline::{Commit, EventStore};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::stream::{Handler, records};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    Effort, Finding, Tried,
+    application::Application,
+    pipeline::{Logged, Pipeline, Rows, message, record},
+    services::DEDUPLICATION,
+    wire::{Plan, Wire},
+    world::{World, each_seed},
+};
+
+/// After so many tries a queue gives a message up, as the template says.
+const MAX_RECEIVES: usize = 5;
+/// What a function gets at once.
+const BATCH: usize = 10;
+
+/// What a schedule counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Tally {
+    pub(crate) deliveries: u64,
+    /// Entries of the bus that were given up and sent back, and that were lost.
+    pub(crate) dead_letters: u64,
+    pub(crate) lost: u64,
+    /// The same of messages.
+    pub(crate) redriven: u64,
+    pub(crate) skipped: u64,
+    pub(crate) faults: u64,
+}
+
+/// Plays schedules.
+///
+/// # Errors
+/// When rows are not those of the fold.
+pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+    let runs = effort.runs(500, 2_500);
+    let tally = all(effort.seed, runs, Dynamics::Usual, application)?;
+    let Tally { deliveries, dead_letters, lost, redriven, skipped, faults } = tally;
+    let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
+    let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
+    if runs >= 500 && !(of_queues && of_bus && faults > 0) {
+        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {tally:?}") });
+    }
+    let beside = format!(
+        "{deliveries} deliveries, {faults} faults; of the bus {dead_letters} dead letters were sent back and {lost} lost \
+         for good, of the queues {redriven} and {skipped}"
+    );
+    Ok(Tried::new(runs, "schedules", beside))
+}
+
+/// What a schedule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dynamics {
+    /// Whatever happens on a bad day.
+    Usual,
+    /// Consumers are so slow that what they work on is delivered to a second instance meanwhile.
+    SlowConsumers,
+    /// For more than a day nothing works behind the log: what the stream, the bus, the queues and the dead letters held is
+    /// gone. Then somebody catches up from the log.
+    Outage,
+}
+
+/// Plays so many schedules.
+pub(crate) fn all(
+    seed: u64,
+    runs: u64,
+    dynamics: Dynamics,
+    application: &Application,
+) -> Result<Tally, Finding> {
+    let world = || {
+        let world = World::new(&application.tables())?;
+        // The writer of the log and the checker have a wire on which nothing happens.
+        let quiet = Wire::new(world.wire.services().database().clone());
+        let pipeline = Pipeline::new(application, &world.wire);
+        Ok((world, quiet, pipeline))
+    };
+    let mut sum = Tally::default();
+    let play = |(world, quiet, pipeline): &mut (World, Wire, Pipeline), seed| {
+        let played = world.runtime.block_on(async {
+            let mut schedule = Schedule::new(&world.wire, quiet, (application, pipeline), seed, dynamics);
+            schedule.play().await
+        });
+        let faults = world.wire.take_faults().values().sum();
+        played.map(|tally| Tally { faults, ..tally }).map_err(|finding| Finding { seed, ..finding })
+    };
+    each_seed(seed, runs, world, play, |tally| {
+        sum.deliveries += tally.deliveries;
+        sum.dead_letters += tally.dead_letters;
+        sum.lost += tally.lost;
+        sum.redriven += tally.redriven;
+        sum.skipped += tally.skipped;
+        sum.faults += tally.faults;
+    })?;
+    Ok(sum)
+}
+
+/// A message in a queue.
+#[derive(Debug, Clone)]
+struct Message {
+    id: String,
+    group: String,
+    body: String,
+    receives: usize,
+}
+
+/// A queue and its dead letters.
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    dead: Vec<Message>,
+}
+
+struct Schedule<'a> {
+    wire: &'a Wire,
+    pipeline: &'a Pipeline,
+    log: DynamoDbStore,
+    quiet: aws_sdk_dynamodb::Client,
+    rng: Rng,
+    seed: u64,
+    dynamics: Dynamics,
+    streams: Vec<Vec<Commit>>,
+    /// Commits of each stream that are in the log.
+    written: Vec<usize>,
+    /// In the log, and perhaps not passed on.
+    pending: Vec<Commit>,
+    passed_on: Vec<Commit>,
+    bus: Vec<Value>,
+    undelivered: Vec<Value>,
+    queues: BTreeMap<String, Queue>,
+    messages: usize,
+    tally: Tally,
+}
+
+impl<'a> Schedule<'a> {
+    fn new(
+        wire: &'a Wire,
+        quiet: &Wire,
+        (application, pipeline): (&Application, &'a Pipeline),
+        seed: u64,
+        dynamics: Dynamics,
+    ) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        fastrand::seed(seed);
+        let kind = &application.streams[rng.usize(0..application.streams.len())];
+        // Two streams of the same kind: what adds up over streams meets in them.
+        let streams: Vec<_> =
+            (0..2).map(|number| (kind.write)(&format!("{seed}-{number}"), &mut rng)).collect();
+        assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
+        let plan = match dynamics {
+            Dynamics::SlowConsumers => Plan::Slow,
+            Dynamics::Usual | Dynamics::Outage => Plan::Random([0, 50, 200][rng.usize(0..3)]),
+        };
+        wire.follow(plan, rng.u64(..));
+        Self {
+            wire,
+            pipeline,
+            log: World::store_at(quiet),
+            quiet: quiet.dynamodb(),
+            rng,
+            seed,
+            dynamics,
+            written: vec![0; streams.len()],
+            streams,
+            pending: Vec::new(),
+            passed_on: Vec::new(),
+            bus: Vec::new(),
+            undelivered: Vec::new(),
+            queues: BTreeMap::new(),
+            messages: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    async fn play(&mut self) -> Result<Tally, Finding> {
+        let steps = self.rng.u32(10..60);
+        let outage = self.rng.u32(0..steps);
+        for step in 0..steps {
+            if self.dynamics == Dynamics::Outage && step == outage {
+                self.outage().await?;
+            }
+            match self.rng.u32(0..15) {
+                0..=2 => self.write().await?,
+                3..=5 => self.pass_on().await,
+                6..=8 => self.project().await,
+                9..=11 => self.consume().await,
+                12 => self.redrive(),
+                13 => self.give_up(),
+                _ => self.pause().await,
+            }
+        }
+        while self.written.iter().zip(&self.streams).any(|(written, stream)| *written < stream.len()) {
+            self.write().await?;
+        }
+        if self.dynamics == Dynamics::Outage {
+            self.catch_up().await?;
+        }
+        self.settle().await?;
+        let expected = self.pipeline.fold(&self.streams)?;
+        let found = self.pipeline.take_rows(&self.quiet).await?;
+        if found != expected {
+            return Err(self.difference(&found, &expected));
+        }
+        Ok(self.tally)
+    }
+
+    /// The next commit of a stream.
+    async fn write(&mut self) -> Result<(), Finding> {
+        let stream = self.rng.usize(0..self.streams.len());
+        if let Some(commit) = self.streams[stream].get(self.written[stream]) {
+            let appended = self.log.append(commit, None).await;
+            appended.map_err(|error| Finding { seed: self.seed, story: error.to_string() })?;
+            self.pending.push(commit.clone());
+            self.written[stream] += 1;
+        }
+        Ok(())
+    }
+
+    /// The stream hands records to the fanout: in any order, because no two are of the same item (rule 7), some of them
+    /// again. What fails, and all after it, comes again.
+    async fn pass_on(&mut self) {
+        let mut batch: Vec<_> = (0..self.rng.usize(1..=BATCH).min(self.pending.len()))
+            .map(|_| self.pending.swap_remove(self.rng.usize(0..self.pending.len())))
+            .collect();
+        if self.rng.u32(0..4) == 0 && !self.passed_on.is_empty() {
+            batch.push(self.passed_on[self.rng.usize(0..self.passed_on.len())].clone());
+        }
+        self.rng.shuffle(&mut batch);
+        let records: Vec<_> = batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+        let failed = if records.is_empty() { None } else { self.pipeline.fanout.handle(&records).await };
+        self.tally.deliveries += records.len() as u64;
+        let again = batch.split_off(failed.unwrap_or(batch.len()));
+        self.pending.extend(again);
+        self.passed_on.extend(batch);
+        self.collect();
+    }
+
+    /// What the services took in the meantime.
+    fn collect(&mut self) {
+        self.bus.extend(self.wire.services().take_entries());
+        for logged in &self.pipeline.logged {
+            let queue = self.queues.entry(logged.url.clone()).or_default();
+            for queued in self.wire.services().take_messages(&logged.url) {
+                self.messages += 1;
+                let (id, group, body) = (self.messages.to_string(), queued.group, queued.body);
+                queue.messages.push_back(Message { id, group, body, receives: 0 });
+            }
+        }
+    }
+
+    /// For more than a day, commands are taken and nothing else works.
+    async fn outage(&mut self) -> Result<(), Finding> {
+        for _ in 0..self.rng.u32(0..6) {
+            self.write().await?;
+        }
+        sleep(Duration::from_secs(26 * 3_600)).await;
+        self.collect();
+        self.tally.lost += (self.pending.len() + self.bus.len() + self.undelivered.len()) as u64;
+        self.tally.lost +=
+            self.queues.values().map(|queue| queue.messages.len() + queue.dead.len()).sum::<usize>() as u64;
+        (self.pending, self.passed_on) = Default::default();
+        (self.bus, self.undelivered) = Default::default();
+        self.queues.clear();
+        // A month has passed since some aggregate was deleted: nothing keeps older versions of it out any more.
+        for stateful in &self.pipeline.stateful {
+            let (table, key) = (ledgerline_local::testing::table(stateful.table), stateful.key);
+            let scan = self.wire.services().call("Scan", &json!({ "TableName": table })).body;
+            let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
+            let items = scan["Items"].as_array().into_iter().flatten();
+            for item in items.filter(|item| item["tombstone"].is_object()) {
+                let delete = json!({ "TableName": table, "Key": { key: item[key] } });
+                self.wire.services().call("DeleteItem", &delete);
+            }
+        }
+        Ok(())
+    }
+
+    /// What `catch_up` in docs/runbook.md does: reads the log, and makes stream records of it for the fanout.
+    async fn catch_up(&mut self) -> Result<(), Finding> {
+        let finding = |story: String| Finding { seed: self.seed, story };
+        for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
+            let query = json!({
+                "TableName": ledgerline_local::testing::table("CommitsTable"),
+                "KeyConditionExpression": "#s = :s",
+                "ExpressionAttributeNames": { "#s": "stream" },
+                "ExpressionAttributeValues": { ":s": { "S": stream.as_str() } },
+            });
+            let answer = self.wire.services().call("Query", &query).body;
+            let answer: Value = serde_json::from_str(&answer).map_err(|error| finding(error.to_string()))?;
+            let record = |(place, item): (usize, &Value)| {
+                json!({
+                    "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1",
+                    "eventSource": "aws:dynamodb", "awsRegion": "replay", "eventSourceARN": "replay",
+                    "dynamodb": {
+                        "ApproximateCreationDateTime": 0,
+                        "Keys": { "stream": item["stream"], "version": item["version"] },
+                        "NewImage": item, "SequenceNumber": (place + 1).to_string(), "SizeBytes": 1,
+                        "StreamViewType": "NEW_IMAGE",
+                    },
+                })
+            };
+            let items = answer["Items"].as_array().into_iter().flatten();
+            let batch = json!({ "Records": items.enumerate().map(record).collect::<Vec<_>>() });
+            let batch = serde_json::from_value(batch).map_err(|error| finding(error.to_string()))?;
+            for record in records(batch) {
+                let commit = record.commit.map_err(|unreadable| finding(format!("{unreadable:?}")))?;
+                self.pending.push(commit);
+            }
+        }
+        Ok(())
+    }
+
+    /// The bus hands over one of its entries, whichever; it may do so again, or give up.
+    async fn project(&mut self) {
+        self.collect();
+        if self.bus.is_empty() {
+            return;
+        }
+        let entry = self.bus.swap_remove(self.rng.usize(0..self.bus.len()));
+        if self.rng.u32(0..12) == 0 {
+            self.undelivered.push(entry);
+            return;
+        }
+        self.tally.deliveries += 1;
+        let delivered = self.deliver(&entry).await;
+        if !delivered || self.rng.u32(0..6) == 0 {
+            self.bus.push(entry);
+        }
+    }
+
+    async fn deliver(&self, entry: &Value) -> bool {
+        let stream = entry["stream"].as_str().unwrap_or_default();
+        for stateful in &self.pipeline.stateful {
+            if stream.starts_with(&format!("{}-", stateful.category)) {
+                return stateful.project(entry.clone()).await.is_ok();
+            }
+        }
+        true
+    }
+
+    /// A queue hands a batch to its projector. What it deleted may come again all the same.
+    async fn consume(&mut self) {
+        self.collect();
+        if self.pipeline.logged.is_empty() {
+            return;
+        }
+        let number = self.rng.usize(0..self.pipeline.logged.len());
+        let forgets = self.rng.u32(0..6) == 0;
+        let logged = &self.pipeline.logged[number];
+        let queue = self.queues.entry(logged.url.clone()).or_default();
+        if self.dynamics == Dynamics::SlowConsumers {
+            // The visibility timeout ends while the first instance is still at it.
+            let mut again = Queue { messages: queue.messages.clone(), dead: Vec::new() };
+            let pause = Duration::from_millis(self.rng.u64(0..400));
+            let second = async {
+                sleep(pause).await;
+                batch(logged, &mut again, false).await
+            };
+            let (first, second) = tokio::join!(batch(logged, queue, forgets), second);
+            self.tally.deliveries += first + second;
+        } else {
+            self.tally.deliveries += batch(logged, queue, forgets).await;
+        }
+    }
+
+    /// A queue gives its first message up: whatever it was, it was tried too often.
+    fn give_up(&mut self) {
+        let number = self.rng.usize(0..self.queues.len().max(1));
+        if let Some(queue) = self.queues.values_mut().nth(number) {
+            queue.dead.extend(queue.messages.pop_front());
+        }
+    }
+
+    /// Dead letters are sent back, or lost where a later one makes up for them.
+    fn redrive(&mut self) {
+        let version = |text: &Value| (text["stream"].to_string(), text["lastEvent"]["version"].as_u64());
+        let newest = |stream: &str| {
+            self.streams
+                .iter()
+                .filter_map(|commits| commits.last())
+                .find(|commit| commit.stream.as_str() == stream)
+                .map(|commit| commit.version)
+        };
+        for entry in std::mem::take(&mut self.undelivered) {
+            let (_, shown) = version(&entry);
+            let last = newest(entry["stream"].as_str().unwrap_or_default()) == shown;
+            if last || self.rng.bool() {
+                self.tally.dead_letters += 1;
+                self.bus.push(entry);
+            } else {
+                self.tally.lost += 1;
+            }
+        }
+        for queue in self.queues.values_mut() {
+            for message in std::mem::take(&mut queue.dead) {
+                let commit: Value = serde_json::from_str(&message.body).unwrap_or_default();
+                let last =
+                    newest(commit["stream"].as_str().unwrap_or_default()) == commit["version"].as_u64();
+                if last || self.rng.bool() {
+                    self.tally.redriven += 1;
+                    queue.messages.push_back(Message { receives: 0, ..message });
+                } else {
+                    self.tally.skipped += 1;
+                }
+            }
+        }
+    }
+
+    /// Time passes. When it is more than the deduplication window, the stream's records may come once more.
+    async fn pause(&mut self) {
+        let pause = Duration::from_secs(self.rng.u64(0..600));
+        sleep(pause).await;
+        if pause > DEDUPLICATION && !self.passed_on.is_empty() {
+            let again = self.passed_on[self.rng.usize(0..self.passed_on.len())].clone();
+            self.pending.push(again);
+        }
+    }
+
+    /// Nothing happens any more but what is left to do.
+    async fn settle(&mut self) -> Result<(), Finding> {
+        // What is late arrives.
+        sleep(Duration::from_secs(60)).await;
+        self.wire.calm();
+        for _ in 0..1_000 {
+            self.redrive();
+            while !self.pending.is_empty() {
+                self.pass_on().await;
+            }
+            self.collect();
+            for entry in std::mem::take(&mut self.bus) {
+                if !self.deliver(&entry).await {
+                    self.undelivered.push(entry);
+                }
+            }
+            for logged in &self.pipeline.logged {
+                batch(logged, self.queues.entry(logged.url.clone()).or_default(), false).await;
+            }
+            let quiet = |queue: &Queue| queue.messages.is_empty() && queue.dead.is_empty();
+            if self.undelivered.is_empty() && self.queues.values().all(quiet) {
+                return Ok(());
+            }
+        }
+        Err(Finding { seed: self.seed, story: "it never becomes quiet".into() })
+    }
+
+    fn difference(&self, found: &Rows, expected: &Rows) -> Finding {
+        let keys: BTreeSet<_> = found.keys().chain(expected.keys()).collect();
+        let different = keys.into_iter().filter(|key| found.get(*key) != expected.get(*key)).map(|key| {
+            format!(
+                "  {} {}\n    is        {:?}\n    should be {:?}",
+                key.0,
+                key.1,
+                found.get(key),
+                expected.get(key)
+            )
+        });
+        let story = different.collect::<Vec<_>>().join("\n");
+        Finding { seed: self.seed, story: format!("rows differ from the fold\n{story}") }
+    }
+}
+
+/// The queue hands over a batch. Whether it `forgets` that some were done. How many it handed over.
+async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
+    let taken: Vec<_> = queue.messages.drain(..BATCH.min(queue.messages.len())).collect();
+    if taken.is_empty() {
+        return 0;
+    }
+    let messages: Vec<_> =
+        taken.iter().map(|taken| message(&taken.id, &taken.group, &taken.body, taken.receives + 1)).collect();
+    let response = logged.fifo.batch(&messages).await;
+    let failed: BTreeSet<_> =
+        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    // What failed is at the head of its group again: nothing behind it in the queue may overtake.
+    for message in taken.iter().rev() {
+        let mut message = message.clone();
+        message.receives += 1;
+        if failed.contains(message.id.as_str()) {
+            if message.receives >= MAX_RECEIVES {
+                queue.dead.push(message);
+            } else {
+                queue.messages.push_front(message);
+            }
+        } else if forgets {
+            queue.messages.push_front(message);
+        }
+    }
+    taken.len() as u64
+}

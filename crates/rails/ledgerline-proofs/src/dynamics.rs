@@ -1,0 +1,32 @@
+//! Time itself: clocks that are a day off, consumers that are too slow, and an outage that is longer than the stream's 24
+//! hours, after which somebody catches up from the log.
+
+use crate::{
+    Effort, Finding, Tried,
+    application::Application,
+    delivery::{self, Dynamics, Tally},
+    histories::{self, Clocks},
+};
+
+/// Plays all of it.
+///
+/// # Errors
+/// What goes wrong in one of them.
+pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+    let runs = effort.runs(150, 1_000);
+    let named = |name: &'static str| {
+        move |finding: Finding| Finding { story: format!("{name}: {}", finding.story), ..finding }
+    };
+    let deliveries = |dynamics| delivery::all(effort.seed, runs, dynamics, application);
+    let (clocks, _) =
+        histories::all(effort.seed, runs, Clocks::DayOff, application).map_err(named("clocks"))?;
+    let slow = deliveries(Dynamics::SlowConsumers).map_err(named("slow consumers"))?;
+    let outage = deliveries(Dynamics::Outage).map_err(named("outage"))?;
+    let Tally { lost, .. } = outage;
+    let beside = format!(
+        "{runs} histories whose clocks are a day off either way, {} commands; {runs} schedules of slow consumers, {} \
+         deliveries; {runs} outages of more than a day, {lost} records and messages lost in them",
+        clocks.commands, slow.deliveries
+    );
+    Ok(Tried::new(3 * runs, "runs", beside))
+}

@@ -1,0 +1,248 @@
+//! Tries to lose an event, and to apply one twice. Everything here runs the real code: the store's adapter and the SDK
+//! over a wire that misbehaves, the real handlers, the real guards. docs/guarantees.md says what it is good for.
+
+pub mod application;
+mod cli;
+pub mod crashes;
+pub mod delivery;
+pub mod dynamics;
+pub mod evolution;
+pub mod histories;
+pub mod inputs;
+pub mod limits;
+pub mod masks;
+pub mod model;
+pub mod pipeline;
+pub mod planted;
+pub mod replies;
+pub mod services;
+pub mod tank;
+pub mod wire;
+pub mod world;
+
+use std::{env, fmt};
+
+pub use self::{application::Application, cli::main};
+
+/// Something that is tried.
+#[derive(Debug)]
+pub struct Proof {
+    /// Its number in docs/guarantees.md.
+    pub number: u8,
+    /// What is tried, in a few words.
+    pub name: &'static str,
+    /// The test of an application that tries it of that application too; empty where it is about ledgerline alone.
+    pub test: &'static str,
+    /// Whether it consists of runs, each with a seed of its own; else it tries everything there is.
+    pub seeded: bool,
+    /// Tries it.
+    pub run: fn(&Effort, &Application) -> Result<Tried, Finding>,
+}
+
+impl Proof {
+    /// How to see the finding again, which was made of this application.
+    #[must_use]
+    pub fn again(&self, finding: &Finding, application: &Application) -> String {
+        let is_ledgerlines = application.is_ledgerlines();
+        let command = match is_ledgerlines {
+            true => format!("cargo run --release -p proofs -- --only {}", self.number),
+            false => format!("cargo test -p {}-functions --test proofs {}", application.name, self.test),
+        };
+        let Finding { seed, .. } = finding;
+        match (self.seeded, is_ledgerlines) {
+            (true, true) => format!("Again: {command} --seed {seed} --runs 1"),
+            (true, false) => format!("Again: PROOFS_SEED={seed} PROOFS_RUNS=1 {command}"),
+            (false, _) => format!("Again: {command}"),
+        }
+    }
+}
+
+/// Everything that is tried.
+pub const PROOFS: [Proof; 11] = [
+    Proof {
+        number: 1,
+        name: "Concurrent histories are linearizable",
+        test: "concurrent_histories_are_linearizable",
+        seeded: true,
+        run: histories::proof,
+    },
+    Proof {
+        number: 2,
+        name: "The check of histories finds planted bugs",
+        test: "",
+        seeded: false,
+        run: histories::honesty,
+    },
+    Proof { number: 3, name: "A lost answer is given again", test: "", seeded: true, run: replies::proof },
+    Proof {
+        number: 4,
+        name: "Whatever the delivery, rows are the fold",
+        test: "whatever_the_delivery_rows_are_the_fold",
+        seeded: true,
+        run: delivery::proof,
+    },
+    Proof {
+        number: 5,
+        name: "A crash after any call loses and doubles nothing",
+        test: "a_crash_after_any_call_loses_and_doubles_nothing",
+        seeded: false,
+        run: crashes::proof,
+    },
+    Proof { number: 6, name: "Any of ten may fail", test: "", seeded: false, run: masks::proof },
+    Proof {
+        number: 7,
+        name: "The model of the pipeline has no wrong state",
+        test: "",
+        seeded: false,
+        run: model::proof,
+    },
+    Proof {
+        number: 8,
+        name: "Bad input stops nothing",
+        test: "bad_input_stops_nothing",
+        seeded: true,
+        run: inputs::proof,
+    },
+    Proof {
+        number: 9,
+        name: "Every limit is where it is said to be",
+        test: "",
+        seeded: false,
+        run: limits::proof,
+    },
+    Proof {
+        number: 10,
+        name: "Every shape ever stored is read",
+        test: "every_shape_ever_stored_is_read",
+        seeded: false,
+        run: evolution::proof,
+    },
+    Proof {
+        number: 11,
+        name: "Clocks, slowness and long outages do no harm",
+        test: "clocks_slowness_and_long_outages_do_no_harm",
+        seeded: true,
+        run: dynamics::proof,
+    },
+];
+
+/// The tests of an application: what is tried of ledgerline is tried of it, as far as it is about applications.
+///
+/// `cargo test` runs the short form, the same in each run. `cargo run --release -p proofs` runs the long one, with new seeds.
+///
+/// ```ignore
+/// ledgerline_proofs::application_tests!(application());
+/// ```
+#[macro_export]
+macro_rules! application_tests {
+    ($application:expr) => {
+        #[test]
+        fn concurrent_histories_are_linearizable() {
+            $crate::test(1, &$application);
+        }
+
+        #[test]
+        fn whatever_the_delivery_rows_are_the_fold() {
+            $crate::test(4, &$application);
+        }
+
+        #[test]
+        fn a_crash_after_any_call_loses_and_doubles_nothing() {
+            $crate::test(5, &$application);
+        }
+
+        #[test]
+        fn bad_input_stops_nothing() {
+            $crate::test(8, &$application);
+        }
+
+        #[test]
+        fn every_shape_ever_stored_is_read() {
+            $crate::test(10, &$application);
+        }
+
+        #[test]
+        fn clocks_slowness_and_long_outages_do_no_harm() {
+            $crate::test(11, &$application);
+        }
+    };
+}
+
+/// Tries a proof of an application in a test, with the effort that the environment asks for.
+///
+/// # Panics
+/// With what was found, and how to see it again.
+#[expect(clippy::panic, reason = "in a test a panic is the report")]
+pub fn test(number: u8, application: &Application) {
+    let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else { panic!("no proof {number}") };
+    match (proof.run)(&Effort::of_tests(), application) {
+        Ok(tried) => cli::report(&format!(
+            "{:>2} {}, {}: {} {}; {}",
+            proof.number, proof.name, application.name, tried.count, tried.unit, tried.beside
+        )),
+        Err(finding) => panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application)),
+    }
+}
+
+/// How hard to try.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Where randomness comes from: run number n has this seed plus n.
+    pub seed: u64,
+    /// Minutes rather than seconds.
+    pub long: bool,
+    /// So often, whatever the proof finds enough.
+    pub runs: Option<u64>,
+}
+
+impl Effort {
+    /// Of tests: short, the same in every run, so that what fails here fails for everybody; unless `PROOFS=long`, `PROOFS_SEED` or
+    /// `PROOFS_RUNS` say something else.
+    #[must_use]
+    pub fn of_tests() -> Self {
+        let number = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
+        Self {
+            seed: number("PROOFS_SEED").unwrap_or(1),
+            long: env::var("PROOFS").is_ok_and(|effort| effort == "long"),
+            runs: number("PROOFS_RUNS"),
+        }
+    }
+
+    /// How many runs of a proof.
+    #[must_use]
+    pub fn runs(&self, short: u64, long: u64) -> u64 {
+        self.runs.unwrap_or(if self.long { long } else { short })
+    }
+}
+
+/// What was tried, and nothing found.
+#[derive(Debug, Clone)]
+pub struct Tried {
+    /// How often.
+    pub count: u64,
+    /// Of what.
+    pub unit: &'static str,
+    /// What else was counted.
+    pub beside: String,
+}
+
+impl Tried {
+    fn new(count: u64, unit: &'static str, beside: impl Into<String>) -> Self {
+        Self { count, unit, beside: beside.into() }
+    }
+}
+
+/// Something that must not be.
+#[derive(Debug, Clone)]
+pub struct Finding {
+    /// Repeats it.
+    pub seed: u64,
+    /// What happened.
+    pub story: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}", self.seed, self.story)
+    }
+}

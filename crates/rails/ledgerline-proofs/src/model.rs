@@ -1,0 +1,464 @@
+//! A model of the whole pipeline, small enough to be exhausted: two streams of three commands each, two writers at each,
+//! and at every step whatever may happen does. The rules are its invariants; and without any of its guards, an invariant
+//! falls.
+
+use std::thread;
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+
+use crate::{Application, Effort, Finding, Tried};
+
+/// Commands of a stream: the first writer has two, the second one.
+const COMMANDS: usize = 3;
+
+/// What keeps the pipeline right, and can be left out of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// Rule 2: an append takes only the version after the last.
+    AppendCondition,
+    /// Rule 4: who finds the version taken looks whether it was by its own command.
+    OwnCommand,
+    /// Rule 6: who is about to refuse reads again.
+    StrongRefusal,
+    /// Rule 7: what is at or below the position is skipped.
+    Skip,
+    /// Rule 7: what is missing below is read from the log.
+    GapRepair,
+    /// Rule 8: only a newer version overwrites.
+    NewerOnly,
+    /// Rule 9: row and position in one write.
+    OneWrite,
+    /// Rule 10: an entry that failed is not done because the call was answered.
+    FailedEntries,
+    /// Rule 11: what is given up is kept where somebody finds it.
+    DeadLetters,
+}
+
+const GUARDS: [Guard; 9] = [
+    Guard::AppendCondition,
+    Guard::OwnCommand,
+    Guard::StrongRefusal,
+    Guard::Skip,
+    Guard::GapRepair,
+    Guard::NewerOnly,
+    Guard::OneWrite,
+    Guard::FailedEntries,
+    Guard::DeadLetters,
+];
+
+/// Exhausts the model, and then, without each of the guards, finds what goes wrong.
+///
+/// # Errors
+/// When an invariant falls with all guards, or stands without one of them.
+pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+    let finding = |story: String| Finding { seed: effort.seed, story };
+    // Two streams and many faults together are more states than a laptop visits in minutes.
+    let sizes: &[(usize, u8)] = if effort.long { &[(2, 1), (1, 3)] } else { &[(1, 2)] };
+    let (mut states, mut visited) = (0, Vec::new());
+    for (streams, faults) in sizes.iter().copied() {
+        let (unique, transitions) = exhaust(Pipeline { without: None, streams, faults }).map_err(finding)?;
+        states += unique;
+        visited.push(format!(
+            "{streams} of {COMMANDS} commits and up to {faults} faults: {unique} states, {transitions} transitions"
+        ));
+    }
+    let mut found = Vec::new();
+    for guard in GUARDS {
+        let (streams, faults) = sizes[0];
+        let without = Pipeline { without: Some(guard), streams, faults };
+        found.push(fall(without).ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?);
+    }
+    let beside = format!("streams: {}; {}", visited.join(", "), found.join("; "));
+    Ok(Tried::new(states as u64, "states, all there are", beside))
+}
+
+/// Visits all states. How many there are, and how many ways lead to them.
+fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
+    // Which of the streams is which makes no difference.
+    let either_way = |state: &State| {
+        let mut state = state.clone();
+        state.streams.sort_unstable();
+        state
+    };
+    let checker = whole.checker().threads(threads()).symmetry_fn(either_way).spawn_dfs().join();
+    for property in checker.model().properties() {
+        let found = checker.discovery(property.name);
+        match (property.expectation, found) {
+            (Expectation::Sometimes, None) => return Err(format!("never: {}", property.name)),
+            (Expectation::Sometimes, Some(_)) | (_, None) => {}
+            (_, Some(path)) => return Err(format!("{}: {:?}", property.name, path.into_actions())),
+        }
+    }
+    Ok((checker.unique_state_count(), checker.state_count()))
+}
+
+/// Which invariant falls without a guard, and how.
+fn fall(without: Pipeline) -> Option<String> {
+    let guard = without.without?;
+    let checker =
+        without.checker().threads(threads()).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    checker.model().properties().iter().find_map(|property| {
+        let path =
+            checker.discovery(property.name).filter(|_| property.expectation == Expectation::Always)?;
+        Some(format!("without {guard:?}: {}, after {} steps", property.name, path.into_actions().len()))
+    })
+}
+
+fn threads() -> usize {
+    thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+struct Pipeline {
+    without: Option<Guard>,
+    streams: usize,
+    /// How many faults may happen in one run.
+    faults: u8,
+}
+
+/// One of a stream's writers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Writer {
+    /// Its commands, the next one first.
+    commands: Vec<u8>,
+    /// The version that it believes to be the last: its cache.
+    believes: u8,
+}
+
+/// A stream, and everything behind it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Stream {
+    /// The commands in the log, by version.
+    log: Vec<u8>,
+    writers: [Writer; 2],
+    /// The version that each command was acknowledged with.
+    acknowledged: [Option<u8>; COMMANDS],
+    refused_wrongly: bool,
+    /// Versions whose record is not passed on.
+    pending: Vec<u8>,
+    /// On the bus.
+    entries: Vec<u8>,
+    /// In the queue, in order.
+    queue: Vec<u8>,
+    /// Known to the queue's deduplication.
+    known: Vec<u8>,
+    dead: Vec<u8>,
+    /// The version that the state projector's row shows, and whether it ever showed a newer one.
+    shown: u8,
+    went_back: bool,
+    /// What the log projector applied, and its position.
+    applied: Vec<u8>,
+    position: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    streams: Vec<Stream>,
+    faults_left: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    /// A writer decides and appends.
+    Append(usize, usize),
+    /// The same, and the reply is lost.
+    AppendReplyLost(usize, usize),
+    /// The fanout passes a record on; any, because records of several items have no order.
+    PassOn(usize, u8),
+    /// It ends between bus and queue.
+    PassOnHalf(usize, u8),
+    /// It ends before the stream knows that it was done.
+    PassOnAgain(usize, u8),
+    /// The queue does not take the entry, and the call is answered.
+    QueueRefuses(usize, u8),
+    /// The deduplication window passes.
+    Forget(usize),
+    /// The bus delivers an entry; any.
+    Project(usize, u8),
+    /// The same, and delivers it again.
+    ProjectAgain(usize, u8),
+    /// The queue delivers its first message.
+    Consume(usize),
+    /// The same, and delivers it again.
+    ConsumeAgain(usize),
+    /// The projector ends after its first write.
+    ConsumeHalf(usize),
+    /// The message was tried too often.
+    GiveUp(usize),
+    /// Somebody sends dead letters back.
+    Redrive(usize),
+}
+
+impl Pipeline {
+    fn has(&self, guard: Guard) -> bool {
+        self.without != Some(guard)
+    }
+
+    fn append(&self, stream: &mut Stream, number: usize, reply_lost: bool) {
+        let len = stream.log.len() as u8;
+        let writer = &mut stream.writers[number];
+        let Some(command) = writer.commands.first().copied() else { return };
+        // The second writer's command is refused where nothing exists.
+        if number == 1 && writer.believes == 0 {
+            if self.has(Guard::StrongRefusal) && len > 0 {
+                writer.believes = len;
+            } else {
+                stream.refused_wrongly |= len > 0;
+                writer.commands.remove(0);
+            }
+            return;
+        }
+        let version = writer.believes + 1;
+        let place = usize::from(writer.believes);
+        let done = match stream.log.get(place).copied() {
+            Some(_) if !self.has(Guard::AppendCondition) => {
+                stream.log[place] = command;
+                insert(&mut stream.pending, version);
+                true
+            }
+            Some(taken_by) if taken_by == command && self.has(Guard::OwnCommand) => true,
+            Some(_) => {
+                // The race is lost: decide again on what is there.
+                writer.believes = len;
+                return;
+            }
+            None => {
+                stream.log.push(command);
+                insert(&mut stream.pending, version);
+                true
+            }
+        };
+        if done && !reply_lost {
+            stream.acknowledged[usize::from(command)] = Some(version);
+            writer.commands.remove(0);
+            writer.believes = version;
+        }
+    }
+
+    fn send(&self, stream: &mut Stream, version: u8) {
+        if !stream.known.contains(&version) {
+            insert(&mut stream.known, version);
+            stream.queue.push(version);
+        }
+    }
+
+    fn project(&self, stream: &mut Stream, version: u8) {
+        if version > stream.shown || !self.has(Guard::NewerOnly) {
+            stream.went_back |= version < stream.shown;
+            stream.shown = version;
+        }
+    }
+
+    /// Applies a version, or only writes the row where that is not one write.
+    fn apply(&self, stream: &mut Stream, version: u8, half: bool) {
+        stream.applied.push(version);
+        if !half || self.has(Guard::OneWrite) {
+            stream.position = version;
+        }
+    }
+
+    fn consume(&self, stream: &mut Stream, version: u8, half: bool) {
+        if version <= stream.position && self.has(Guard::Skip) {
+            return;
+        }
+        let from = if self.has(Guard::GapRepair) { (stream.position + 1).min(version) } else { version };
+        for version in from..=version {
+            self.apply(stream, version, half);
+            if half {
+                return;
+            }
+        }
+    }
+}
+
+/// As a set: in order, so that equal sets are equal states.
+fn insert(set: &mut Vec<u8>, version: u8) {
+    if let Err(place) = set.binary_search(&version) {
+        set.insert(place, version);
+    }
+}
+
+fn remove(set: &mut Vec<u8>, version: u8) {
+    set.retain(|other| *other != version);
+}
+
+impl Model for Pipeline {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        let stream = Stream {
+            log: Vec::new(),
+            writers: [vec![0, 1], vec![2]].map(|commands| Writer { commands, believes: 0 }),
+            acknowledged: [None; COMMANDS],
+            refused_wrongly: false,
+            pending: Vec::new(),
+            entries: Vec::new(),
+            queue: Vec::new(),
+            known: Vec::new(),
+            dead: Vec::new(),
+            shown: 0,
+            went_back: false,
+            applied: Vec::new(),
+            position: 0,
+        };
+        vec![State { streams: vec![stream; self.streams], faults_left: self.faults }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        let faults = state.faults_left > 0;
+        for (s, stream) in state.streams.iter().enumerate() {
+            for (w, _) in stream.writers.iter().enumerate().filter(|(_, writer)| !writer.commands.is_empty())
+            {
+                steps.push(Step::Append(s, w));
+                steps.extend(faults.then_some(Step::AppendReplyLost(s, w)));
+            }
+            for version in stream.pending.iter().copied() {
+                steps.push(Step::PassOn(s, version));
+                if faults {
+                    steps.extend([Step::PassOnHalf(s, version), Step::PassOnAgain(s, version)]);
+                    steps.push(Step::QueueRefuses(s, version));
+                }
+            }
+            for version in stream.entries.iter().copied() {
+                steps.push(Step::Project(s, version));
+                steps.extend(faults.then_some(Step::ProjectAgain(s, version)));
+            }
+            if !stream.queue.is_empty() {
+                steps.push(Step::Consume(s));
+                if faults {
+                    steps.extend([Step::ConsumeAgain(s), Step::ConsumeHalf(s), Step::GiveUp(s)]);
+                }
+            }
+            steps.extend((faults && !stream.known.is_empty()).then_some(Step::Forget(s)));
+            steps.extend((!stream.dead.is_empty()).then_some(Step::Redrive(s)));
+        }
+    }
+
+    fn next_state(&self, state: &State, step: Step) -> Option<State> {
+        let mut next = state.clone();
+        let (fault, s) = match step {
+            Step::Append(s, _)
+            | Step::PassOn(s, _)
+            | Step::Project(s, _)
+            | Step::Consume(s)
+            | Step::Redrive(s) => (false, s),
+            Step::AppendReplyLost(s, _)
+            | Step::PassOnHalf(s, _)
+            | Step::PassOnAgain(s, _)
+            | Step::QueueRefuses(s, _)
+            | Step::Forget(s)
+            | Step::ProjectAgain(s, _)
+            | Step::ConsumeAgain(s)
+            | Step::ConsumeHalf(s)
+            | Step::GiveUp(s) => (true, s),
+        };
+        next.faults_left -= u8::from(fault);
+        let stream = &mut next.streams[s];
+        match step {
+            Step::Append(_, writer) => self.append(stream, writer, false),
+            Step::AppendReplyLost(_, writer) => self.append(stream, writer, true),
+            Step::PassOn(_, version) => {
+                insert(&mut stream.entries, version);
+                self.send(stream, version);
+                remove(&mut stream.pending, version);
+            }
+            Step::PassOnHalf(_, version) => insert(&mut stream.entries, version),
+            Step::PassOnAgain(_, version) => {
+                insert(&mut stream.entries, version);
+                self.send(stream, version);
+            }
+            Step::QueueRefuses(_, version) => {
+                insert(&mut stream.entries, version);
+                if !self.has(Guard::FailedEntries) {
+                    remove(&mut stream.pending, version);
+                }
+            }
+            Step::Forget(_) => {
+                // What was passed on within the last day may come again.
+                stream.known.clear();
+                for version in 1..=stream.log.len() as u8 {
+                    insert(&mut stream.pending, version);
+                }
+            }
+            Step::Project(_, version) => {
+                remove(&mut stream.entries, version);
+                self.project(stream, version);
+            }
+            Step::ProjectAgain(_, version) => self.project(stream, version),
+            Step::Consume(_) => {
+                let version = stream.queue.remove(0);
+                self.consume(stream, version, false);
+            }
+            Step::ConsumeAgain(_) => {
+                let version = stream.queue[0];
+                self.consume(stream, version, false);
+            }
+            Step::ConsumeHalf(_) => {
+                let version = stream.queue[0];
+                self.consume(stream, version, true);
+            }
+            Step::GiveUp(_) => {
+                let version = stream.queue.remove(0);
+                if self.has(Guard::DeadLetters) {
+                    insert(&mut stream.dead, version);
+                }
+            }
+            Step::Redrive(_) => {
+                let dead = std::mem::take(&mut stream.dead);
+                stream.queue.extend(dead);
+            }
+        }
+        Some(next).filter(|next| next != state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        fn every(state: &State, holds: impl Fn(&Stream) -> bool) -> bool {
+            state.streams.iter().all(holds)
+        }
+        vec![
+            Property::always("rule 2: what was acknowledged stays in the log", |_, state: &State| {
+                every(state, |stream| {
+                    let mut acknowledged = (0..).zip(&stream.acknowledged);
+                    acknowledged.all(|(command, version)| {
+                        version
+                            .is_none_or(|version| stream.log.get(usize::from(version) - 1) == Some(&command))
+                    })
+                })
+            }),
+            Property::always("rule 4: no command is in the log twice", |_, state: &State| {
+                every(state, |stream| {
+                    (0..COMMANDS as u8).all(|id| stream.log.iter().filter(|c| **c == id).count() <= 1)
+                })
+            }),
+            Property::always("rule 6: nothing is refused that was there", |_, state: &State| {
+                every(state, |stream| !stream.refused_wrongly)
+            }),
+            Property::always(
+                "rule 7: a log consumer applies each commit once, in order",
+                |_, state: &State| {
+                    every(state, |stream| stream.applied.iter().copied().eq(1..=stream.applied.len() as u8))
+                },
+            ),
+            Property::always("rule 8: a row never goes back", |_, state: &State| {
+                every(state, |stream| !stream.went_back)
+            }),
+            Property::always("rule 9: the position is that of the rows", |_, state: &State| {
+                every(state, |stream| usize::from(stream.position) == stream.applied.len())
+            }),
+            Property::always("rule 11: when all is quiet, nothing is lost", |_, state: &State| {
+                every(state, |stream| {
+                    let len = stream.log.len();
+                    let quiet = stream.pending.is_empty()
+                        && stream.entries.is_empty()
+                        && stream.queue.is_empty()
+                        && stream.dead.is_empty();
+                    !quiet || (usize::from(stream.shown) == len && stream.applied.len() == len)
+                })
+            }),
+            // The model would be worth nothing if it never came to its end.
+            Property::sometimes("all is done", |_, state: &State| {
+                every(state, |stream| [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2])
+            }),
+        ]
+    }
+}

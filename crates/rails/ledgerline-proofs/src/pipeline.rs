@@ -1,0 +1,255 @@
+//! Everything behind the log: the fanout, the projectors of an application, and their rows.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    rc::Rc,
+};
+
+use aws_lambda_events::sqs::SqsMessage;
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use futures::{FutureExt, future::LocalBoxFuture};
+use ledgerline::{
+    Aggregate, Commit, RecordedEvent,
+    changes::{Fields, Key},
+    decode,
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{
+    bus::StateProjector,
+    fanout::{Fanout, Wiring},
+    fifo::{Fifo, LogProjector},
+    stream::Record,
+};
+use ledgerline_local::testing::table;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::{
+    Finding,
+    application::{Application, LogView, MakeFanout, StateView},
+    wire::Wire,
+    world::World,
+};
+
+/// Rows by table and key, as text.
+pub type Rows = BTreeMap<(&'static str, String), String>;
+
+type RowAfter = Box<dyn Fn(&[Commit]) -> Option<Value>>;
+
+/// A projector behind the bus.
+#[expect(missing_debug_implementations, reason = "holds closures")]
+pub struct Stateful {
+    pub(crate) table: &'static str,
+    /// The category whose entries its rule lets through.
+    pub category: &'static str,
+    project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<(), String>>>,
+    /// The row after these commits of a stream.
+    row: RowAfter,
+    pub(crate) key: &'static str,
+}
+
+impl Stateful {
+    /// Hands it an entry.
+    ///
+    /// # Errors
+    /// When it could not be projected.
+    pub async fn project(&self, detail: Value) -> Result<(), String> {
+        (self.project)(detail).await
+    }
+}
+
+/// A projector behind a queue.
+#[derive(Debug)]
+pub struct Logged {
+    pub(crate) table: &'static str,
+    /// Its queue.
+    pub url: String,
+    /// The category whose commits it gets.
+    pub category: &'static str,
+    /// It.
+    pub fifo: Fifo<DynamoDbStore, LogProjector>,
+}
+
+/// The functions behind the log.
+#[expect(missing_debug_implementations, reason = "holds closures")]
+pub struct Pipeline {
+    /// The fanout.
+    pub fanout: Fanout,
+    /// Behind the bus.
+    pub stateful: Vec<Stateful>,
+    /// Behind the queues.
+    pub logged: Vec<Logged>,
+}
+
+impl Pipeline {
+    /// That of an application, at the end of this wire.
+    #[must_use]
+    pub fn new(application: &Application, wire: &Wire) -> Self {
+        Self::of(application.fanout, &application.stateful, &application.logged, wire)
+    }
+
+    pub(crate) fn of(fanout: MakeFanout, stateful: &[StateView], logged: &[LogView], wire: &Wire) -> Self {
+        let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
+        let stateful = stateful.iter().map(|view| (view.instance)(wire)).collect();
+        let wiring = Wiring {
+            event_bus: "bus".into(),
+            event_source: "ledgerline".into(),
+            log_queues: logged
+                .iter()
+                .map(|logged| (logged.url.clone(), vec![logged.category.to_owned()]))
+                .collect(),
+            dead_letter_queue: "http://wire.invalid/dead-letters".into(),
+            max_message_bytes: 256 * 1024,
+        };
+        let store = World::store_at(wire);
+        Self { fanout: fanout(store, wire.events(), wire.sqs(), wiring), stateful, logged }
+    }
+
+    /// What the tables should hold after these commits, given as streams: the fold.
+    ///
+    /// # Errors
+    /// When an event cannot be read.
+    pub fn fold(&self, streams: &[Vec<Commit>]) -> Result<Rows, Finding> {
+        let category = streams.iter().flatten().next().map_or("", |commit| commit.stream.category());
+        let mut rows = Rows::new();
+        for stateful in self.stateful.iter().filter(|stateful| stateful.category == category) {
+            for stream in streams.iter().filter(|stream| !stream.is_empty()) {
+                if let Some(row) = (stateful.row)(stream) {
+                    let key = row[stateful.key].as_str().unwrap_or_default().to_owned();
+                    rows.insert((stateful.table, key), row.to_string());
+                }
+            }
+        }
+        for logged in self.logged.iter().filter(|logged| logged.category == category) {
+            let keys = logged.fifo.consumer.keys;
+            let mut folded: BTreeMap<Key, Fields> = BTreeMap::new();
+            for stream in streams {
+                for commit in stream {
+                    let changes = (logged.fifo.consumer.changes)(commit);
+                    changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?.fold(&mut folded);
+                }
+                if let Some(last) = stream.last() {
+                    let (name, entry) = (last.stream.to_string(), "#position".to_owned());
+                    let position =
+                        json!({ keys.partition: name, keys.sort: entry, "position": last.version });
+                    rows.insert((logged.table, format!("{name} {entry}")), position.to_string());
+                }
+            }
+            rows.extend(folded.into_iter().map(|((partition, sort), fields)| {
+                ((logged.table, format!("{partition} {sort}")), Value::Object(fields).to_string())
+            }));
+        }
+        Ok(rows)
+    }
+
+    /// What the tables hold, which are empty afterwards.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn take_rows(&self, client: &Client) -> Result<Rows, Finding> {
+        let mut rows = Rows::new();
+        let tables = self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
+            self.logged.iter().map(|logged| {
+                (logged.table, logged.fifo.consumer.keys.partition, Some(logged.fifo.consumer.keys.sort))
+            }),
+        );
+        for (name, partition, sort) in tables {
+            for item in take_items(client, name, partition, sort).await? {
+                let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
+                if row["tombstone"].is_number() {
+                    // A time of the clock.
+                    row["tombstone"] = 0.into();
+                }
+                let part = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+                let key = match sort {
+                    Some(sort) => format!("{} {}", part(partition), part(sort)),
+                    None => part(partition),
+                };
+                rows.insert((name, key), row.to_string());
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Takes everything out of a table.
+///
+/// # Errors
+/// When it cannot be read or emptied.
+pub async fn take_items(
+    client: &Client,
+    name: &str,
+    partition: &str,
+    sort: Option<&str>,
+) -> Result<Vec<HashMap<String, AttributeValue>>, Finding> {
+    let output = client.scan().table_name(table(name)).consistent_read(true).send().await.map_err(failed)?;
+    let items = output.items.unwrap_or_default();
+    for item in &items {
+        let keys = [Some(partition), sort].into_iter().flatten();
+        let key = keys.filter_map(|name| Some((name.to_owned(), item.get(name)?.clone()))).collect();
+        client.delete_item().table_name(table(name)).set_key(Some(key)).send().await.map_err(failed)?;
+    }
+    Ok(items)
+}
+
+fn failed(error: impl std::fmt::Display) -> Finding {
+    Finding { seed: 0, story: format!("a table cannot be read: {error}") }
+}
+
+/// A state projector, and how its rows are folded.
+pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
+    name: &'static str,
+    projector: StateProjector<A, Row>,
+) -> Stateful {
+    let (keys, row) = (projector.keys, projector.row);
+    let projector = Rc::new(projector);
+    let of = move |commits: &[Commit]| {
+        let last = commits.last()?;
+        let (id, version) = (last.stream.id(), last.version);
+        Some(match row(id, version, state::<A>(commits)?) {
+            Some(row) => {
+                let mut row = serde_json::to_value(row).ok()?;
+                row["version"] = version.into();
+                row
+            }
+            None => json!({ keys.key: id, "tombstone": 0, "version": version }),
+        })
+    };
+    Stateful {
+        table: name,
+        category: A::CATEGORY,
+        project: Box::new(move |detail| {
+            let projector = Rc::clone(&projector);
+            async move { projector.project(detail).await.map_err(|error| error.to_string()) }.boxed_local()
+        }),
+        row: Box::new(of),
+        key: keys.key,
+    }
+}
+
+/// The state after all of these commits.
+fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
+    let events =
+        commits.iter().flat_map(|commit| &commit.events).map(|event: &RecordedEvent| decode::<A>(event));
+    let events: Vec<_> = events.collect::<Result<_, _>>().ok()?;
+    Some(ledgerline::fold::<A>(A::initial(), &events))
+}
+
+/// A commit as the Commits table's stream shows it.
+#[must_use]
+pub fn record(place: usize, commit: &Commit) -> Record {
+    Record { sequence_number: format!("{place:021}"), commit: Ok(commit.clone()) }
+}
+
+/// A message as a queue hands it to a function.
+#[must_use]
+pub fn message(id: &str, group: &str, body: &str, receives: usize) -> SqsMessage {
+    let mut message = SqsMessage::default();
+    message.message_id = Some(id.to_owned());
+    message.body = Some(body.to_owned());
+    message.attributes = HashMap::from([
+        ("MessageGroupId".to_owned(), group.to_owned()),
+        ("ApproximateReceiveCount".to_owned(), receives.to_string()),
+    ]);
+    message
+}

@@ -1,0 +1,359 @@
+//! The wire between the SDK and the services. The services are an emulated DynamoDB, a bus and queues, all in this
+//! process; the wire is where things go wrong: it delays, drops, repeats, throttles, and loses the answers to what was
+//! applied.
+//!
+//! Time is that of a paused tokio runtime: waiting costs nothing, and the same seed gives the same run.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_dynamodb::config::{
+    AsyncSleep, Credentials, SharedAsyncSleep, SharedCredentialsProvider, Sleep,
+    retry::{RetryPartition, TokenBucket},
+};
+use aws_smithy_runtime_api::client::{
+    http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
+    orchestrator::{HttpRequest, HttpResponse},
+    result::ConnectorError,
+};
+use aws_smithy_types::body::SdkBody;
+use dynoxide::Database;
+use fastrand::Rng;
+use serde_json::Value;
+use tokio::{sync::Notify, time::sleep};
+
+use crate::services::{Answer, Services, answer};
+
+/// What can happen to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// It is slow, both ways.
+    Slow,
+    /// It never arrives: the connection breaks.
+    Dropped,
+    /// It is applied, and the connection breaks before the answer.
+    ReplyLost,
+    /// It is applied, and nothing is ever heard of it.
+    Hanging,
+    /// Nothing is heard of it, and it is applied up to half a minute later, when nobody waits for it any more.
+    Late,
+    /// It arrives twice; the second answer is the one that comes back.
+    Repeated,
+    /// The service asks to slow down.
+    Throttled,
+    /// The service fails before it applies it.
+    Failed,
+    /// The service fails after it applied it.
+    AppliedAndFailed,
+    /// Another transaction is busy with the same item.
+    Conflict,
+    /// A replica answers that lags behind by some commits. Only for reads that allow it.
+    Stale,
+    /// The page ends early, as pages do at 1 MB.
+    ShortPage,
+}
+
+/// All that can happen, for plans that choose at random.
+const FAULTS: [Fault; 12] = [
+    Fault::Slow,
+    Fault::Dropped,
+    Fault::ReplyLost,
+    Fault::Hanging,
+    Fault::Late,
+    Fault::Repeated,
+    Fault::Throttled,
+    Fault::Failed,
+    Fault::AppliedAndFailed,
+    Fault::Conflict,
+    Fault::Stale,
+    Fault::ShortPage,
+];
+
+/// When a fault happens.
+#[derive(Debug, Clone)]
+pub enum Plan {
+    /// Never.
+    Calm,
+    /// To so many of a thousand requests, at random.
+    Random(u32),
+    /// Everything is slow, some of it more than the rest.
+    Slow,
+    /// To the next requests, in this order; then never. `None` lets one pass.
+    Script(VecDeque<Option<Fault>>),
+    /// The caller ends after so many calls: the next one is never answered, applied or not.
+    Crash {
+        /// Calls that are still answered.
+        after: usize,
+        /// Whether the last one is applied.
+        applied: bool,
+    },
+}
+
+/// The wire, with the services at its other end. Cheap to clone.
+#[derive(Clone)]
+pub struct Wire(Arc<Inner>);
+
+struct Inner {
+    services: Services,
+    state: Mutex<State>,
+    crashed: Notify,
+}
+
+struct State {
+    plan: Plan,
+    rng: Rng,
+    calls: usize,
+    faults: BTreeMap<Fault, u64>,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").field("plan", &self.lock().plan).finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    /// A calm wire to this database.
+    #[must_use]
+    pub fn new(database: Database) -> Self {
+        let state = State { plan: Plan::Calm, rng: Rng::with_seed(0), calls: 0, faults: BTreeMap::new() };
+        Self(Arc::new(Inner {
+            services: Services::new(database),
+            state: Mutex::new(state),
+            crashed: Notify::new(),
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The services at its other end.
+    #[must_use]
+    pub fn services(&self) -> &Services {
+        &self.0.services
+    }
+
+    /// Follows this plan from now on; what is random comes from the seed.
+    pub fn follow(&self, plan: Plan, seed: u64) {
+        let mut state = self.lock();
+        state.plan = plan;
+        state.rng = Rng::with_seed(seed);
+    }
+
+    /// Lets everything pass from now on.
+    pub fn calm(&self) {
+        self.lock().plan = Plan::Calm;
+    }
+
+    /// Calls since the last time.
+    #[must_use]
+    pub fn take_calls(&self) -> usize {
+        std::mem::take(&mut self.lock().calls)
+    }
+
+    /// How often each fault happened since the last time.
+    #[must_use]
+    pub fn take_faults(&self) -> BTreeMap<Fault, u64> {
+        std::mem::take(&mut self.lock().faults)
+    }
+
+    /// Waits for the crash of [`Plan::Crash`].
+    pub async fn crashed(&self) {
+        self.0.crashed.notified().await;
+    }
+
+    /// A client of the database, as patient and as stubborn as the functions' own.
+    #[must_use]
+    pub fn dynamodb(&self) -> aws_sdk_dynamodb::Client {
+        let config = aws_sdk_dynamodb::config::Builder::from(&self.sdk_config());
+        aws_sdk_dynamodb::Client::from_conf(config.retry_partition(partition()).build())
+    }
+
+    /// A client of the bus.
+    #[must_use]
+    pub fn events(&self) -> aws_sdk_eventbridge::Client {
+        let config = aws_sdk_eventbridge::config::Builder::from(&self.sdk_config());
+        aws_sdk_eventbridge::Client::from_conf(config.retry_partition(partition()).build())
+    }
+
+    /// A client of the queues.
+    #[must_use]
+    pub fn sqs(&self) -> aws_sdk_sqs::Client {
+        let config = aws_sdk_sqs::config::Builder::from(&self.sdk_config());
+        aws_sdk_sqs::Client::from_conf(config.retry_partition(partition()).build())
+    }
+
+    /// A configuration for clients of other services.
+    #[must_use]
+    pub fn sdk_config(&self) -> SdkConfig {
+        let wire = self.clone();
+        let client = http_client_fn(move |_, _| SharedHttpConnector::new(wire.clone()));
+        SdkConfig::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::from_static("eu-central-1"))
+            .credentials_provider(SharedCredentialsProvider::new(Credentials::for_tests()))
+            .endpoint_url("http://wire.invalid")
+            .http_client(client)
+            .sleep_impl(SharedAsyncSleep::new(Asleep))
+            .retry_config(ledgerline_lambda::retries())
+            .timeout_config(ledgerline_lambda::timeouts())
+            .build()
+    }
+
+    /// What happens to the next request, and how long it takes each way.
+    fn next(&self, operation: &str, body: &Value) -> (Option<Fault>, [Duration; 2]) {
+        let mut state = self.lock();
+        state.calls += 1;
+        let mut latency = || Duration::from_millis(state.rng.u64(1..20));
+        let latency = [latency(), latency()];
+        let fault = match &mut state.plan {
+            Plan::Calm | Plan::Crash { .. } => None,
+            Plan::Slow => state.rng.bool().then_some(Fault::Slow),
+            Plan::Script(faults) => faults.pop_front().flatten(),
+            Plan::Random(of_a_thousand) => {
+                let of_a_thousand = *of_a_thousand;
+                (state.rng.u32(0..1_000) < of_a_thousand).then(|| FAULTS[state.rng.usize(0..FAULTS.len())])
+            }
+        };
+        let applies = |fault: &Fault| match fault {
+            Fault::Conflict => matches!(
+                operation,
+                "PutItem" | "TransactWriteItems" | "ExecuteStatement" | "ExecuteTransaction"
+            ),
+            Fault::Stale => operation == "Query" && body["ConsistentRead"] != true,
+            Fault::ShortPage => operation == "Query",
+            Fault::Slow
+            | Fault::Dropped
+            | Fault::ReplyLost
+            | Fault::Hanging
+            | Fault::Late
+            | Fault::Repeated
+            | Fault::Throttled
+            | Fault::Failed
+            | Fault::AppliedAndFailed => true,
+        };
+        let fault = fault.filter(applies);
+        if let Some(fault) = fault {
+            *state.faults.entry(fault).or_default() += 1;
+        }
+        (fault, latency)
+    }
+
+    /// Whether the caller ends with this call, and if so, whether the call is applied.
+    fn crashes(&self) -> Option<bool> {
+        match &mut self.lock().plan {
+            Plan::Crash { after: 0, applied } => Some(*applied),
+            Plan::Crash { after, .. } => {
+                *after -= 1;
+                None
+            }
+            Plan::Calm | Plan::Random(_) | Plan::Slow | Plan::Script(_) => None,
+        }
+    }
+
+    async fn carry(self, operation: String, mut body: Value) -> Result<HttpResponse, ConnectorError> {
+        let services = &self.0.services;
+        let (fault, [there, back]) = self.next(&operation, &body);
+        sleep(there).await;
+        if let Some(applied) = self.crashes() {
+            if applied {
+                services.call(&operation, &body);
+            }
+            self.0.crashed.notify_one();
+            return futures::future::pending().await;
+        }
+        let broken = || Err(ConnectorError::io("the connection broke".into()));
+        let answered = match fault {
+            None => services.call(&operation, &body),
+            Some(Fault::Slow) => {
+                sleep(there * 20).await;
+                let answered = services.call(&operation, &body);
+                sleep(back * 20).await;
+                answered
+            }
+            Some(Fault::Dropped) => return broken(),
+            Some(Fault::ReplyLost) => {
+                services.call(&operation, &body);
+                sleep(back).await;
+                return broken();
+            }
+            Some(Fault::Hanging) => {
+                services.call(&operation, &body);
+                return futures::future::pending().await;
+            }
+            Some(Fault::Late) => {
+                let wire = self.clone();
+                tokio::spawn(async move {
+                    sleep(back * 1_500).await;
+                    wire.0.services.call(&operation, &body);
+                });
+                return futures::future::pending().await;
+            }
+            Some(Fault::Repeated) => {
+                services.call(&operation, &body);
+                sleep(back).await;
+                services.call(&operation, &body)
+            }
+            Some(Fault::Throttled) => answer::throttled(&operation, &body, back.subsec_millis() % 2 == 0),
+            Some(Fault::Failed) => answer::failed(),
+            Some(Fault::AppliedAndFailed) => {
+                services.call(&operation, &body);
+                answer::failed()
+            }
+            Some(Fault::Conflict) => answer::conflict(&operation, &body),
+            Some(Fault::Stale) => {
+                services.stale(&operation, &mut body, 1 + u64::from(back.subsec_millis() % 3))
+            }
+            Some(Fault::ShortPage) => {
+                body["Limit"] = 1.into();
+                services.call(&operation, &body)
+            }
+        };
+        sleep(back).await;
+        response(answered)
+    }
+}
+
+/// The SDK's retries have a budget, which all clients of the process share: a run would depend on those before it.
+fn partition() -> RetryPartition {
+    RetryPartition::custom("proofs").token_bucket(TokenBucket::unlimited()).build()
+}
+
+/// Sleeps in the time of the runtime.
+#[derive(Debug)]
+struct Asleep;
+
+impl AsyncSleep for Asleep {
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep::new(sleep(duration))
+    }
+}
+
+fn response(answer: Answer) -> Result<HttpResponse, ConnectorError> {
+    let body = SdkBody::from(answer.body);
+    let status = aws_smithy_runtime_api::http::StatusCode::try_from(answer.status);
+    let mut response =
+        HttpResponse::new(status.map_err(|error| ConnectorError::other(error.into(), None))?, body);
+    response.headers_mut().insert("content-type", "application/x-amz-json-1.0");
+    Ok(response)
+}
+
+impl HttpConnector for Wire {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let target = request.headers().get("x-amz-target").unwrap_or_default();
+        let operation = match target.rsplit('.').next().filter(|operation| !operation.is_empty()) {
+            Some(operation) => operation.to_owned(),
+            // The only service with an address for each operation.
+            None => "SendEmail".to_owned(),
+        };
+        let body = request.body().bytes().unwrap_or_default();
+        let body = serde_json::from_slice(body).unwrap_or_default();
+        HttpConnectorFuture::new(self.clone().carry(operation, body))
+    }
+}

@@ -1,0 +1,106 @@
+//! Where a proof runs: a runtime whose time is its own, and the services behind the wire.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_local::testing;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::{Finding, wire::Wire};
+
+/// One thread's world: nothing in it is shared with another, so that a run is the same whatever runs beside it.
+#[expect(missing_debug_implementations, reason = "a runtime has none worth reading")]
+pub struct World {
+    /// Time stands still in it while there is something to do, and jumps when there is not.
+    pub runtime: Runtime,
+    /// The way to the services.
+    pub wire: Wire,
+}
+
+impl World {
+    /// With these tables of the template.
+    ///
+    /// # Errors
+    /// When the runtime cannot be built.
+    pub fn new(tables: &[&str]) -> Result<Self, Finding> {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
+        Ok(Self { runtime, wire: Wire::new(testing::database(tables)) })
+    }
+
+    /// The event store that the command functions use, over the wire.
+    #[must_use]
+    pub fn store(&self) -> DynamoDbStore {
+        Self::store_at(&self.wire)
+    }
+
+    /// The same over another wire.
+    #[must_use]
+    pub fn store_at(wire: &Wire) -> DynamoDbStore {
+        DynamoDbStore::new(wire.dynamodb(), testing::table("CommitsTable"))
+            .with_requests(testing::table("RequestsTable"))
+    }
+}
+
+/// Runs seeds `seed`, `seed` + 1 … on all cores, each core in a world of its own, and adds up what they counted. Ends at the
+/// first finding.
+///
+/// # Errors
+/// What a run found.
+pub fn each_seed<W, T: Send>(
+    seed: u64,
+    runs: u64,
+    world: impl Fn() -> Result<W, Finding> + Sync,
+    run: impl Fn(&mut W, u64) -> Result<T, Finding> + Sync,
+    mut add: impl FnMut(T),
+) -> Result<(), Finding> {
+    /// Runs that a thread takes at once, in one world.
+    const SHARE: u64 = 50;
+    let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(runs.max(1));
+    let (next, stop) = (Mutex::new(0_u64), AtomicBool::new(false));
+    let results = thread::scope(|scope| {
+        let work = || -> Result<Vec<T>, Finding> {
+            let mut counted = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                let first = {
+                    let mut next = next.lock().unwrap_or_else(PoisonError::into_inner);
+                    let first = *next;
+                    *next += SHARE;
+                    first
+                };
+                if first >= runs {
+                    break;
+                }
+                // A new one for each share: the emulated database is the slower the more is in it.
+                let mut world = world()?;
+                for run_number in first..(first + SHARE).min(runs) {
+                    match run(&mut world, seed.wrapping_add(run_number)) {
+                        Ok(count) => counted.push(count),
+                        Err(finding) => {
+                            stop.store(true, Ordering::Relaxed);
+                            return Err(finding);
+                        }
+                    }
+                }
+            }
+            Ok(counted)
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
+    });
+    let mut findings = Vec::new();
+    for result in results {
+        match result {
+            Ok(Ok(counted)) => counted.into_iter().for_each(&mut add),
+            Ok(Err(finding)) => findings.push(finding),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+    findings.into_iter().min_by_key(|finding| finding.seed).map_or(Ok(()), Err)
+}

@@ -1,0 +1,74 @@
+//! The short form of every proof. `cargo run --release -p proofs` is the long one.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use ledgerline_proofs::{PROOFS, tank};
+
+fn short(number: u8) {
+    ledgerline_proofs::test(number, &tank::application());
+}
+
+#[test]
+fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
+    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=11));
+}
+
+#[test]
+fn concurrent_histories_are_linearizable() {
+    short(1);
+}
+
+#[test]
+fn the_check_of_histories_finds_planted_bugs() {
+    short(2);
+}
+
+#[test]
+fn a_lost_answer_is_given_again() {
+    short(3);
+}
+
+#[test]
+fn whatever_the_delivery_rows_are_the_fold() {
+    short(4);
+}
+
+#[test]
+fn a_crash_after_any_call_loses_and_doubles_nothing() {
+    short(5);
+}
+
+#[test]
+fn any_of_ten_may_fail() {
+    short(6);
+}
+
+#[test]
+fn the_model_of_the_pipeline_has_no_wrong_state() {
+    short(7);
+}
+
+#[test]
+fn bad_input_stops_nothing() {
+    short(8);
+}
+
+#[test]
+fn every_limit_is_where_it_is_said_to_be() {
+    short(9);
+}
+
+#[test]
+fn every_shape_ever_stored_is_read() {
+    short(10);
+}
+
+#[test]
+fn clocks_slowness_and_long_outages_do_no_harm() {
+    short(11);
+}

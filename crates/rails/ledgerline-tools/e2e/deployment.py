@@ -1,0 +1,244 @@
+"""What `cargo xtask e2e` does to a deployment in MiniStack through the AWS SDK: the parts that CloudFormation left out there,
+users and their tokens, and attempts to change a commit. Prints what the caller needs as JSON."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import secrets
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import boto3
+from botocore.exceptions import ClientError
+
+ENDPOINT = os.environ["AWS_ENDPOINT_URL"]
+STACK = os.environ["STACK"]
+
+
+def client(name, **credentials):
+    return boto3.client(name, endpoint_url=ENDPOINT, region_name="us-east-1", **credentials)
+
+
+cloudformation = client("cloudformation")
+
+
+def template():
+    body = cloudformation.get_template(StackName=STACK, TemplateStage="Processed")["TemplateBody"]
+    return body if isinstance(body, dict) else json.loads(body)
+
+
+def physical(logical):
+    detail = cloudformation.describe_stack_resource(StackName=STACK, LogicalResourceId=logical)
+    return detail["StackResourceDetail"]["PhysicalResourceId"]
+
+
+def resolved(value):
+    """What CloudFormation makes of a value, with the parameters at their defaults."""
+    match value:
+        case str():
+            return value
+        case {"Fn::If": ["HasOwnUsers", own, _]}:
+            return resolved(own)
+        case {"Ref": name}:
+            return physical(name)
+        case {"Fn::Sub": str(text)}:
+            known = {"AWS::Region": "us-east-1", "AWS::URLSuffix": "amazonaws.com"}
+            return re.sub(r"\$\{([\w:]+)\}", lambda found: known.get(found[1]) or physical(found[1]), text)
+    raise SystemExit(f"cannot resolve {value}")
+
+
+def routes():
+    """Makes the HTTP API's routes from the OpenAPI body that SAM wrote, with its authorizer and scopes."""
+    api, gateway = physical("HttpApi"), client("apigatewayv2")
+    body = template()["Resources"]["HttpApi"]["Properties"]["Body"]
+    for name, scheme in body["components"]["securitySchemes"].items():
+        given = scheme["x-amazon-apigateway-authorizer"]
+        authorizer = gateway.create_authorizer(
+            ApiId=api,
+            Name=name,
+            AuthorizerType="JWT",
+            IdentitySource=[given["identitySource"]],
+            JwtConfiguration={
+                "Issuer": resolved(given["jwtConfiguration"]["issuer"]),
+                "Audience": [resolved(audience) for audience in given["jwtConfiguration"]["audience"]],
+            },
+        )["AuthorizerId"]
+    made = []
+    for path, methods in body["paths"].items():
+        for method, operation in methods.items():
+            uri = operation["x-amazon-apigateway-integration"]["uri"]["Fn::Sub"]
+            function = physical(uri.split("${")[-1].split(".Arn}")[0])
+            integration = gateway.create_integration(
+                ApiId=api,
+                IntegrationType="AWS_PROXY",
+                IntegrationUri=f"arn:aws:lambda:us-east-1:000000000000:function:{function}",
+                PayloadFormatVersion="2.0",
+            )["IntegrationId"]
+            ((_, scopes),) = operation["security"][0].items()
+            assert scopes, f"{method} {path} wants no scope"
+            route = f"{method.upper()} {path}"
+            gateway.create_route(
+                ApiId=api,
+                RouteKey=route,
+                Target=f"integrations/{integration}",
+                AuthorizationType="JWT",
+                AuthorizerId=authorizer,
+                AuthorizationScopes=scopes,
+            )
+            made.append(f"{route} {' '.join(scopes)}")
+    protect()
+    return {"url": f"{ENDPOINT}/_aws/execute-api/{api}/$default", "routes": made}
+
+
+def protect():
+    """Puts the table's own policy as the template has it."""
+    policy = template()["Resources"]["CommitsTable"]["Properties"]["ResourcePolicy"]["PolicyDocument"]
+    client("dynamodb").put_resource_policy(ResourceArn=table_arn(), Policy=json.dumps(policy))
+
+
+def table_arn():
+    return client("dynamodb").describe_table(TableName=physical("CommitsTable"))["Table"]["TableArn"]
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_):
+        return None
+
+
+def token(name, scopes="openid ledgerline/read ledgerline/write"):
+    """Signs a user in as a browser does, with the authorization code and PKCE, and returns the access token."""
+    pool, app, cognito = physical("UserPool"), physical("AppClient"), client("cognito-idp")
+    mail, password = f"{name}@example.com", secrets.token_urlsafe(16) + "aA1!"
+    cognito.admin_create_user(
+        UserPoolId=pool, Username=mail, MessageAction="SUPPRESS", TemporaryPassword=password
+    )
+    cognito.admin_set_user_password(UserPoolId=pool, Username=mail, Password=password, Permanent=True)
+    redirect = cognito.describe_user_pool_client(UserPoolId=pool, ClientId=app)["UserPoolClient"]["CallbackURLs"][0]
+    verifier = secrets.token_urlsafe(48)
+    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    form = {
+        "client_id": app, "redirect_uri": redirect, "response_type": "code", "scope": scopes, "state": "s",
+        "code_challenge": challenge, "code_challenge_method": "S256", "username": mail, "password": password,
+    }
+    opener = urllib.request.build_opener(NoRedirect)
+    try:
+        page = opener.open(f"{ENDPOINT}/login", urllib.parse.urlencode(form).encode())
+        raise SystemExit(f"the sign-in was not taken: {page.read()[:2000]!r}")
+    except urllib.error.HTTPError as answer:
+        location = answer.headers.get("Location") or ""
+        if "code=" not in location:
+            raise SystemExit(f"the sign-in was not taken: {answer.code} {location} {answer.read()[:500]!r}")
+    code = urllib.parse.parse_qs(urllib.parse.urlparse(location).query)["code"][0]
+    form = {"grant_type": "authorization_code", "client_id": app, "code": code, "redirect_uri": redirect,
+            "code_verifier": verifier}
+    answer = urllib.request.urlopen(f"{ENDPOINT}/oauth2/token", urllib.parse.urlencode(form).encode())
+    return json.load(answer)["access_token"]
+
+
+def tokens():
+    return {"TOKEN": token("ada"), "OTHER_TOKEN": token("eve"), "READ_TOKEN": token("reader", "openid ledgerline/read")}
+
+
+def attempt(what, operation, **arguments):
+    """`denied` with the reason, or what happened instead."""
+    try:
+        operation(**arguments)
+        return what, "ALLOWED"
+    except ClientError as error:
+        code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
+        return what, f"denied: {message}" if code.startswith("AccessDenied") else f"{code}: {message}"
+
+
+def as_role(role):
+    """DynamoDB as somebody in this role sees it."""
+    given = client("sts").assume_role(RoleArn=role, RoleSessionName="attempt")["Credentials"]
+    return client(
+        "dynamodb",
+        aws_access_key_id=given["AccessKeyId"],
+        aws_secret_access_key=given["SecretAccessKey"],
+        aws_session_token=given["SessionToken"],
+    )
+
+
+def attempts(dynamodb):
+    """Every way to change a commit that is there, and beside them what a writer may do."""
+    table = physical("CommitsTable")
+    commit = client("dynamodb").scan(TableName=table, Limit=1)["Items"][0]
+    key = {"stream": commit["stream"], "version": commit["version"]}
+    where = f"WHERE stream = '{key['stream']['S']}' AND version = {key['version']['N']}"
+    update = {"Key": key, "UpdateExpression": "SET #at = :at", "ExpressionAttributeNames": {"#at": "at"},
+              "ExpressionAttributeValues": {":at": {"S": "never"}}}
+    change, remove = f"UPDATE \"{table}\" SET command = 'x' {where}", f'DELETE FROM "{table}" {where}'
+    statement = dynamodb.execute_statement
+    put, delete = {"TableName": table, "Item": commit}, {"TableName": table, "Key": key}
+    tried = [
+        attempt("PutItem", dynamodb.put_item, **put),
+        attempt("UpdateItem", dynamodb.update_item, TableName=table, **update),
+        attempt("DeleteItem", dynamodb.delete_item, **delete),
+        attempt("BatchWriteItem", dynamodb.batch_write_item, RequestItems={table: [{"DeleteRequest": {"Key": key}}]}),
+        attempt("PartiQL UPDATE", statement, Statement=change),
+        attempt("PartiQL DELETE", statement, Statement=remove),
+    ]
+    for what, item in {"Put": put, "Update": {"TableName": table, **update}, "Delete": delete}.items():
+        transact = dynamodb.transact_write_items
+        tried.append(attempt(f"TransactWriteItems {what}", transact, TransactItems=[{what: item}]))
+    for what, text in {"UPDATE": change, "DELETE": remove}.items():
+        transact, batch = dynamodb.execute_transaction, dynamodb.batch_execute_statement
+        tried.append(attempt(f"ExecuteTransaction {what}", transact, TransactStatements=[{"Statement": text}]))
+        tried.append(attempt(f"BatchExecuteStatement {what}", batch, Statements=[{"Statement": text}]))
+    same = client("dynamodb").get_item(TableName=table, Key=key, ConsistentRead=True)["Item"] == commit
+    # Not denied, and still no overwriting: the version is taken.
+    item = "{'stream': ?, 'version': ?}"
+    again = attempt("PartiQL INSERT again", statement, Statement=f'INSERT INTO "{table}" VALUE {item}',
+                    Parameters=[key["stream"], key["version"]])
+    read = attempt("GetItem", dynamodb.get_item, TableName=table, Key=key)
+    return {"tried": dict(tried), "unchanged": same, "insert": again[1], "read": read[1]}
+
+
+def writers():
+    """Roles that may append to the log, in alphabetical order."""
+    roles = {name: json.dumps(resource) for name, resource in template()["Resources"].items()
+             if resource["Type"] == "AWS::IAM::Role"}
+    return sorted(name for name, role in roles.items() if "dynamodb:PartiQLInsert" in role and "CommitsTable" in role)
+
+
+def denials():
+    """As a command function, whom its role stops, and as an administrator, whom only the table's own policy stops."""
+    iam = client("iam")
+    trust = {"Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
+    everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    administrator = iam.create_role(RoleName="administrator", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
+    iam.put_role_policy(RoleName="administrator", PolicyName="everything", PolicyDocument=json.dumps(everything))
+    writer = physical(writers()[0])
+    # Lambda alone may take the role; for the attempt, so may we.
+    iam.update_assume_role_policy(RoleName=writer, PolicyDocument=json.dumps(trust))
+    arn = iam.get_role(RoleName=writer)["Role"]["Arn"]
+    # The role by itself first, without what the table's policy would deny it in any case.
+    client("dynamodb").delete_resource_policy(ResourceArn=table_arn())
+    as_writer = attempts(as_role(arn))
+    protect()
+    return {"a command function": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
+
+
+def functions():
+    resources = template()["Resources"]
+    ids = [logical for logical, resource in resources.items() if resource["Type"] == "AWS::Lambda::Function"]
+    return {logical: physical(logical) for logical in ids}
+
+
+def invoke(function, event):
+    answer = client("lambda").invoke(FunctionName=function, Payload=event.encode())
+    if "FunctionError" in answer:
+        raise SystemExit(f"{function} failed: {answer['Payload'].read().decode()}")
+    return json.load(answer["Payload"])
+
+
+if __name__ == "__main__":
+    commands = [routes, tokens, denials, functions, invoke]
+    (command,) = (command for command in commands if command.__name__ == sys.argv[1])
+    print(json.dumps(command(*sys.argv[2:]), indent=1))

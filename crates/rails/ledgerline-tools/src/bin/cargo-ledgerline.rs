@@ -1,0 +1,35 @@
+//! `cargo ledgerline new shop`: a new workspace, for who has no clone.
+
+#![expect(clippy::print_stderr, reason = "this is a program for people")]
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo", bin_name = "cargo")]
+enum Cargo {
+    /// Event sourcing and CQRS on AWS Lambda.
+    #[command(subcommand)]
+    Ledgerline(Task),
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Task {
+    /// Lays down a workspace of its own, with a small application.
+    New {
+        /// The folder, which must be new or empty. Its last part is the name of the application: lower-case words with dashes.
+        folder: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let Cargo::Ledgerline(Task::New { folder }) = Cargo::parse();
+    match ledgerline_tools::new_workspace(&folder) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The deployment, proven on a third party's emulator of AWS with its IAM evaluation on: the real `sam build` and `sam
+//! deploy` of the template as it is, then the scenario over HTTP. What the emulator lacks is made up for in `e2e/*.py`, and
+//! listed in docs/emulator.md.
+
+use std::{
+    collections::BTreeMap,
+    env,
+    fs::File,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use ledgerline_local::samples::{has, samples};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::tools;
+
+const STACK: &str = "ledgerline-e2e";
+const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/emulator.py");
+const DEPLOYMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/deployment.py");
+
+/// Builds for this machine, deploys, and tests what was deployed.
+pub(crate) fn run(build: bool) -> Result<()> {
+    tools::require_linux()?;
+    let sam = tools::sam()?;
+    let python = tools::ministack()?;
+    let architecture = format!("Architecture={}", tools::architecture());
+    if build {
+        tools::sam_build(&sam)?;
+    }
+    let emulator = Emulator::start(&python)?;
+    let deploy = [
+        "deploy",
+        "--stack-name",
+        STACK,
+        "--no-confirm-changeset",
+        "--resolve-s3",
+        "--region",
+        "us-east-1",
+        "--capabilities",
+        "CAPABILITY_IAM",
+        "--parameter-overrides",
+        &architecture,
+        // What the emulator takes its time for proves nothing about the product.
+        "ReadYourWriteTimeout=5000",
+        "QueueVisibilityTimeout=10",
+        "RequestsPerSecond=1000",
+    ];
+    tools::run(emulator.program(&sam, "sam").args(deploy))?;
+
+    let Routes { url, routes } = emulator.deployment("routes")?;
+    routes.iter().for_each(|route| println!("  {route}"));
+    let tokens: BTreeMap<String, String> = emulator.deployment("tokens")?;
+    let mut scenario = Command::new("cargo");
+    // One test after the other: the emulator is one process, which 64 clients keep busy enough.
+    scenario.args(["test", "--quiet", "--workspace", "--test", "scenario", "--", "--test-threads=1"]);
+    tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
+
+    invoke_samples(&emulator)?;
+    // Last: it changes who may take the writer's role.
+    println!("Attempts to change a commit:");
+    let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
+    for (who, attempts) in &denials {
+        attempts.judge(who)?;
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct Routes {
+    url: String,
+    routes: Vec<String>,
+}
+
+/// What became of attempts to change a commit.
+#[derive(Deserialize)]
+struct Attempts {
+    tried: BTreeMap<String, String>,
+    unchanged: bool,
+    insert: String,
+    read: String,
+}
+
+impl Attempts {
+    fn judge(&self, who: &str) -> Result<()> {
+        for (what, outcome) in &self.tried {
+            // The rest of the emulator's sentence says who asked for what, as the line does.
+            let reason = [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
+            let denied = outcome.starts_with("denied");
+            println!(
+                "  {who}: {what}: {}{}",
+                if denied { "denied, " } else { "" },
+                reason.unwrap_or(outcome)
+            );
+        }
+        println!("  {who}: PartiQL INSERT at a version that is taken: {}", self.insert);
+        println!("  {who}: GetItem: {}", self.read);
+        let because =
+            if who == "a command function" { "no identity-based policy" } else { "resource-based policy" };
+        let denied = |outcome: &str| outcome.starts_with("denied") && outcome.contains(because);
+        if let Some((what, outcome)) = self.tried.iter().find(|(_, outcome)| !denied(outcome)) {
+            bail!("rule 3: {who} was not denied {what}: {outcome}");
+        }
+        if !self.unchanged || !self.insert.starts_with("DuplicateItemException") || self.read != "ALLOWED" {
+            bail!("rule 3: {who} could change a commit, or could not read one");
+        }
+        Ok(())
+    }
+}
+
+/// Invokes every function with every sample event.
+fn invoke_samples(emulator: &Emulator) -> Result<()> {
+    let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
+    // What the samples create has to be new here, as on a stack that was just deployed.
+    for sample in samples(Path::new("."))? {
+        let function = functions.get(&sample.function).context("the function is deployed")?;
+        let answer = emulator.invoke(function, &sample.event)?;
+        if !has(&answer, &sample.answer) {
+            bail!("{} is answered with {answer}, not {}", sample.path, sample.answer);
+        }
+        println!("  {}: as documented", sample.path);
+    }
+    Ok(())
+}
+
+/// The emulator, and how to reach it. It ends with the value.
+struct Emulator {
+    process: Child,
+    python: PathBuf,
+    url: String,
+}
+
+impl Emulator {
+    fn start(python: &Path) -> Result<Self> {
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let url = format!("http://127.0.0.1:{port}");
+        let log = Path::new("target/e2e.log");
+        // What it unpacks stays behind: where it can be found and is replaced next time.
+        let files = env::current_dir()?.join("target/e2e");
+        let _ = std::fs::remove_dir_all(&files);
+        std::fs::create_dir_all(&files)?;
+        let process = Command::new(python.join("python"))
+            .arg(EMULATOR)
+            .env("AUTH", "true")
+            .env("GATEWAY_PORT", port.to_string())
+            .env("MINISTACK_HOST", "127.0.0.1")
+            .env("BIND_HOST", "127.0.0.1")
+            .env("TMPDIR", &files)
+            // The functions inherit it, and so find the emulator.
+            .env("AWS_ENDPOINT_URL", &url)
+            .env("PATH", env::join_paths([python.to_owned()].into_iter().chain(paths()))?)
+            .stdout(File::create(log)?)
+            .stderr(File::create("target/e2e.err.log")?)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start the emulator")?;
+        let mut this = Self { process, python: python.to_owned(), url };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Some(status) = this.process.try_wait()? {
+                bail!("the emulator ended with {status}: see target/e2e.err.log");
+            }
+            if Instant::now() > deadline {
+                bail!("the emulator does not answer: see {}", log.display());
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        Ok(this)
+    }
+
+    /// A program that takes the emulator for AWS.
+    fn program(&self, bin: &Path, name: &str) -> Command {
+        let mut command = tools::program(bin, name);
+        command
+            .env("AWS_ENDPOINT_URL", &self.url)
+            .env("AWS_ACCESS_KEY_ID", "test")
+            .env("AWS_SECRET_ACCESS_KEY", "test")
+            .env("STACK", STACK);
+        command
+    }
+
+    /// One of the commands of `e2e/deployment.py`.
+    fn deployment<T: DeserializeOwned>(&self, command: &str) -> Result<T> {
+        let mut python = self.program(&self.python, "python");
+        let printed = tools::output(python.args([DEPLOYMENT, command]))?;
+        serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))
+    }
+
+    fn invoke(&self, function: &str, event: &Value) -> Result<Value> {
+        let mut python = self.program(&self.python, "python");
+        python.args([DEPLOYMENT, "invoke", function, &event.to_string()]);
+        let output = python.stderr(Stdio::inherit()).output()?;
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{function} answered {}", String::from_utf8_lossy(&output.stdout)))
+    }
+}
+
+fn paths() -> Vec<PathBuf> {
+    env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default()
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

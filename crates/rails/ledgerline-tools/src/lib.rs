@@ -1,0 +1,316 @@
+//! What `cargo xtask` does in a workspace of ledgerline: it lays down aggregates, projectors and process managers, checks what the
+//! compiler cannot see, and drives the tools of others. A workspace's program `xtask` is [`main`], told its aggregates.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+mod e2e;
+mod lint;
+mod new;
+mod permissions;
+mod samples;
+mod sizes;
+mod tools;
+mod watched;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+use clap::Parser;
+use ledgerline::Aggregates;
+
+/// Checks of this workspace, and what is laid down in it.
+#[derive(Debug, Parser)]
+#[command(name = "xtask")]
+enum Task {
+    /// The pure crates reach no AWS and no runtime; every function has its binary, its resource, its sample events and
+    /// its alarms; permissions are those of docs/permissions/.
+    Check {
+        /// The template whose permissions and alarms are checked: as it is written, or as SAM processed it.
+        #[arg(long, default_value = "template.yaml")]
+        template: PathBuf,
+    },
+    /// Writes who may do what into docs/permissions/.
+    Permissions,
+    /// Lays down an aggregate, a projector, a query or a process manager that compiles, passes and deploys, to go on from; or a
+    /// workspace of its own, in a new folder.
+    New {
+        /// What.
+        kind: new::Kind,
+        /// Its name: lower-case words with dashes. Of a workspace the folder, whose last part is such a name.
+        name: String,
+        /// The application that a new aggregate is in. One that is not there yet is laid down too.
+        #[arg(long = "in", value_name = "APPLICATION")]
+        application: Option<String>,
+        /// The category of the aggregate that a projector, query or process manager is about.
+        #[arg(long, value_name = "CATEGORY")]
+        of: Option<String>,
+        /// A projector of every event, from the log, rather than of states; a query of what such a one writes.
+        #[arg(long)]
+        log: bool,
+    },
+    /// The linters of the template and of the dependencies, installed on first use. Needs Python.
+    Lint,
+    /// `sam local invoke` of every function with every sample event. Needs Docker.
+    Samples {
+        /// Where containers find the local stack's services on this machine.
+        #[arg(long)]
+        address: Option<String>,
+        /// Invoke what the last `sam build` for this machine left.
+        #[arg(long)]
+        no_build: bool,
+        /// Passed on to `sam local invoke`, such as --skip-pull-image.
+        #[arg(last = true)]
+        sam_arguments: Vec<String>,
+    },
+    /// Prints size and start of every function, after `sam build` for this machine.
+    Sizes,
+    /// Deploys to an emulator of AWS, installed on first use, and tests what was deployed. Needs Python.
+    E2e {
+        /// Deploy what the last `sam build` for this machine left.
+        #[arg(long)]
+        no_build: bool,
+    },
+}
+
+/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or by what it depends on (rule 12).
+fn is_pure(package: &Package) -> bool {
+    let pure = ["crates/rails/ledgerline", "crates/applications"];
+    let folder = folder(package);
+    pure.iter().any(|pure| folder.ends_with(pure))
+        || folder.ends_with("model") && is_of_an_application(package)
+}
+
+/// The folder that a package is in.
+fn folder(package: &Package) -> &Path {
+    package.manifest_path.parent().map_or(Path::new(""), |folder| folder.as_std_path())
+}
+
+fn is_of_an_application(package: &Package) -> bool {
+    folder(package).parent().and_then(Path::parent).is_some_and(|apps| apps.ends_with("crates/apps"))
+}
+
+fn is_of_the_rails(package: &Package) -> bool {
+    folder(package).parent().is_some_and(|rails| rails.ends_with("crates/rails"))
+}
+
+/// Does what the command line says, in the workspace of the current folder, whose aggregates are these.
+pub fn main<L: Aggregates>() -> ExitCode {
+    let task = Task::parse();
+    let categories = new::categories::<L>();
+    // The folder of a new workspace is named as seen from here.
+    let is_workspace = matches!(task, Task::New { kind: new::Kind::Workspace, .. });
+    let entered = if is_workspace { Ok(()) } else { enter_workspace() };
+    let done = entered.and_then(|()| match task {
+        Task::Check { template } => check(&template, &categories),
+        Task::Permissions => permissions(),
+        Task::New { kind, name, application, of, log } => {
+            new::run::<L>(kind, &name, application.as_deref(), of.as_deref(), log)
+        }
+        Task::Lint => lint::run(&categories),
+        Task::E2e { no_build } => e2e::run(!no_build),
+        Task::Samples { address, no_build, sam_arguments } => {
+            samples::run(address.as_deref(), !no_build, &sam_arguments)
+        }
+        Task::Sizes => sizes::run(),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Lays down a workspace of its own, with a small application, in this folder, which must be new or empty. Its last part is the
+/// name of the application.
+///
+/// # Errors
+/// When the name is none, the folder is not empty, or a file cannot be written.
+pub fn new_workspace(folder: &Path) -> Result<()> {
+    new::workspace::lay_down(folder)
+}
+
+/// Goes to the folder with the workspace's manifest.
+fn enter_workspace() -> Result<()> {
+    let root = MetadataCommand::new().no_deps().exec()?.workspace_root;
+    std::env::set_current_dir(&root).with_context(|| root.to_string())
+}
+
+fn check(template: &Path, categories: &[&str]) -> Result<()> {
+    let metadata = MetadataCommand::new().exec()?;
+    let docs = metadata.workspace_root.as_std_path().join("docs");
+    let mut problems = impurities(&metadata);
+    problems.extend(upwards(&metadata));
+    problems.extend(mismatches(&metadata)?);
+    problems.extend(compiled_twice()?);
+    let mut known = BTreeSet::new();
+    problems.extend(
+        categories
+            .iter()
+            .filter(|category| !known.insert(**category))
+            .map(|category| format!("two aggregates have the category {category}, and would share streams")),
+    );
+    let template = ledgerline_local::template::tree(template)?;
+    let permissions = permissions::read(&template).compared(&template, &docs.join("permissions"))?;
+    problems.extend(permissions.problems);
+    if !permissions.left_over.is_empty() {
+        permissions.left_over.iter().for_each(|left_over| println!("{left_over}"));
+        println!("left over, and harmless: cargo xtask permissions takes it away");
+    }
+    problems.extend(watched::problems(&template, &docs.join("runbook.md"))?);
+    if !problems.is_empty() {
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        bail!("{} problems", problems.len());
+    }
+    println!(
+        "xtask check: crates are pure; functions have binaries, samples and alarms; permissions are as documented"
+    );
+    Ok(())
+}
+
+fn permissions() -> Result<()> {
+    permissions::read(&ledgerline_local::template::tree(Path::new("template.yaml"))?)
+        .write(Path::new("docs/permissions"))
+}
+
+/// Paths from a pure crate to something that it must not reach.
+fn impurities(metadata: &Metadata) -> Vec<String> {
+    let names: BTreeMap<&PackageId, &str> =
+        metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
+    let dependencies: BTreeMap<&PackageId, Vec<&PackageId>> = metadata
+        .resolve
+        .iter()
+        .flat_map(|resolve| &resolve.nodes)
+        .map(|node| {
+            let normal = node.deps.iter().filter(|dependency| {
+                dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal)
+            });
+            (&node.id, normal.map(|dependency| &dependency.pkg).collect())
+        })
+        .collect();
+    let mut problems = Vec::new();
+    for root in metadata.workspace_packages().into_iter().filter(|package| is_pure(package)) {
+        let mut seen = BTreeSet::new();
+        let mut paths = vec![vec![&root.id]];
+        while let Some(path) = paths.pop() {
+            let Some(last) = path.last().copied().filter(|last| seen.insert(*last)) else { continue };
+            let name = names.get(last).copied().unwrap_or_default();
+            if name.starts_with("aws-") || name.starts_with("lambda_") || name == "tokio" {
+                let path: Vec<_> = path.iter().filter_map(|id| names.get(id).copied()).collect();
+                problems.push(format!("rule 12: {} reaches {name}: {}", root.name, path.join(" -> ")));
+                continue;
+            }
+            for dependency in dependencies.get(last).into_iter().flatten().copied() {
+                paths.push([path.as_slice(), &[dependency]].concat());
+            }
+        }
+    }
+    problems
+}
+
+/// Dependencies, for tests too, of rails on applications: nothing in the rails knows an application.
+fn upwards(metadata: &Metadata) -> Vec<String> {
+    let packages = metadata.workspace_packages();
+    let applications: BTreeSet<&str> = packages
+        .iter()
+        .filter(|package| is_of_an_application(package) || package.name == "applications")
+        .map(|package| package.name.as_str())
+        .collect();
+    let rails = packages.iter().filter(|package| is_of_the_rails(package));
+    let upwards = rails.flat_map(|package| {
+        let names = package.dependencies.iter().map(|dependency| dependency.name.as_str());
+        names.filter(|name| applications.contains(name)).map(move |name| (&package.name, name))
+    });
+    upwards
+        .map(|(rail, application)| format!("{rail} depends on {application}, which is no part of the rails"))
+        .collect()
+}
+
+/// Crates that the tests use with other features than the rest, or `local` than the functions that it builds. Cargo compiles
+/// each of them and all that stand on them once for each set of features: minutes, of every first build.
+fn compiled_twice() -> Result<Vec<String>> {
+    // Of what build scripts and macros use, there may be another set for the same package.
+    let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(["tree", "--quiet", "--locked", "--prefix", "none", "--format", "{p}\t{f}"])
+            .args(arguments);
+        let output = cargo.stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            bail!("cargo tree ended with {}", output.status);
+        }
+        let printed = String::from_utf8(output.stdout)?;
+        let package = |line: &str| {
+            let (package, features) = line.split_once('\t')?;
+            Some((package.to_owned(), features.trim_end_matches("(*)").trim().to_owned()))
+        };
+        Ok(printed.lines().filter_map(package).collect())
+    };
+    let everything = features(&["--workspace", "--edges", "normal,build,dev"])?;
+    let mut problems = Vec::new();
+    for (what, arguments) in [
+        ("the functions", &["--workspace", "--edges", "normal,build"][..]),
+        ("local", &["--package", "local", "--edges", "normal,build"]),
+        ("xtask", &["--package", "xtask", "--edges", "normal,build"]),
+        ("proofs", &["--package", "proofs", "--edges", "normal,build"]),
+    ] {
+        let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
+        problems.extend(others.into_iter().map(|(package, features)| {
+            format!("{package} is compiled twice: {what} has it with [{features}], the tests have not")
+        }));
+    }
+    Ok(problems)
+}
+
+/// Functions that lack their binary, their resource in the template, or their sample events (rule 13).
+fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
+    let root = metadata.workspace_root.as_std_path();
+    let binaries: BTreeSet<String> = metadata
+        .workspace_packages()
+        .into_iter()
+        .filter(|package| is_of_an_application(package) || package.name == "fanout")
+        .flat_map(|package| &package.targets)
+        .filter(|target| target.is_bin())
+        .map(|target| target.name.clone())
+        .collect();
+    let template =
+        ledgerline_local::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    let resources: BTreeSet<String> =
+        template.functions.iter().map(|function| function.binary.clone()).collect();
+    let samples = sample_folders(&root.join("events"))?;
+
+    let mut problems = Vec::new();
+    for name in binaries.union(&resources).chain(&samples).collect::<BTreeSet<_>>() {
+        let places = [
+            (binaries.contains(name), "a binary"),
+            (resources.contains(name), "a function in template.yaml"),
+            (samples.contains(name), "a sample event in events/"),
+        ];
+        for (_, place) in places.iter().filter(|(present, _)| !present) {
+            problems.push(format!("rule 13: {name} has no {}", place.trim_start_matches("a ")));
+        }
+    }
+    Ok(problems)
+}
+
+/// Folders with at least one sample event.
+fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
+    let mut folders = BTreeSet::new();
+    for entry in fs::read_dir(events).with_context(|| events.display().to_string())? {
+        let entry = entry?;
+        let mut files = fs::read_dir(entry.path()).with_context(|| entry.path().display().to_string())?;
+        let is_sample =
+            |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+        if files.any(|file| file.is_ok_and(|file| is_sample(&file))) {
+            folders.insert(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(folders)
+}

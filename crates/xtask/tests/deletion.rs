@@ -1,0 +1,176 @@
+//! Deleting an application, in a copy of this repository: its folder, its events, its line in the list, and what the template says
+//! of it. Nothing else is touched, and everything is green afterwards.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+struct Copy {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Copy {
+    /// The files of this repository, committed or not, as the first commit of another one.
+    fn new(name: &str) -> Self {
+        let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize().unwrap();
+        let target = here.join("target");
+        let root = target.join(name);
+        let _ = fs::remove_dir_all(&root);
+        let files = run(Command::new("git").current_dir(&here).args([
+            "ls-files",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ]));
+        for file in files.lines().filter(|file| here.join(file).exists()) {
+            let to = root.join(file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(here.join(file), to).unwrap();
+        }
+        let this = Self { root, target };
+        // As a version of its own: what is compiled of it stands beside what is compiled of this repository and of other copies,
+        // and not in its place.
+        let manifest = this.root.join("Cargo.toml");
+        let ours = fs::read_to_string(&manifest).unwrap();
+        let version = format!("\nversion = \"0.1.0-{name}\"");
+        let copied = ours.replacen("\nversion = \"0.1.0\"", &version, 1);
+        assert_ne!(copied, ours, "an xtask that is taken for the copy's would write into this repository");
+        fs::write(&manifest, copied).unwrap();
+        this.cargo(&["update", "--workspace", "--offline", "--quiet"]);
+        this.git(&["init", "--quiet"]);
+        this.commit();
+        this
+    }
+
+    fn git(&self, arguments: &[&str]) -> String {
+        let identity = ["-c", "user.name=test", "-c", "user.email=test@example.com"];
+        run(Command::new("git").current_dir(&self.root).args(identity).args(arguments))
+    }
+
+    fn commit(&self) {
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message", "before"]);
+    }
+
+    fn cargo(&self, arguments: &[&str]) -> String {
+        // The dependencies are built already; only what is in the copy is built again.
+        run(Command::new(env!("CARGO"))
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .args(arguments))
+    }
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (printed, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}\n{printed}\n{errors}");
+    printed.into_owned()
+}
+
+/// The application that is deleted: `DELETE=todo` for another one.
+fn application() -> String {
+    std::env::var("DELETE").unwrap_or_else(|_| "bank".to_owned())
+}
+
+/// Deletes an application as docs/applications.md says.
+fn delete(root: &Path, application: &str) {
+    let folder = root.join("crates/apps").join(application);
+    for binary in fs::read_dir(folder.join("functions/src/bin")).unwrap() {
+        let binary = binary.unwrap().path();
+        fs::remove_dir_all(root.join("events").join(binary.file_stem().unwrap())).unwrap();
+    }
+    fs::remove_dir_all(&folder).unwrap();
+    edit(&root.join("crates/applications/Cargo.toml"), |list| {
+        let line = format!("{application} = ");
+        list.lines().filter(|listed| !listed.starts_with(&line)).map(|line| format!("{line}\n")).collect()
+    });
+    edit(&root.join("template.yaml"), |template| without(template, application));
+}
+
+fn edit(path: &Path, change: impl Fn(&str) -> String) {
+    let before = fs::read_to_string(path).unwrap();
+    let after = change(&before);
+    assert_ne!(before, after, "{} says nothing of it", path.display());
+    fs::write(path, after).unwrap();
+}
+
+/// The template without the application's part, without the lines elsewhere that name one of its resources, and without the
+/// parameters that only it used.
+fn without(template: &str, application: &str) -> String {
+    let begins = template.find(&format!("  # === {application} =")).unwrap();
+    let after = &template[begins + 1..];
+    let ends = after.find("  # === ").or(after.find("\nOutputs:")).unwrap();
+    let (part, rest) = after.split_at(ends);
+    let is_id = |line: &&str| line.starts_with(|c: char| c.is_alphabetic()) && line.ends_with(':');
+    let ids: BTreeSet<_> = part
+        .lines()
+        .filter_map(|line| line.strip_prefix("  "))
+        .filter(is_id)
+        .map(|line| line.trim_end_matches(':'))
+        .collect();
+    assert!(ids.len() > 5, "{ids:?}");
+    let names = |line: &str| {
+        let mut words = line.split(|c: char| !c.is_alphanumeric());
+        words.any(|word| ids.contains(word))
+    };
+    let mut lines: Vec<String> = [&template[..begins], rest]
+        .concat()
+        .lines()
+        .filter(|line| line.trim_start().starts_with('#') || !names(line))
+        .map(ToOwned::to_owned)
+        .collect();
+    let parameters: Vec<_> = lines
+        .iter()
+        .skip_while(|line| *line != "Parameters:")
+        .take_while(|line| *line != "Conditions:")
+        .filter_map(|line| {
+            line.strip_prefix("  ").filter(is_id).map(|line| line.trim_end_matches(':').to_owned())
+        })
+        .collect();
+    for parameter in parameters {
+        let used = [format!("!Ref {parameter}"), format!("${{{parameter}}}")];
+        if lines.iter().any(|line| used.iter().any(|used| line.contains(used))) {
+            continue;
+        }
+        let first = lines.iter().position(|line| *line == format!("  {parameter}:")).unwrap();
+        let more = lines[first + 1..].iter().take_while(|line| line.starts_with("    ")).count();
+        lines.drain(first..=first + more);
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+#[ignore = "it builds the workspace a second time: cargo test -p xtask --test deletion -- --ignored"]
+fn a_deleted_application_is_missed_by_nobody() {
+    let application = application();
+    let copy = Copy::new(&format!("try-without-{application}"));
+    delete(&copy.root, &application);
+    // Cargo notes that the packages are gone.
+    copy.cargo(&["update", "--workspace", "--offline", "--quiet"]);
+    let touched = copy.git(&["status", "--porcelain"]);
+    let others: Vec<_> = touched
+        .lines()
+        .filter(|line| !line.starts_with(" D events/") && !line.starts_with(" D crates/apps/"))
+        .collect();
+    assert_eq!(others, [" M Cargo.lock", " M crates/applications/Cargo.toml", " M template.yaml"]);
+
+    copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
+    copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+    // The proofs of ledgerline know no application: they are the same without it.
+    copy.cargo(&["test", "--workspace", "--exclude", "ledgerline-proofs"]);
+    copy.cargo(&["xtask", "check"]);
+    fs::remove_dir_all(&copy.root).unwrap();
+}
