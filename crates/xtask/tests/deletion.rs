@@ -43,8 +43,7 @@ impl Copy {
         // and not in its place.
         let manifest = this.root.join("Cargo.toml");
         let ours = fs::read_to_string(&manifest).unwrap();
-        let version = format!("\nversion = \"0.1.0-{name}\"");
-        let copied = ours.replacen("\nversion = \"0.1.0\"", &version, 1);
+        let copied = ours.replace("version = \"0.1.0\"", &format!("version = \"0.1.0-{name}\""));
         assert_ne!(copied, ours, "an xtask that is taken for the copy's would write into this repository");
         fs::write(&manifest, copied).unwrap();
         this.cargo(&["update", "--workspace", "--offline", "--quiet"]);

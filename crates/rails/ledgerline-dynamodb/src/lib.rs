@@ -1,5 +1,4 @@
-//! The event store of [`ledgerline`] on DynamoDB, and its read tables: rows that are written only under their guard,
-//! and read back one by one or in pages.
+#![doc = include_str!("../README.md")]
 
 mod error;
 mod item;

@@ -57,6 +57,20 @@ impl Position {
 }
 
 /// A table of a read model. Cheap to clone.
+///
+/// ```no_run
+/// use ledgerline::StateTable;
+/// use ledgerline_dynamodb::ReadTable;
+/// use serde_json::Value;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
+/// let levels = ReadTable::new(client, "Levels");
+/// let (version, row) = levels.shown::<Value>(&StateTable { key: "id" }, "north").await?;
+/// println!("{row:?} at version {version}");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct ReadTable {
     client: Client,

@@ -32,6 +32,19 @@ fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
 }
 
 /// The port on two tables. Cheap to clone.
+///
+/// ```no_run
+/// use ledgerline::{Consistency, StreamId, load, tank::Tank};
+/// use ledgerline_dynamodb::DynamoDbStore;
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
+/// let store = DynamoDbStore::new(client, "Commits").with_requests("Requests");
+/// let loaded = load::<Tank>(&store, &StreamId::new("tank", "north")?, None, Consistency::Eventual).await?;
+/// println!("{} litres", loaded.state.level);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct DynamoDbStore {
     client: Client,

@@ -27,6 +27,28 @@ const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 ///
 /// `table` is the environment variable that names the table, `keys` where the rows are in it.
 ///
+/// ```no_run
+/// use ledgerline::{StateTable, tank::{State, Tank}};
+/// use serde::Serialize;
+///
+/// #[derive(Serialize)]
+/// struct Row {
+///     id: String,
+///     level: i64,
+///     version: u64,
+/// }
+///
+/// /// `None` would forget the row.
+/// fn row(id: &str, version: u64, state: State) -> Option<Row> {
+///     Some(Row { id: id.to_owned(), level: state.level, version })
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::bus::run::<Tank, _>("LEVELS_TABLE", StateTable { key: "id" }, row).await
+/// }
+/// ```
+///
 /// # Errors
 /// When its configuration is wrong.
 pub async fn run<A: Aggregate, Row: Serialize + 'static>(

@@ -57,6 +57,33 @@ pub type Route<A> = fn(&HttpRequest) -> Result<Routed<A>, Problem>;
 
 /// Runs the function that takes the commands of an aggregate.
 ///
+/// ```no_run
+/// use ledgerline::tank::{Command, Tank};
+/// use ledgerline_lambda::{
+///     commands::{Routed, stream},
+///     http::{HttpRequest, Problem},
+/// };
+/// use serde_json::json;
+///
+/// fn route(request: &HttpRequest) -> Result<Routed<Tank>, Problem> {
+///     match request.route() {
+///         "POST /tanks/{id}/scrap" => Ok(Routed {
+///             stream: stream("tank", &request.path_uuid("id")?.to_string())?,
+///             command: Command::Scrap,
+///             location: None,
+///             if_match_required: false,
+///             body: |_, state, version| json!({ "version": version, "level": state.level }),
+///         }),
+///         _ => Err(Problem::no_route()),
+///     }
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::commands::run(route).await
+/// }
+/// ```
+///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`.
 pub async fn run<A: Aggregate>(route: Route<A>) -> Result<(), Error> {

@@ -22,6 +22,20 @@ use crate::{
 const REPAIR_WINDOW: u64 = 50;
 
 /// What is done with the commits of a queue, one after the other.
+///
+/// ```
+/// use ledgerline::{Commit, guard::Verdict};
+/// use ledgerline_lambda::fifo::{ApplyError, Consumer};
+///
+/// /// Takes every commit, and does nothing about it.
+/// struct Nothing;
+///
+/// impl Consumer for Nothing {
+///     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+///         Ok((Verdict::Apply, commit.version))
+///     }
+/// }
+/// ```
 pub trait Consumer {
     /// Takes the commit if it is the next one in its stream (rule 7). Otherwise nothing is done, and the verdict says
     /// what the consumer's position in the stream is good for; with it comes the position.
@@ -70,6 +84,23 @@ pub type ChangesOf = fn(&Commit) -> Result<Changes, DecodeError>;
 /// Runs a log projector: makes the changes of every commit exactly once and in order.
 ///
 /// `table` is the environment variable that names the table, `keys` where the rows are in it.
+///
+/// ```no_run
+/// use ledgerline::{Changes, Commit, DecodeError, LogTable};
+///
+/// const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };
+///
+/// fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+///     let mut changes = Changes::new(TABLE);
+///     changes.add(commit.stream.id(), "sum", "commits", 1);
+///     Ok(changes)
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::fifo::project("COUNTS_TABLE", TABLE, changes).await
+/// }
+/// ```
 ///
 /// # Errors
 /// When its configuration is wrong.

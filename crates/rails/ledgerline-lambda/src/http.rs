@@ -419,6 +419,28 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
 }
 
 /// What answers the requests of a function.
+///
+/// ```no_run
+/// use http::StatusCode;
+/// use ledgerline_lambda::http::{HttpRequest, Problem, Response, Routes};
+/// use serde_json::json;
+///
+/// struct Queries;
+///
+/// impl Routes for Queries {
+///     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+///         match request.route() {
+///             "GET /hello" => Ok(Response::json(StatusCode::OK, json!({ "hello": request.actor()? }))),
+///             _ => Err(Problem::no_route()),
+///         }
+///     }
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::http::run(async || Ok(Queries)).await
+/// }
+/// ```
 pub trait Routes: 'static {
     /// Answers a request.
     fn handle(&self, request: &HttpRequest) -> impl Future<Output = Result<Response, Problem>>;

@@ -1,5 +1,4 @@
-//! What every function shares, so that a binary is a few lines: typed configuration, clients whose connections are
-//! opened during init, JSON logs, HTTP and its problems, and the batch runners for streams, FIFO queues and the bus.
+#![doc = include_str!("../README.md")]
 
 pub mod bus;
 pub mod commands;

@@ -30,6 +30,22 @@ const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// What is done about commits.
+///
+/// ```
+/// use ledgerline::Commit;
+/// use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
+///
+/// struct Greet;
+///
+/// impl Reaction for Greet {
+///     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
+///         if commit.version == 1 {
+///             tracing::info!(stream = %commit.stream, "hello");
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
 pub trait Reaction {
     /// Does what is due after this commit. Every commit comes in the order of its stream, and may come again after
     /// something of it was done: whatever is done here has to take that.
@@ -37,6 +53,21 @@ pub trait Reaction {
 }
 
 /// Runs a process manager.
+///
+/// ```no_run
+/// # use ledgerline::Commit;
+/// # use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
+/// # struct Greet;
+/// # impl Reaction for Greet {
+/// #     async fn react(&self, _: &Commit) -> Result<(), ApplyError> {
+/// #         Ok(())
+/// #     }
+/// # }
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::process_manager::run(async |_sdk, _store| Ok(Greet)).await
+/// }
+/// ```
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, and what `build` reads.

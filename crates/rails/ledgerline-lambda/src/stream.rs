@@ -73,6 +73,26 @@ pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Erro
 }
 
 /// What handles the records of a stream.
+///
+/// The one there is, is the fanout:
+///
+/// ```no_run
+/// use ledgerline::{Aggregates, Visitor, tank::Tank};
+/// use ledgerline_lambda::fanout::Fanout;
+///
+/// struct All;
+///
+/// impl Aggregates for All {
+///     fn visit(visitor: &mut impl Visitor) {
+///         visitor.visit::<Tank>();
+///     }
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::stream::run(Fanout::from_env::<All>).await
+/// }
+/// ```
 pub trait Handler: 'static {
     /// Handles a batch; the index of the first record that failed.
     fn handle(&self, records: &[Record]) -> impl Future<Output = Option<usize>>;

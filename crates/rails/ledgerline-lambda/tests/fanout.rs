@@ -219,7 +219,7 @@ fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
 
 /// A sample event of the rails.
 fn file<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    let path = format!("{}/../events/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/../ledgerline-proofs/events/{name}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 

@@ -1,6 +1,4 @@
-//! The local stack. It reads `template.yaml`, starts the emulated services in its own process, and runs the Lambda
-//! binaries that SAM ships behind the Lambda Runtime API. What is ours here is the Lambda side; the services are
-//! borrowed.
+#![doc = include_str!("../README.md")]
 
 pub mod build;
 mod callers;

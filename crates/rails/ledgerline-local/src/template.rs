@@ -309,33 +309,40 @@ pub fn load(
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
 ) -> Result<Template, TemplateError> {
-    read(path, overrides, sqs_url, false)
+    let template = read(&text_of(path)?, path, overrides, sqs_url)?;
+    if template.functions.is_empty() {
+        return Err(TemplateError::Wrong {
+            path: path.to_owned(),
+            line: 1,
+            message: "there are no functions".into(),
+        });
+    }
+    Ok(template)
 }
 
-/// The tables of a template, which may have no functions: those that tests of the rails use.
+/// The tables of a template, which may have no functions: those that tests of the rails use. The path is for errors.
 ///
 /// # Errors
 /// As those of [`load`].
-pub(crate) fn tables(path: &Path) -> Result<Vec<Table>, TemplateError> {
-    Ok(read(path, &BTreeMap::new(), "http://127.0.0.1:1", true)?.tables)
+pub(crate) fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
+    Ok(read(text, path, &BTreeMap::new(), "http://127.0.0.1:1")?.tables)
+}
+
+/// Reads a template's text.
+fn text_of(path: &Path) -> Result<String, TemplateError> {
+    fs::read_to_string(path).map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })
 }
 
 fn read(
+    text: &str,
     path: &Path,
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
-    only_tables: bool,
 ) -> Result<Template, TemplateError> {
     let located = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
-    let text = fs::read_to_string(path)
-        .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
-    let root = yaml::parse(&text).map_err(located)?;
+    let root = yaml::parse(text).map_err(located)?;
     let template = Scope::new(&root, overrides, sqs_url).and_then(|scope| scope.template());
-    let template = template.map_err(located)?;
-    if template.functions.is_empty() && !only_tables {
-        return Err(located((root.line, "there are no functions".into())));
-    }
-    Ok(template)
+    template.map_err(located)
 }
 
 /// A template as it is written, as JSON: the short forms of functions, such as `!Ref`, written out.
@@ -343,9 +350,7 @@ fn read(
 /// # Errors
 /// With the line, when the file is missing or no YAML.
 pub fn tree(path: &Path) -> Result<Value, TemplateError> {
-    let text = fs::read_to_string(path)
-        .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
-    let root = yaml::parse(&text);
+    let root = yaml::parse(&text_of(path)?);
     root.map(|root| root.to_json()).map_err(|(line, message)| TemplateError::Wrong {
         path: path.to_owned(),
         line,

@@ -56,16 +56,23 @@ use crate::{
     template,
 };
 
-/// The folder of the workspace whose package cargo tests: the nearest one with a `template.yaml`, in the package or above it.
+/// The folder of the workspace whose package cargo runs: the nearest one with a `template.yaml`, in the package or above it.
 #[must_use]
 pub fn workspace() -> PathBuf {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
-    let mut folders = Path::new(&package).ancestors();
-    folders.find(|folder| folder.join("template.yaml").exists()).expect("there is a template.yaml").to_owned()
+    nearest_workspace().expect("cargo runs this, in a folder below one with a template.yaml")
 }
 
-/// DynamoDB in memory with the tables of a template, under these logical ids: of the first `template.yaml` in the folder of
-/// the package that cargo runs, or above it.
+fn nearest_workspace() -> Option<PathBuf> {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")?;
+    let mut folders = Path::new(&package).ancestors();
+    folders.find(|folder| folder.join("template.yaml").exists()).map(Path::to_owned)
+}
+
+/// The tables that ledgerline itself is tested with: those of the log, as every workspace has them, and two read tables.
+const TANKS: &str = include_str!("testing/tanks.yaml");
+
+/// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, or those that ledgerline itself is
+/// tested with.
 ///
 /// The tables have no streams: nobody reads them here, and the emulator's bookkeeping for them grows with every write.
 pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
@@ -83,8 +90,15 @@ pub fn database(tables: &[&str]) -> Database {
 }
 
 fn create_tables(database: &Database, tables: &[&str]) {
-    static TABLES: LazyLock<Vec<template::Table>> =
-        LazyLock::new(|| template::tables(&workspace().join("template.yaml")).expect("the template is read"));
+    static TABLES: LazyLock<Vec<template::Table>> = LazyLock::new(|| {
+        let read = |text: &str, path: &Path| template::tables_in(text, path).expect("the template is read");
+        let of_the_workspace = nearest_workspace().map(|folder| {
+            let path = folder.join("template.yaml");
+            read(&std::fs::read_to_string(&path).expect("the template is read"), &path)
+        });
+        let tanks = read(TANKS, Path::new("tanks.yaml"));
+        of_the_workspace.into_iter().flatten().chain(tanks).collect()
+    });
     for id in tables {
         let name = table(id);
         let mut table =

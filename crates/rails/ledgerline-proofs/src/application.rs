@@ -24,6 +24,7 @@ use crate::{
     Finding,
     crashes::Case,
     evolution::{self, Shapes},
+    files::Files,
     histories::{Clocks, Subject, Tally},
     inputs,
     pipeline::{Logged, Pipeline, Stateful, of_states},
@@ -159,11 +160,12 @@ impl LogView {
 /// A workspace makes one in a test of the application's functions, and has it tried with [`application_tests!`](crate::application_tests).
 pub struct Application {
     pub(crate) name: &'static str,
-    /// The folder of the stored shapes.
-    pub(crate) shapes: PathBuf,
-    pub(crate) events: PathBuf,
+    /// `<category>.json` for each aggregate.
+    pub(crate) shapes: Files,
+    /// `<function>/<case>.json`, and `answers.md` beside them.
+    pub(crate) events: Files,
     pub(crate) fanout: MakeFanout,
-    pub(crate) read_shapes: fn(&std::path::Path) -> Shapes,
+    pub(crate) read_shapes: fn(&Files) -> Shapes,
     pub(crate) read_commit: fn(&Commit),
     pub(crate) read_state: fn(&RecordedState) -> usize,
     pub(crate) streams: Vec<Streams>,
@@ -185,10 +187,15 @@ impl Application {
     /// for each aggregate. Its sample events are in the folder `events` of the workspace.
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
+        let events = ledgerline_local::testing::workspace().join("events");
+        Self::of::<L>(name, Files::Folder(shapes.into()), Files::Folder(events))
+    }
+
+    pub(crate) fn of<L: Aggregates>(name: &'static str, shapes: Files, events: Files) -> Self {
         Self {
             name,
-            shapes: shapes.into(),
-            events: ledgerline_local::testing::workspace().join("events"),
+            shapes,
+            events,
             fanout: Fanout::new::<L>,
             read_shapes: evolution::read_all::<L>,
             read_commit: inputs::read::<L>,

@@ -248,18 +248,13 @@ async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>
 
 /// A function that takes commands, with its sample requests, each under a key.
 fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
-    let folder = application.events.join(function.name);
-    let answers = std::fs::read_to_string(folder.join("answers.md"));
-    let answers = answers.map_err(|error| format!("{}/answers.md: {error}", folder.display()))?;
+    let answers = application.events.text(&format!("{}/answers.md", function.name))?;
     let samples = answers.lines().filter_map(|line| Some(line.strip_prefix("| ")?.split_once(".json |")?.0));
     // In the order in which the page tells of them: later ones build on earlier ones.
     let mut known = BTreeSet::new();
     let mut requests: Vec<Value> = Vec::new();
     for sample in samples.filter(|sample| known.insert(*sample)) {
-        let path = folder.join(sample).with_extension("json");
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let event: Result<Value, _> = serde_json::from_str(&text);
-        let mut event = event.map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut event = application.events.json(&format!("{}/{sample}.json", function.name))?;
         event["headers"]["idempotency-key"] = sample.into();
         requests.push(event);
     }

@@ -1,8 +1,6 @@
 //! Every shape of an event or a state that may be in some log, kept beside its model, in `shapes`: this code reads all of them.
 //! And what a newer program wrote stops the aggregate that it is about, by name, and no other.
 
-use std::path::Path;
-
 use ledgerline::{
     Aggregate, Aggregates, Commit, Consistency, EventStore, LoadError, RecordedEvent, RecordedState, Visitor,
     decode, decode_state, encode, encode_state, load, tank::Tank,
@@ -14,6 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     Effort, Finding, Tried,
     application::Application,
+    files::Files,
     pipeline::{Pipeline, message, record},
     tank::{self, Sent, filled, instance},
     world::World,
@@ -53,9 +52,9 @@ pub(crate) struct Shapes {
     states: usize,
 }
 
-/// Reads the shapes in this folder: those of each aggregate.
-pub(crate) fn read_all<L: Aggregates>(folder: &Path) -> Shapes {
-    struct Read<'a>(&'a Path, Shapes);
+/// Reads the shapes of each aggregate.
+pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
+    struct Read<'a>(&'a Files, Shapes);
     impl Visitor for Read<'_> {
         fn visit<A: Aggregate>(&mut self) {
             match read::<A>(self.0) {
@@ -67,7 +66,7 @@ pub(crate) fn read_all<L: Aggregates>(folder: &Path) -> Shapes {
             }
         }
     }
-    let mut read = Read(folder, Shapes::default());
+    let mut read = Read(files, Shapes::default());
     L::visit(&mut read);
     read.1
 }
@@ -94,9 +93,8 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
 }
 
 /// Reads the shapes of one aggregate. How many of events and of states there are.
-fn read<A: Aggregate>(folder: &Path) -> Result<(usize, usize), String> {
-    let path = folder.join(format!("{}.json", A::CATEGORY));
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
+    let text = files.text(&format!("{}.json", A::CATEGORY))?;
     let shapes: Corpus = serde_json::from_str(&text).map_err(|error| error.to_string())?;
     for known in A::EVENTS {
         for schema in 1..=known.schema() {

@@ -58,8 +58,7 @@ const DECODERS: [Decoder; 8] = [
 /// When one panics, or gives an answer that is none to bad input.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(400, 2_600);
-    let samples =
-        Samples::read(application).map_err(|error| Finding { seed: 0, story: error.to_string() })?;
+    let samples = Samples::read(application).map_err(|story| Finding { seed: 0, story })?;
     let world = || World::new(&application.tables());
     let (mut sums, mut accepted) = (BTreeMap::new(), 0);
     let play = |world: &mut World, seed: u64| {
@@ -97,28 +96,20 @@ struct Samples {
 impl Samples {
     /// Reads the sample events of the workspace: requests to the application's functions, and whatever records, messages and
     /// entries there are; and makes commits of each of the application's aggregates.
-    fn read(application: &Application) -> std::io::Result<Self> {
+    fn read(application: &Application) -> Result<Self, String> {
         let (mut requests, mut records) = (Vec::new(), Vec::new());
         let (mut messages, mut entries) = (Vec::new(), Vec::new());
-        for function in std::fs::read_dir(&application.events)? {
-            let function = function?;
-            for file in std::fs::read_dir(function.path())? {
-                let path = file?.path();
-                if path.extension().is_none_or(|extension| extension != "json") {
-                    continue;
-                }
-                let event: Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
-                let name = function.file_name();
-                if let Some(place) = application.commands.iter().position(|known| name == known.name) {
-                    requests.push((place, event));
-                } else if event["detail"].is_object() {
-                    entries.push(event["detail"].clone());
-                } else {
-                    for record in event["Records"].as_array().into_iter().flatten() {
-                        match record["body"].as_str() {
-                            Some(body) => messages.push(body.to_owned()),
-                            None => records.push(record.clone()),
-                        }
+        for (function, path) in application.events.samples()? {
+            let event = application.events.json(&path)?;
+            if let Some(place) = application.commands.iter().position(|known| known.name == function) {
+                requests.push((place, event));
+            } else if event["detail"].is_object() {
+                entries.push(event["detail"].clone());
+            } else {
+                for record in event["Records"].as_array().into_iter().flatten() {
+                    match record["body"].as_str() {
+                        Some(body) => messages.push(body.to_owned()),
+                        None => records.push(record.clone()),
                     }
                 }
             }
@@ -126,13 +117,8 @@ impl Samples {
         let mut rng = Rng::with_seed(1);
         let commits =
             application.streams.iter().flat_map(|streams| (streams.write)("a-1", &mut rng)).collect();
-        // Directories have no order that could be relied on.
-        requests.sort_by_key(|(place, request)| (*place, request.to_string()));
-        records.sort_by_key(Value::to_string);
-        messages.sort();
-        entries.sort_by_key(Value::to_string);
         let samples = Self { requests, records, messages, entries, commits };
-        samples.missing().map_or(Ok(samples), |missing| Err(std::io::Error::other(missing)))
+        samples.missing().map_or(Ok(samples), |missing| Err(missing.to_owned()))
     }
 
     /// What there is nothing of, and what would make of it.

@@ -1,5 +1,4 @@
-//! Tries to lose an event, and to apply one twice. Everything here runs the real code: the store's adapter and the SDK
-//! over a wire that misbehaves, the real handlers, the real guards. docs/guarantees.md says what it is good for.
+#![doc = include_str!("../README.md")]
 
 pub mod application;
 mod cli;
@@ -7,6 +6,7 @@ pub mod crashes;
 pub mod delivery;
 pub mod dynamics;
 pub mod evolution;
+mod files;
 pub mod histories;
 pub mod inputs;
 pub mod limits;
@@ -129,10 +129,6 @@ pub const PROOFS: [Proof; 11] = [
 /// The tests of an application: what is tried of ledgerline is tried of it, as far as it is about applications.
 ///
 /// `cargo test` runs the short form, the same in each run. `cargo run --release -p proofs` runs the long one, with new seeds.
-///
-/// ```ignore
-/// ledgerline_proofs::application_tests!(application());
-/// ```
 #[macro_export]
 macro_rules! application_tests {
     ($application:expr) => {

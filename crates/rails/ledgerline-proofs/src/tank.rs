@@ -18,7 +18,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::application::{Application, History, RETENTION_SECONDS};
+use crate::{
+    application::{Application, History, RETENTION_SECONDS},
+    files::Files,
+};
 
 /// The one aggregate.
 #[derive(Debug)]
@@ -33,11 +36,31 @@ impl Aggregates for Tanks {
 /// Its name.
 pub(crate) const NAME: &str = "tanks";
 
+macro_rules! event {
+    ($path:literal) => {
+        ($path, include_str!(concat!("../events/", $path)))
+    };
+}
+
+/// Its sample events.
+const EVENTS: [(&str, &str); 10] = [
+    event!("fanout/commits.json"),
+    event!("fanout/unreadable.json"),
+    event!("fills-projector/commits.json"),
+    event!("levels-projector/drawn.json"),
+    event!("tank-commands/answers.md"),
+    event!("tank-commands/draw.json"),
+    event!("tank-commands/fill.json"),
+    event!("tank-commands/install.json"),
+    event!("tank-commands/invalid-amount.json"),
+    event!("tank-commands/scrap.json"),
+];
+
 /// The application.
 #[must_use]
 pub fn application() -> Application {
-    let shapes = concat!(env!("CARGO_MANIFEST_DIR"), "/../ledgerline/shapes");
-    Application::new::<Tanks>(NAME, shapes)
+    let shapes = Files::Embedded(&[("tank.json", ledgerline::tank::SHAPES)]);
+    Application::of::<Tanks>(NAME, shapes, Files::Embedded(&EVENTS))
         .aggregate::<Tank>(history, |state| state.level.to_string())
         .commands::<Tank>("tank-commands", route)
         .state_projector::<Tank, _>("LevelsTable", LEVELS, level)

@@ -1,6 +1,4 @@
-//! What `cargo xtask` does in a workspace of ledgerline: it lays down aggregates, projectors and process managers, checks what the
-//! compiler cannot see, and drives the tools of others. A workspace's program `xtask` is [`main`], told its aggregates.
-
+#![doc = include_str!("../README.md")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
 mod e2e;

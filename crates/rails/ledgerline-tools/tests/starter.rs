@@ -169,7 +169,7 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["aggregate", "type", "--in", "try-shop"],
         &["aggregate", "state", "--in", "try-shop"],
         &["process-manager", "x", "--of", "item", "--log"],
-        &["workspace", "target"],
+        &["workspace", "crates"],
         &["workspace", "Shop"],
     ] {
         assert!(!shop.xtask_new(wrong).output().unwrap().status.success(), "{wrong:?}");

@@ -31,6 +31,23 @@ pub enum Change {
 
 /// The changes that a commit makes, in one write with the handler's position (rule 9): at most one for each row,
 /// because a transaction takes an item only once. What is said of a row twice is merged.
+///
+/// ```
+/// use ledgerline::{Changes, LogTable};
+/// use serde::Serialize;
+///
+/// #[derive(Serialize)]
+/// struct Row {
+///     owner: String,
+///     entry: String,
+/// }
+///
+/// let mut changes = Changes::new(LogTable { partition: "owner", sort: "entry" });
+/// changes.put(&Row { owner: "ada".into(), entry: "00000000000000000001#0000".into() })?;
+/// changes.add("ada", "sum", "count", 1);
+/// assert_eq!(changes.len(), 2);
+/// # Ok::<_, ledgerline::DecodeError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changes {
     table: LogTable,

@@ -153,6 +153,35 @@ type Failure<A> = ExecuteError<<A as Aggregate>::Rejection>;
 /// of times. A reply that was lost is recognised by the command id (rule 4). Nothing is refused on a state that may
 /// be stale (rule 6).
 ///
+/// ```
+/// use std::num::NonZeroUsize;
+///
+/// use ledgerline::{Cache, Context, Execution, MemoryStore, Meta, Outcome, StreamId, execute, tank};
+///
+/// # let done = async {
+/// let (store, cache) = (MemoryStore::default(), Cache::<tank::Tank>::new(NonZeroUsize::MIN));
+/// let outcome = execute(
+///     &store,
+///     &cache,
+///     &Execution {
+///         stream: &StreamId::new("tank", "north")?,
+///         command: &tank::Command::Install { site: "North".into(), liquid: "water".into() },
+///         context: &Context { at: "2026-11-22T09:30:00Z".parse()?, actor: Some("ada".into()) },
+///         // The same when the command is sent again.
+///         command_id: "a request's id",
+///         meta: &Meta::default(),
+///         precondition: None,
+///         creates: true,
+///         ledger: None,
+///     },
+/// )
+/// .await?;
+/// assert!(matches!(outcome, Outcome::Committed(loaded) if loaded.version == 1));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # };
+/// # futures::executor::block_on(done).unwrap();
+/// ```
+///
 /// # Errors
 /// See [`ExecuteError`].
 pub async fn execute<A: Aggregate, S: EventStore>(

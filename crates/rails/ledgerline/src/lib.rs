@@ -1,8 +1,4 @@
-//! Event sourcing, pure: aggregates and how their events and states are stored; streams of commits with versions, the
-//! port that a database implements, a store in memory, and [`execute`], which loads, decides, appends and repairs; and
-//! what changes in a view, with the guards that keep it right when events come twice, late or not at all.
-//!
-//! Nothing here knows AWS, a clock or randomness (rule 12), and nothing here knows an application.
+#![doc = include_str!("../README.md")]
 
 mod aggregate;
 mod cache;

@@ -105,6 +105,19 @@ impl<A: Aggregate> History<A> {
 /// The first page holds as many commits as the snapshot policy lets pass without a state, so that one query is
 /// enough at any length of the stream. Only where states are missing (rule 5) are further pages read, all of them.
 ///
+/// ```
+/// use ledgerline::{Consistency, MemoryStore, StreamId, load, tank::Tank};
+///
+/// # let done = async {
+/// let store = MemoryStore::default();
+/// let stream = StreamId::new("tank", "north")?;
+/// let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await?;
+/// assert_eq!((loaded.version, loaded.state.level), (0, 0), "nothing happened yet");
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # };
+/// # futures::executor::block_on(done).unwrap();
+/// ```
+///
 /// # Errors
 /// When the store fails or an event cannot be read.
 pub async fn load<A: Aggregate>(

@@ -5,6 +5,13 @@ use std::fmt::Debug;
 use crate::{Aggregate, Context, fold};
 
 /// Starts a test with the history of the stream.
+///
+/// ```
+/// use ledgerline::{Context, spec::given, tank::{Command, Refusal, Tank}};
+///
+/// let context = Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
+/// given::<Tank>([]).when(Command::Scrap, &context).then_refused(&Refusal::Unknown);
+/// ```
 pub fn given<A: Aggregate>(history: impl IntoIterator<Item = A::Event>) -> Given<A> {
     Given { state: fold::<A>(A::initial(), &history.into_iter().collect::<Vec<_>>()) }
 }

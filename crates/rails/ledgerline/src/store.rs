@@ -43,6 +43,31 @@ pub struct Request {
 /// Holds streams of commits, and the requests that were answered.
 ///
 /// Every implementation passes the tests of the module `contract`.
+///
+/// Whoever writes another one has it tested by [`contract_tests!`](crate::contract_tests).
+///
+/// ```
+/// use ledgerline::{Commit, Consistency, EventStore, MemoryStore, Meta, Range, StreamId};
+///
+/// # let done = async {
+/// let store = MemoryStore::default();
+/// let commit = Commit {
+///     stream: StreamId::new("tank", "north")?,
+///     version: 1,
+///     events: Vec::new(),
+///     state: None,
+///     command: "c".into(),
+///     at: "2026-11-22T09:30:00Z".parse()?,
+///     meta: Meta::default(),
+/// };
+/// store.append(&commit, None).await?;
+/// assert!(store.append(&commit, None).await.is_err(), "the version is taken");
+/// let all = Range { after: 0, up_to: u64::MAX, limit: None };
+/// assert_eq!(store.read(&commit.stream, all, Consistency::Strong).await?.commits, [commit]);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # };
+/// # futures::executor::block_on(done).unwrap();
+/// ```
 pub trait EventStore: Send + Sync {
     /// One page of a stream, newest first. The page ends the range when [`Page::complete`](Page) says so.
     fn read(

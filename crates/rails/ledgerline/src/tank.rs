@@ -15,6 +15,9 @@ pub const CATEGORY: &str = "tank";
 /// What a tank holds at most, in litres: 2^53 - 1, what every JSON reader can hold exactly.
 pub const CAPACITY: i64 = 9_007_199_254_740_991;
 
+/// Every shape of its events and states that may be in some log, as `shapes/<category>.json` of an application has them.
+pub const SHAPES: &str = include_str!("../shapes/tank.json");
+
 // --- Events -----------------------------------------------------------------------------------------------------
 
 /// What happened to a tank.
