@@ -1,6 +1,6 @@
 //! The emulated services: DynamoDB with its streams, SQS and EventBridge, each on a port of its own.
 
-use std::{net::SocketAddr, path::Path, sync::Arc};
+use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
@@ -13,6 +13,7 @@ use rustack_events_core::{
 use rustack_events_http::service::{EventsHttpConfig, EventsHttpService};
 use rustack_sqs_core::{config::SqsConfig, handler::RustackSqsHandler, provider::RustackSqs};
 use rustack_sqs_http::service::{SqsHttpConfig, SqsHttpService};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
@@ -44,11 +45,11 @@ impl DynamoDb {
         Ok(Self { database, url: format!("http://{address}") })
     }
 
-    /// Creates a table of the template, unless it is there since an earlier run.
+    /// Creates a table of the template, unless it is there since an earlier run. How the one that is kept differs, if it does.
     ///
     /// # Errors
     /// When its definition is wrong.
-    pub fn create_table(&self, table: &Table) -> Result<()> {
+    pub fn create_table(&self, table: &Table) -> Result<Option<String>> {
         create_table(&self.database, table)
     }
 
@@ -68,11 +69,13 @@ pub fn open(data: &Path) -> Result<Database> {
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
-/// Creates a table in a database, unless it is there since an earlier run.
-pub(crate) fn create_table(database: &Database, table: &Table) -> Result<()> {
+/// Creates a table in a database, unless it is there since an earlier run. How the one that is kept differs, if it does.
+pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<String>> {
     let exists = database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
     if exists.table_names.contains(&table.name) {
-        return Ok(());
+        let describe = serde_json::from_value(json!({ "TableName": table.name }))?;
+        let kept = database.describe_table(describe).map_err(|error| anyhow!("{}: {error}", table.name))?;
+        return Ok(difference(&table.create, &serde_json::to_value(kept)?["Table"]));
     }
     let create = serde_json::from_value(table.create.clone())
         .with_context(|| format!("the definition of table {}", table.name))?;
@@ -84,7 +87,35 @@ pub(crate) fn create_table(database: &Database, table: &Table) -> Result<()> {
         }))?;
         database.update_time_to_live(update).map_err(|error| anyhow!("{}: {error}", table.name))?;
     }
-    Ok(())
+    Ok(None)
+}
+
+/// How a table differs from its definition: in its key, or in its indexes. Whatever needs the difference would fail at its first
+/// use, and say nothing of why.
+fn difference(wanted: &Value, kept: &Value) -> Option<String> {
+    let key = |schema: &Value| {
+        let parts = schema.as_array().into_iter().flatten();
+        let mut parts: Vec<_> =
+            parts.map(|part| (part["KeyType"].to_string(), part["AttributeName"].clone())).collect();
+        parts.sort_by(|one, other| one.0.cmp(&other.0));
+        let names = parts.iter().filter_map(|(_, name)| name.as_str());
+        names.collect::<Vec<_>>().join(" and ")
+    };
+    let indexes = |table: &Value| -> BTreeMap<String, String> {
+        let indexes = table["GlobalSecondaryIndexes"].as_array().into_iter().flatten();
+        let index = |index: &Value| Some((index["IndexName"].as_str()?.to_owned(), key(&index["KeySchema"])));
+        indexes.filter_map(index).collect()
+    };
+    let (wanted_key, kept_key) = (key(&wanted["KeySchema"]), key(&kept["KeySchema"]));
+    if wanted_key != kept_key {
+        return Some(format!("its key is {kept_key}, that of the template {wanted_key}"));
+    }
+    let (wanted, kept) = (indexes(wanted), indexes(kept));
+    let lacks = wanted.iter().find(|(name, key)| kept.get(*name) != Some(*key));
+    let more = kept.keys().find(|name| !wanted.contains_key(*name));
+    lacks
+        .map(|(name, key)| format!("it does not have the template's index {name}, of {key}"))
+        .or_else(|| more.map(|name| format!("it has the index {name}, which the template has not")))
 }
 
 /// SQS on a port, bound before it serves, because the template's queue URLs name the port.
@@ -214,4 +245,41 @@ pub fn sdk_config(url: &str) -> SdkConfig {
         .endpoint_url(url)
         .credentials_provider(aws_sdk_sqs::config::SharedCredentialsProvider::new(credentials))
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_kept_and_not_as_the_template_has_it_is_named() {
+        let key = |name: &str, kind: &str| json!({ "AttributeName": name, "KeyType": kind });
+        let table = |keys: Value, indexes: Value| {
+            let mut create = json!({
+                "TableName": "Views", "KeySchema": keys, "BillingMode": "PAY_PER_REQUEST",
+                "AttributeDefinitions": [
+                    { "AttributeName": "id", "AttributeType": "S" }, { "AttributeName": "owner", "AttributeType": "S" },
+                ],
+            });
+            if indexes.is_array() {
+                create["GlobalSecondaryIndexes"] = indexes;
+            }
+            Table { name: "Views".into(), stream_arn: None, create, time_to_live: None }
+        };
+        let by_owner = json!([{
+            "IndexName": "byOwner", "KeySchema": [key("owner", "HASH")], "Projection": { "ProjectionType": "ALL" },
+        }]);
+        let id = json!([key("id", "HASH")]);
+        let database = Database::memory().unwrap();
+        let kept = table(id.clone(), by_owner.clone());
+        assert_eq!(create_table(&database, &kept).unwrap(), None, "it is made");
+        assert_eq!(create_table(&database, &kept).unwrap(), None, "it is the same");
+        let different = |table: &Table| create_table(&database, table).unwrap().unwrap_or_default();
+        assert!(different(&table(json!([key("owner", "HASH")]), by_owner)).contains("its key is id"));
+        assert!(different(&table(id.clone(), Value::Null)).contains("byOwner, which the template has not"));
+        let by_id = json!([{
+            "IndexName": "byId", "KeySchema": [key("id", "HASH")], "Projection": { "ProjectionType": "ALL" },
+        }]);
+        assert!(different(&table(id, by_id)).contains("index byId, of id"));
+    }
 }

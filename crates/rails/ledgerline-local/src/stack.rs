@@ -105,7 +105,15 @@ impl Stack {
 
         let dynamodb = DynamoDb::start(options.data.as_deref()).await?;
         for table in &template.tables {
-            dynamodb.create_table(table)?;
+            if let Some(difference) = dynamodb.create_table(table)? {
+                hops.always(
+                    "data",
+                    &format!(
+                        "{} is kept as it was made: {difference}. What needs it will fail: begin in another folder",
+                        table.name
+                    ),
+                );
+            }
         }
         sqs.create_queues(&template).await?;
         let under_way = Arc::new(AtomicUsize::new(0));
