@@ -25,11 +25,12 @@ impl Workspace {
         let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
         // The dependencies are built already; only what is of the workspace is built again.
         let target = here.join("target");
-        let root = target.join(name);
+        let root = target.join(name).join("shop");
         let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(target.join(name)).unwrap();
         let cargo_ledgerline = Command::new(env!("CARGO_BIN_EXE_cargo-ledgerline"))
-            .current_dir(&target)
-            .args(["ledgerline", "new", name])
+            .current_dir(target.join(name))
+            .args(["ledgerline", "new", "shop"])
             .output()
             .unwrap();
         assert!(cargo_ledgerline.status.success(), "{cargo_ledgerline:?}");
@@ -82,6 +83,18 @@ impl Workspace {
         changed
     }
 
+    /// Applies the changes in a document, one after the other.
+    fn apply(&self, document: &Path) -> usize {
+        let text = fs::read_to_string(document).unwrap();
+        let blocks = text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
+        let patch = self.root.with_extension("patch");
+        let applied = blocks.map(|block| {
+            fs::write(&patch, block).unwrap();
+            self.git(&["apply", &patch.display().to_string()]);
+        });
+        applied.count()
+    }
+
     /// What its README says that one runs, and what CI runs.
     fn passes(&self) -> String {
         self.cargo(&["fmt", "--check"]);
@@ -128,10 +141,13 @@ fn a_new_workspace_builds_passes_and_grows() {
     }
     // Cargo notes what is in the workspace.
     shop.commit();
+    let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes.md"));
+    assert_eq!(shop.apply(recipes), 5);
+    shop.commit();
 
-    let (model, functions) = ("try-shop/model/src", "try-shop/functions/src");
+    let (model, functions) = ("shop/model/src", "shop/functions/src");
     let (views, queries) = (format!("{model}/views.rs"), format!("{functions}/queries.rs"));
-    let aggregate = ["aggregate", "purchase-order", "--in", "try-shop"];
+    let aggregate = ["aggregate", "purchase-order", "--in", "shop"];
     let changed = shop.lay_down(&aggregate);
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
     // What it knows of aggregates is compiled in.
@@ -151,11 +167,11 @@ fn a_new_workspace_builds_passes_and_grows() {
 
     // A name that is taken, or none, leaves nothing behind.
     for wrong in [
-        &["aggregate", "purchase-order", "--in", "try-shop"][..],
+        &["aggregate", "purchase-order", "--in", "shop"][..],
         &["aggregate", "cart"],
         &["aggregate", "cart", "--in", "Shop"],
-        &["aggregate", "Order", "--in", "try-shop"],
-        &["projector", "x", "--of", "item", "--in", "try-shop"],
+        &["aggregate", "Order", "--in", "shop"],
+        &["projector", "x", "--of", "item", "--in", "shop"],
         &["projector", "x"],
         &["projector", "x", "--of", "nothing"],
         // Queries of what is not there, or is written otherwise.
@@ -163,11 +179,11 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["query", "items", "--of", "item", "--log"],
         &["query", "items", "--of", "item"],
         // Names of others in the models, in the template, in Rust and in what is laid down.
-        &["aggregate", "it-em", "--in", "try-shop"],
+        &["aggregate", "it-em", "--in", "shop"],
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
-        &["aggregate", "type", "--in", "try-shop"],
-        &["aggregate", "state", "--in", "try-shop"],
+        &["aggregate", "type", "--in", "shop"],
+        &["aggregate", "state", "--in", "shop"],
         &["process-manager", "x", "--of", "item", "--log"],
         &["workspace", "crates"],
         &["workspace", "Shop"],
@@ -195,7 +211,7 @@ fn an_edit_is_served_without_stopping() {
     assert!(create(&stack).contains("version"));
     assert!(create(&stack).contains("this id is taken"));
 
-    let model = workspace.root.join("crates/apps/try-watch/model/src/item.rs");
+    let model = workspace.root.join("crates/apps/shop/model/src/item.rs");
     let before = fs::read_to_string(&model).unwrap();
     fs::write(&model, before.replace("this id is taken", "somebody has this id")).unwrap();
     stack.line("has changed: building");
