@@ -4,100 +4,32 @@ use std::{fmt, marker::PhantomData, num::NonZeroUsize, path::PathBuf, rc::Rc, sy
 
 use fastrand::Rng;
 use futures::{FutureExt, future::LocalBoxFuture};
-use jiff::Timestamp;
-use ledgerline::{
-    Aggregate, Aggregates, Cache, Commit, LogTable, MemoryStore, Meta, RecordedState, StateTable, StreamId,
-    encode, encode_state,
-};
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline::{Aggregate, Aggregates, Cache, Commit, LogTable, MemoryStore, RecordedState, StateTable};
+use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     bus::{RowOf, StateProjector},
     commands::{Commands, Route},
-    fanout::{Fanout, Wiring},
-    fifo::{ChangesOf, Fifo, LogProjector},
+    fanout::Fanout,
+    fifo::ChangesOf,
     http::{HttpRequest, Response, Routes},
 };
 use ledgerline_local::testing::table;
 use serde::Serialize;
 
+pub use crate::races::{Histories, History, RETENTION_SECONDS};
 use crate::{
     Finding,
-    crashes::Case,
-    evolution::{self, Shapes},
+    case::Case,
     files::Files,
-    histories::{Clocks, Subject, Tally},
-    inputs,
-    pipeline::{Logged, Pipeline, Stateful, of_states},
-    tank,
+    pipeline::{LogView, MakeFanout, Pipeline, StateView, of_states},
+    races::{Clocks, Subject, Tally},
+    shapes::{self, Shapes},
     wire::Wire,
     world::World,
 };
 
-/// As long as the template has answers to requests remembered: three days, one of them for clocks that are a day off, and
-/// another one for those that are a day off the other way.
-pub const RETENTION_SECONDS: i64 = 259_200;
-
-/// The commands of one stream, in an order in which they make sense: the first one starts the stream.
-#[derive(Debug)]
-pub struct History<A: Aggregate> {
-    /// The id of the aggregate.
-    pub id: String,
-    /// Who sends the commands.
-    pub actor: String,
-    /// The commands. Some may be refused.
-    pub commands: Vec<A::Command>,
-}
-
-impl<A: Aggregate> History<A> {
-    /// The commits that come of the commands. Whether a commit embeds its state is random.
-    #[must_use]
-    pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
-        self.written(|| rng.bool())
-    }
-
-    /// The commits that come of the commands, each with its state.
-    #[must_use]
-    pub fn commits_with_states(&self) -> Vec<Commit> {
-        self.written(|| true)
-    }
-
-    fn written(&self, mut embed: impl FnMut() -> bool) -> Vec<Commit> {
-        let Ok(stream) = StreamId::new(A::CATEGORY, &self.id) else { return Vec::new() };
-        let mut state = A::initial();
-        let mut commits: Vec<Commit> = Vec::new();
-        for command in &self.commands {
-            let embed = embed();
-            let version = commits.len() as u64 + 1;
-            let at = Timestamp::from_second(1_795_253_400 + commits.len() as i64);
-            let at = at.unwrap_or(Timestamp::UNIX_EPOCH);
-            let context = ledgerline::Context { at, actor: Some(self.actor.clone()) };
-            let Ok(events) = A::decide(&state, command, &context) else { continue };
-            let recorded: Result<Vec<_>, _> = events.iter().map(encode::<A>).collect();
-            let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else { continue };
-            state = ledgerline::fold::<A>(state, &events);
-            commits.push(Commit {
-                stream: stream.clone(),
-                version,
-                events: recorded,
-                state: encode_state::<A>(&state).ok().filter(|_| embed),
-                command: format!("{stream}:{version}"),
-                at,
-                meta: Meta::default(),
-            });
-        }
-        commits
-    }
-}
-
-/// Histories of an aggregate: one for each name, the same for the same name and randomness.
-pub type Histories<A> = fn(&str, &mut Rng) -> History<A>;
-
 /// An instance of a function that takes commands.
 pub(crate) type Instance = Rc<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
-
-/// The fanout of an application's aggregates.
-pub(crate) type MakeFanout =
-    fn(DynamoDbStore, aws_sdk_eventbridge::Client, aws_sdk_sqs::Client, Wiring) -> Fanout;
 
 /// Plays so many concurrent histories from a seed on.
 type Play = Box<dyn Fn(u64, u64, Clocks) -> Result<(Tally, u64), Finding> + Send + Sync>;
@@ -121,45 +53,13 @@ pub(crate) struct CommandFunction {
     pub(crate) instance: MakeInstance,
 }
 
-/// A function behind the bus.
-#[derive(Clone)]
-pub(crate) struct StateView {
-    pub(crate) table: &'static str,
-    pub(crate) category: &'static str,
-    pub(crate) instance: Arc<dyn Fn(&Wire) -> Stateful + Send + Sync>,
-}
-
-/// A function behind a queue.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LogView {
-    pub(crate) table: &'static str,
-    pub(crate) category: &'static str,
-    keys: LogTable,
-    pub(crate) changes: ChangesOf,
-}
-
-impl LogView {
-    /// The projector at the end of this wire.
-    pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
-        let table = ReadTable::new(wire.dynamodb(), table(self.table));
-        LogProjector { table, keys: self.keys, changes: self.changes }
-    }
-
-    pub(crate) fn instance(&self, wire: &Wire) -> Logged {
-        Logged {
-            table: self.table,
-            url: format!("http://wire.invalid/{}.fifo", self.table),
-            category: self.category,
-            fifo: Fifo { store: World::store_at(wire), consumer: self.consumer(wire) },
-        }
-    }
-}
-
 /// An application: what of it is tried, and with what.
 ///
 /// A workspace makes one in a test of the application's functions, and has it tried with [`application_tests!`](crate::application_tests).
 pub struct Application {
     pub(crate) name: &'static str,
+    /// Whether it is the one of ledgerline itself.
+    pub(crate) is_ledgerlines: bool,
     /// `<category>.json` for each aggregate.
     pub(crate) shapes: Files,
     /// `<function>/<case>.json`, and `answers.md` beside them.
@@ -194,12 +94,13 @@ impl Application {
     pub(crate) fn of<L: Aggregates>(name: &'static str, shapes: Files, events: Files) -> Self {
         Self {
             name,
+            is_ledgerlines: false,
             shapes,
             events,
             fanout: Fanout::new::<L>,
-            read_shapes: evolution::read_all::<L>,
-            read_commit: inputs::read::<L>,
-            read_state: inputs::states::<L>,
+            read_shapes: shapes::read_all::<L>,
+            read_commit: shapes::read_commit::<L>,
+            read_state: shapes::read_state::<L>,
             streams: Vec::new(),
             commands: Vec::new(),
             stateful: Vec::new(),
@@ -298,9 +199,9 @@ impl Application {
         self
     }
 
-    /// Whether it is the one of ledgerline itself.
-    pub(crate) fn is_ledgerlines(&self) -> bool {
-        self.name == tank::NAME
+    /// The same, as the one of ledgerline itself.
+    pub(crate) fn of_ledgerline(self) -> Self {
+        Self { is_ledgerlines: true, ..self }
     }
 
     /// Logical ids of all tables: those of the log first.
@@ -312,6 +213,12 @@ impl Application {
             .chain(views)
             .chain(self.more_tables.iter().copied())
             .collect()
+    }
+
+    /// Everything behind the log, at the end of this wire.
+    #[must_use]
+    pub fn pipeline_at(&self, wire: &Wire) -> Pipeline {
+        Pipeline::of(self.fanout, &self.stateful, &self.logged, wire)
     }
 
     /// Makes everything behind the log at the end of a wire.

@@ -2,7 +2,6 @@
 //! end everything is as if nothing had happened.
 
 use std::{
-    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::Arc,
@@ -10,23 +9,20 @@ use std::{
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
-use futures::{FutureExt, future::LocalBoxFuture};
+use futures::FutureExt;
 use ledgerline::{Commit, EventStore};
-use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
-    fifo::{Consumer, Fifo},
     http::HttpRequest,
-    process_manager::{ProcessManager, Reaction},
     stream::{Handler, Record, Unreadable},
-    wire::Message,
 };
 use ledgerline_local::testing::table;
 use serde_json::Value;
 
 use crate::{
     Effort, Finding, Tried,
-    application::{Application, CommandFunction, LogView, StateView},
-    pipeline::{Pipeline, record},
+    application::{Application, CommandFunction},
+    case::{Case, Done, Outcome, each, exactly},
+    pipeline::{LogView, StateView, record},
     tank::seen,
     wire::{Plan, Wire},
     world::World,
@@ -35,35 +31,6 @@ use crate::{
 /// How often somebody calls again, before it counts as never done.
 const TRIES: usize = 20;
 
-/// What was done so far, and how it was answered: the caller's memory, which survives the handler's end.
-pub type Done = Rc<RefCell<Vec<String>>>;
-
-/// A handler, and what it is called with.
-#[expect(missing_debug_implementations, reason = "holds closures")]
-pub struct Case {
-    name: String,
-    /// In the log before.
-    log: Vec<Vec<Commit>>,
-    /// Calls a cold instance with what is not done yet. Whether all of it is done.
-    call: Box<dyn Fn(Wire, Done) -> LocalBoxFuture<'static, bool>>,
-    /// Whether what came of it is as it should be, given what comes of it without a crash.
-    right: fn(&Outcome, &Outcome) -> bool,
-}
-
-/// What can be seen afterwards.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
-    answers: Vec<String>,
-    /// The items of all tables, by table and key, as text.
-    pub tables: BTreeMap<String, String>,
-    /// On the bus, each once.
-    entries: Vec<String>,
-    /// On the queues, each where it was first.
-    messages: Vec<(String, String)>,
-    /// How many mails were sent.
-    pub mails: u64,
-}
-
 /// Ends every handler after each of its calls.
 ///
 /// # Errors
@@ -71,12 +38,13 @@ pub struct Outcome {
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let cases = cases(application, effort.seed).map_err(|story| Finding { seed: effort.seed, story })?;
     let (mut points, mut calls) = (0, Vec::new());
+    let seeded = |finding: Finding| Finding { seed: effort.seed, ..finding };
     for case in &cases {
-        let (expected, all) = without(application, case)?;
+        let (expected, all) = without(application, case).map_err(seeded)?;
         calls.push(format!("{} {all}", case.name));
         for applied in [false, true] {
             for after in 0..all {
-                let found = interrupted(application, case, after, applied)?;
+                let found = interrupted(application, case, after, applied).map_err(seeded)?;
                 if !(case.right)(&found, &expected) {
                     return Err(Finding {
                         seed: effort.seed,
@@ -178,7 +146,7 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
     entries.sort();
     entries.dedup();
     let mut messages = Vec::new();
-    let urls = Pipeline::new(application, &world.wire).logged.into_iter().map(|logged| logged.url);
+    let urls = application.pipeline_at(&world.wire).logged.into_iter().map(|logged| logged.url);
     for url in urls.chain(["http://wire.invalid/dead-letters".to_owned()]) {
         for queued in services.take_messages(&url) {
             let message = (url.clone(), queued.body);
@@ -230,22 +198,6 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-fn exactly(found: &Outcome, expected: &Outcome) -> bool {
-    found == expected
-}
-
-/// Does those that are not done yet, until one fails.
-async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>) -> bool {
-    let first = done.borrow().len();
-    for one in all.iter().skip(first) {
-        match run(one).await {
-            Some(answer) => done.borrow_mut().push(answer),
-            None => return false,
-        }
-    }
-    true
-}
-
 /// A function that takes commands, with its sample requests, each under a key.
 fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
     let answers = application.events.text(&format!("{}/answers.md", function.name))?;
@@ -280,7 +232,7 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     // Some of them twice, and not one stream after the other.
     let mut batch: Vec<_> = streams.concat();
     batch.sort_by_key(|commit| commit.version);
-    batch.extend_from_within(..2);
+    batch.extend_from_within(..batch.len().min(2));
     let call = move |wire: Wire, done: Done| {
         let (batch, pipeline) = (batch.clone(), Rc::clone(&pipeline));
         async move {
@@ -335,59 +287,4 @@ fn stateful(application: &Application, view: &StateView, stream: Vec<Commit>) ->
 fn logged(view: &LogView, streams: Vec<Vec<Commit>>) -> Case {
     let view = *view;
     Case::consumer(view.table, streams, move |wire| view.consumer(wire))
-}
-
-impl Case {
-    /// A handler that is called with a wire and what is `done`, until it says that all is done: it notes there what it has
-    /// done and how it was answered. `log` is in the log before. Afterwards everything is exactly as without a crash.
-    pub fn new(
-        name: &str,
-        log: Vec<Vec<Commit>>,
-        call: impl Fn(Wire, Done) -> LocalBoxFuture<'static, bool> + 'static,
-    ) -> Self {
-        Self { name: name.into(), log, call: Box::new(call), right: exactly }
-    }
-
-    /// What came of it is right if this says so, given what comes of it without a crash.
-    #[must_use]
-    pub fn right_if(self, right: fn(&Outcome, &Outcome) -> bool) -> Self {
-        Self { right, ..self }
-    }
-
-    /// A consumer behind a queue: every stream's commits but the second, which is a gap to be repaired.
-    pub fn consumer<C: Consumer + 'static>(
-        name: &str,
-        streams: Vec<Vec<Commit>>,
-        consumer: impl Fn(&Wire) -> C + 'static,
-    ) -> Self {
-        let log = streams.clone();
-        let consumer = Rc::new(consumer);
-        let messages: Rc<Vec<String>> = Rc::new(
-            streams
-                .iter()
-                .flat_map(|stream| stream.iter().filter(|commit| commit.version != 2 || stream.len() == 2))
-                .filter_map(|commit| serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok())
-                .collect(),
-        );
-        let call = move |wire: Wire, done: Done| {
-            let (messages, consumer) = (Rc::clone(&messages), Rc::clone(&consumer));
-            async move {
-                let fifo = Fifo { store: World::store_at(&wire), consumer: consumer(&wire) };
-                each(&done, &messages, async |body| fifo.message(body).await.ok().map(|()| String::new()))
-                    .await
-            }
-            .boxed_local()
-        };
-        Self::new(name, log, call)
-    }
-}
-
-/// An instance of a process manager behind a queue, whose positions are in the table with this logical id.
-pub fn manager<R: Reaction>(
-    wire: &Wire,
-    positions: &str,
-    reaction: R,
-) -> Fifo<DynamoDbStore, ProcessManager<R>> {
-    let positions = ledgerline_dynamodb::ReadTable::new(wire.dynamodb(), table(positions));
-    Fifo { store: World::store_at(wire), consumer: ProcessManager { positions, reaction } }
 }

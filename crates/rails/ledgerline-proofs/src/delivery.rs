@@ -50,7 +50,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     let Tally { deliveries, dead_letters, lost, redriven, skipped, faults } = tally;
     let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
     let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
-    if runs >= 500 && !(of_queues && of_bus && faults > 0) {
+    if runs >= 500 && deliveries > 0 && !(of_queues && of_bus && faults > 0) {
         return Err(Finding { seed: effort.seed, story: format!("something was not tried: {tally:?}") });
     }
     let beside = format!(
@@ -79,11 +79,14 @@ pub(crate) fn all(
     dynamics: Dynamics,
     application: &Application,
 ) -> Result<Tally, Finding> {
+    if application.streams.is_empty() {
+        return Ok(Tally::default());
+    }
     let world = || {
         let world = World::new(&application.tables())?;
         // The writer of the log and the checker have a wire on which nothing happens.
         let quiet = Wire::new(world.wire.services().database().clone());
-        let pipeline = Pipeline::new(application, &world.wire);
+        let pipeline = application.pipeline_at(&world.wire);
         Ok((world, quiet, pipeline))
     };
     let mut sum = Tally::default();
@@ -341,12 +344,14 @@ impl<'a> Schedule<'a> {
 
     async fn deliver(&self, entry: &Value) -> bool {
         let stream = entry["stream"].as_str().unwrap_or_default();
+        let mut delivered = true;
+        // The bus has a delivery for each rule; one that failed comes to all of them again here, who skip what they have.
         for stateful in &self.pipeline.stateful {
             if stream.starts_with(&format!("{}-", stateful.category)) {
-                return stateful.project(entry.clone()).await.is_ok();
+                delivered &= stateful.project(entry.clone()).await.is_ok();
             }
         }
-        true
+        delivered
     }
 
     /// A queue hands a batch to its projector. What it deleted may come again all the same.

@@ -5,7 +5,8 @@ use crate::{
     Effort, Finding, Tried,
     application::Application,
     delivery::{self, Dynamics, Tally},
-    histories::{self, Clocks},
+    histories,
+    races::Clocks,
 };
 
 /// Plays all of it.

@@ -1,75 +1,17 @@
 //! Every shape of an event or a state that may be in some log, kept beside its model, in `shapes`: this code reads all of them.
 //! And what a newer program wrote stops the aggregate that it is about, by name, and no other.
 
-use ledgerline::{
-    Aggregate, Aggregates, Commit, Consistency, EventStore, LoadError, RecordedEvent, RecordedState, Visitor,
-    decode, decode_state, encode, encode_state, load, tank::Tank,
-};
+use ledgerline::{Commit, Consistency, EventStore, LoadError, RecordedState, load, tank::Tank};
 use ledgerline_lambda::{stream::Handler, wire::Message};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     Effort, Finding, Tried,
     application::Application,
-    files::Files,
-    pipeline::{Pipeline, message, record},
+    pipeline::{message, record},
     tank::{self, Sent, filled, instance},
     world::World,
 };
-
-/// The shapes of an aggregate.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Corpus {
-    events: Vec<Event>,
-    states: Vec<State>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Event {
-    #[serde(rename = "type")]
-    event_type: String,
-    schema: u32,
-    data: Value,
-    /// What this code makes of it, if that is not the same.
-    now: Option<Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    schema: u32,
-    data: Value,
-}
-
-/// What was read of all shapes of an application.
-#[derive(Debug, Default)]
-pub(crate) struct Shapes {
-    wrong: Vec<String>,
-    events: usize,
-    states: usize,
-}
-
-/// Reads the shapes of each aggregate.
-pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
-    struct Read<'a>(&'a Files, Shapes);
-    impl Visitor for Read<'_> {
-        fn visit<A: Aggregate>(&mut self) {
-            match read::<A>(self.0) {
-                Ok((events, states)) => {
-                    self.1.events += events;
-                    self.1.states += states;
-                }
-                Err(wrong) => self.1.wrong.push(format!("{}: {wrong}", A::CATEGORY)),
-            }
-        }
-    }
-    let mut read = Read(files, Shapes::default());
-    L::visit(&mut read);
-    read.1
-}
 
 /// Reads all shapes of an application; ledgerline's own then meets newer ones.
 ///
@@ -81,7 +23,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
         return Err(Finding { seed: effort.seed, story: all.wrong.join("\n  ") });
     }
     // What becomes of newer shapes is the business of ledgerline, which knows no aggregates.
-    let newer = match application.is_ledgerlines() {
+    let newer = match application.is_ledgerlines {
         true => {
             let world = World::new(&application.tables())?;
             world.runtime.block_on(newer(&world)).map_err(|story| Finding { seed: effort.seed, story })?
@@ -92,60 +34,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     Ok(Tried::new((all.events + all.states + newer) as u64, "shapes", beside))
 }
 
-/// Reads the shapes of one aggregate. How many of events and of states there are.
-fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
-    let text = files.text(&format!("{}.json", A::CATEGORY))?;
-    let shapes: Corpus = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    for known in A::EVENTS {
-        for schema in 1..=known.schema() {
-            let of = |event: &&Event| event.event_type == known.name && event.schema == schema;
-            if !shapes.events.iter().any(|event| of(&event)) {
-                return Err(format!("schema {schema} of {} is not in its file of shapes", known.name));
-            }
-        }
-    }
-    let mut events = Vec::new();
-    for Event { event_type, schema, data, now } in &shapes.events {
-        let stored =
-            RecordedEvent { event_type: event_type.clone(), schema: *schema, data: data.to_string() };
-        let event = decode::<A>(&stored).map_err(|error| error.to_string())?;
-        let again = encode::<A>(&event).map_err(|error| error.to_string())?;
-        let (expected, found) =
-            (now.as_ref().unwrap_or(data), serde_json::from_str(&again.data).unwrap_or(Value::Null));
-        if again.event_type != *event_type || found != *expected {
-            return Err(format!("{event_type}, schema {schema}, is read as {found}, not {expected}"));
-        }
-        if now.is_none() && again.schema != *schema {
-            return Err(format!(
-                "{event_type}, schema {schema}, is old, and its file does not say what it is now"
-            ));
-        }
-        events.push(event);
-    }
-    // A fold takes whatever was ever stored, in any order.
-    ledgerline::fold::<A>(A::initial(), &events);
-    for schema in 1..=A::STATE_SCHEMA {
-        if !shapes.states.iter().any(|state| state.schema == schema) {
-            return Err(format!("schema {schema} of the state is not in its file of shapes"));
-        }
-    }
-    for State { schema, data } in &shapes.states {
-        let stored = RecordedState { schema: *schema, data: data.to_string() };
-        match (decode_state::<A>(&stored), *schema == A::STATE_SCHEMA) {
-            (None, false) => {}
-            (Some(state), true) => {
-                let again = encode_state::<A>(&state).map_err(|error| error.to_string())?;
-                if serde_json::from_str::<Value>(&again.data).ok().as_ref() != Some(data) {
-                    return Err(format!("a state of schema {schema} is read as {}", again.data));
-                }
-            }
-            (_, current) => return Err(format!("a state of schema {schema}, which is current: {current}")),
-        }
-    }
-    Ok((shapes.events.len(), shapes.states.len()))
-}
-
-/// What a newer program wrote, each in an tank of its own, with another tank beside it. How many there are.
+/// What a newer program wrote, each in a tank of its own, with another tank beside it. How many there are.
 async fn newer(world: &World) -> Result<usize, String> {
     let with = |id: &str, change: fn(&mut Commit)| {
         let mut tank = filled(id, 100);
@@ -192,13 +81,13 @@ async fn newer(world: &World) -> Result<usize, String> {
     }
 
     // The fanout sets aside what it cannot attach a state to, and passes on everything else: it fails for none.
-    let pipeline = Pipeline::new(&tank::application(), &world.wire);
+    let pipeline = tank::application().pipeline_at(&world.wire);
     let all: Vec<_> = tanks.concat();
     let records: Vec<_> = all.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
     let failed = pipeline.fanout.handle(&records).await;
     let entries = world.wire.services().take_entries();
     let letters = world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
-    // The first commit of such an tank goes with it: both states are folded by one read. It is in the log, and on the
+    // The first commit of such a tank goes with it: both states are folded by one read. It is in the log, and on the
     // queue.
     if failed.is_some() || letters != 2 * unreadable || entries.len() != 2 * (tanks.len() - unreadable) {
         return Err(format!(

@@ -8,9 +8,7 @@ use std::{
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
-use ledgerline::{
-    Aggregate, Aggregates, Commit, MemoryStore, RecordedState, Visitor, decode, decode_state, guard::Verdict,
-};
+use ledgerline::{Commit, MemoryStore, RecordedState, guard::Verdict};
 use ledgerline_dynamodb::commit_from_item;
 use ledgerline_lambda::{
     fifo::{ApplyError, Consumer, Fifo},
@@ -22,7 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     Effort, Finding, Tried,
     application::Application,
-    pipeline::Pipeline,
+    tank,
     world::{World, each_seed},
 };
 
@@ -58,11 +56,12 @@ const DECODERS: [Decoder; 8] = [
 /// When one panics, or gives an answer that is none to bad input.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(400, 2_600);
-    let samples = Samples::read(application).map_err(|story| Finding { seed: 0, story })?;
+    let samples = Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;
+    let decoders = samples.decoders();
     let world = || World::new(&application.tables());
     let (mut sums, mut accepted) = (BTreeMap::new(), 0);
     let play = |world: &mut World, seed: u64| {
-        let decoder = DECODERS[usize::try_from(seed % 8).unwrap_or(0)];
+        let decoder = decoders[usize::try_from(seed % decoders.len() as u64).unwrap_or(0)];
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let fed = catch_unwind(AssertUnwindSafe(|| {
@@ -84,6 +83,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
 }
 
 /// Valid input.
+#[derive(Default)]
 struct Samples {
     /// Of the command functions.
     requests: Vec<(usize, Value)>,
@@ -95,44 +95,56 @@ struct Samples {
 
 impl Samples {
     /// Reads the sample events of the workspace: requests to the application's functions, and whatever records, messages and
-    /// entries there are; and makes commits of each of the application's aggregates.
+    /// entries there are, or those of ledgerline where there are none; and makes commits of each of the application's aggregates.
     fn read(application: &Application) -> Result<Self, String> {
-        let (mut requests, mut records) = (Vec::new(), Vec::new());
-        let (mut messages, mut entries) = (Vec::new(), Vec::new());
+        let mut samples = Self::of(application)?;
+        let ledgerlines = Self::of(&tank::application())?;
+        for (list, others) in
+            [(&mut samples.records, ledgerlines.records), (&mut samples.entries, ledgerlines.entries)]
+        {
+            if list.is_empty() {
+                *list = others;
+            }
+        }
+        if samples.messages.is_empty() {
+            samples.messages = ledgerlines.messages;
+        }
+        let mut rng = Rng::with_seed(1);
+        let commits = application.streams.iter().flat_map(|streams| (streams.write)("a-1", &mut rng));
+        samples.commits = commits.collect();
+        Ok(samples)
+    }
+
+    /// The sample events alone.
+    fn of(application: &Application) -> Result<Self, String> {
+        let mut samples = Self::default();
         for (function, path) in application.events.samples()? {
             let event = application.events.json(&path)?;
             if let Some(place) = application.commands.iter().position(|known| known.name == function) {
-                requests.push((place, event));
+                samples.requests.push((place, event));
             } else if event["detail"].is_object() {
-                entries.push(event["detail"].clone());
+                samples.entries.push(event["detail"].clone());
             } else {
                 for record in event["Records"].as_array().into_iter().flatten() {
                     match record["body"].as_str() {
-                        Some(body) => messages.push(body.to_owned()),
-                        None => records.push(record.clone()),
+                        Some(body) => samples.messages.push(body.to_owned()),
+                        None => samples.records.push(record.clone()),
                     }
                 }
             }
         }
-        let mut rng = Rng::with_seed(1);
-        let commits =
-            application.streams.iter().flat_map(|streams| (streams.write)("a-1", &mut rng)).collect();
-        let samples = Self { requests, records, messages, entries, commits };
-        samples.missing().map_or(Ok(samples), |missing| Err(missing.to_owned()))
+        Ok(samples)
     }
 
-    /// What there is nothing of, and what would make of it.
-    fn missing(&self) -> Option<&'static str> {
-        let Self { requests, records, messages, entries, commits } = self;
-        [
-            (requests.is_empty(), "events/ has no request to a function that takes commands"),
-            (records.is_empty(), "events/ has no record of the Commits table's stream"),
-            (messages.is_empty(), "events/ has no message of a queue"),
-            (entries.is_empty(), "events/ has no entry of the bus"),
-            (commits.iter().all(|commit| commit.state.is_none()), "no history makes a commit with a state"),
-        ]
-        .into_iter()
-        .find_map(|(is_missing, what)| is_missing.then_some(what))
+    /// The decoders that there is something for: an application may take no commands, or have no histories.
+    fn decoders(&self) -> Vec<Decoder> {
+        let has_something = |decoder: &Decoder| match decoder {
+            Decoder::Body | Decoder::Path | Decoder::Headers => !self.requests.is_empty(),
+            Decoder::StoredItem => !self.commits.is_empty(),
+            Decoder::EmbeddedState => self.commits.iter().any(|commit| commit.state.is_some()),
+            Decoder::StreamImage | Decoder::QueueMessage | Decoder::BusEntry => true,
+        };
+        DECODERS.into_iter().filter(has_something).collect()
     }
 }
 
@@ -203,7 +215,7 @@ async fn feed(
             let records = records(batch);
             taken += records.iter().filter(|record| record.commit.is_ok()).count();
             // Nothing of it is tried again: it is passed on, or set aside.
-            if let Some(failed) = Pipeline::new(application, &world.wire).fanout.handle(&records).await {
+            if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await {
                 return Err(format!("it comes again and again: {:?}", records[failed]));
             }
             let services = world.wire.services();
@@ -224,7 +236,7 @@ async fn feed(
             }
         }
         Decoder::BusEntry => {
-            let pipeline = Pipeline::new(application, &world.wire);
+            let pipeline = application.pipeline_at(&world.wire);
             for _ in 0..BATCH {
                 let entry = &samples.entries[rng.usize(0..samples.entries.len())];
                 let entry = changed(rng, entry);
@@ -276,31 +288,6 @@ impl Consumer for Reader<'_> {
         (self.0.read_commit)(commit);
         Ok((Verdict::Apply, commit.version))
     }
-}
-
-/// Reads the events as each of the aggregates.
-pub(crate) fn read<L: Aggregates>(commit: &Commit) {
-    struct Read<'a>(&'a Commit);
-    impl Visitor for Read<'_> {
-        fn visit<A: Aggregate>(&mut self) {
-            let events: Vec<_> = self.0.events.iter().filter_map(|event| decode::<A>(event).ok()).collect();
-            let _ = ledgerline::fold::<A>(A::initial(), &events);
-        }
-    }
-    L::visit(&mut Read(commit));
-}
-
-/// Reads a state as each of the aggregates. Whether one took it.
-pub(crate) fn states<L: Aggregates>(state: &RecordedState) -> usize {
-    struct Read<'a>(&'a RecordedState, usize);
-    impl Visitor for Read<'_> {
-        fn visit<A: Aggregate>(&mut self) {
-            self.1 |= usize::from(decode_state::<A>(self.0).is_some());
-        }
-    }
-    let mut read = Read(state, 0);
-    L::visit(&mut read);
-    read.1
 }
 
 // --- Bad input ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod application;
+pub mod case;
 mod cli;
 pub mod crashes;
 pub mod delivery;
@@ -14,8 +15,10 @@ pub mod masks;
 pub mod model;
 pub mod pipeline;
 pub mod planted;
+pub mod races;
 pub mod replies;
 pub mod services;
+mod shapes;
 pub mod tank;
 pub mod wire;
 pub mod world;
@@ -33,27 +36,27 @@ pub struct Proof {
     pub name: &'static str,
     /// The test of an application that tries it of that application too; empty where it is about ledgerline alone.
     pub test: &'static str,
-    /// Whether it consists of runs, each with a seed of its own; else it tries everything there is.
+    /// Whether it consists of runs, each with a seed of its own.
     pub seeded: bool,
     /// Tries it.
     pub run: fn(&Effort, &Application) -> Result<Tried, Finding>,
 }
 
 impl Proof {
-    /// How to see the finding again, which was made of this application.
+    /// How to see the finding again, which was made of this application with this effort.
     #[must_use]
-    pub fn again(&self, finding: &Finding, application: &Application) -> String {
-        let is_ledgerlines = application.is_ledgerlines();
-        let command = match is_ledgerlines {
-            true => format!("cargo run --release -p proofs -- --only {}", self.number),
-            false => format!("cargo test -p {}-functions --test proofs {}", application.name, self.test),
-        };
-        let Finding { seed, .. } = finding;
-        match (self.seeded, is_ledgerlines) {
-            (true, true) => format!("Again: {command} --seed {seed} --runs 1"),
-            (true, false) => format!("Again: PROOFS_SEED={seed} PROOFS_RUNS=1 {command}"),
-            (false, _) => format!("Again: {command}"),
+    pub fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
+        let (seed, one) = (finding.seed, self.seeded);
+        if application.is_ledgerlines {
+            let short = if effort.long { "" } else { " --short" };
+            let one = if one { " --runs 1" } else { "" };
+            let command = format!("cargo run --release -p proofs -- --only {}", self.number);
+            return format!("Again: {command} --seed {seed}{one}{short}");
         }
+        let long = if effort.long { " PROOFS=long" } else { "" };
+        let one = if one { " PROOFS_RUNS=1" } else { "" };
+        let command = format!("cargo test -p {}-functions --test proofs {}", application.name, self.test);
+        format!("Again: PROOFS_SEED={seed}{one}{long} {command}")
     }
 }
 
@@ -171,12 +174,13 @@ macro_rules! application_tests {
 #[expect(clippy::panic, reason = "in a test a panic is the report")]
 pub fn test(number: u8, application: &Application) {
     let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else { panic!("no proof {number}") };
-    match (proof.run)(&Effort::of_tests(), application) {
+    let effort = Effort::of_tests();
+    match (proof.run)(&effort, application) {
         Ok(tried) => cli::report(&format!(
             "{:>2} {}, {}: {} {}; {}",
             proof.number, proof.name, application.name, tried.count, tried.unit, tried.beside
         )),
-        Err(finding) => panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application)),
+        Err(finding) => panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application, &effort)),
     }
 }
 

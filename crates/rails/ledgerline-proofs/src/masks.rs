@@ -118,7 +118,7 @@ fn finding(mask: u64, what: impl std::fmt::Display) -> Finding {
 /// What was refused once is sent once more, and nothing else is.
 async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("once-{mask}"));
-    let pipeline = Pipeline::new(&tank::application(), wire);
+    let pipeline = tank::application().pipeline_at(wire);
     let sent = refuse(wire, part, tanks, mask, 1);
     let failed = pipeline.fanout.handle(&records(&commits)).await;
     wire.services().refuse(None);
@@ -138,7 +138,7 @@ async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Resul
 /// is sent of a stream is in order all the same.
 async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("good-{mask}"));
-    let pipeline = Pipeline::new(&tank::application(), wire);
+    let pipeline = tank::application().pipeline_at(wire);
     let _sent = refuse(wire, part, tanks, mask, usize::MAX);
     let first = records(&commits);
     let failed = pipeline.fanout.handle(&first).await;

@@ -3,33 +3,29 @@
 use std::{
     collections::{BTreeMap, HashMap},
     rc::Rc,
+    sync::Arc,
 };
 
 use aws_lambda_events::sqs::SqsMessage;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
-    Aggregate, Commit, RecordedEvent,
+    Aggregate, Commit, LogTable, RecordedEvent,
     changes::{Fields, Key},
     decode,
 };
-use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     bus::StateProjector,
     fanout::{Fanout, Wiring},
-    fifo::{Fifo, LogProjector},
+    fifo::{ChangesOf, Fifo, LogProjector},
     stream::Record,
 };
 use ledgerline_local::testing::table;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    Finding,
-    application::{Application, LogView, MakeFanout, StateView},
-    wire::Wire,
-    world::World,
-};
+use crate::{Finding, wire::Wire, world::World};
 
 /// Rows by table and key, as text.
 pub type Rows = BTreeMap<(&'static str, String), String>;
@@ -70,6 +66,44 @@ pub struct Logged {
     pub fifo: Fifo<DynamoDbStore, LogProjector>,
 }
 
+/// The fanout of an application's aggregates.
+pub(crate) type MakeFanout =
+    fn(DynamoDbStore, aws_sdk_eventbridge::Client, aws_sdk_sqs::Client, Wiring) -> Fanout;
+
+/// A function behind the bus.
+#[derive(Clone)]
+pub(crate) struct StateView {
+    pub(crate) table: &'static str,
+    pub(crate) category: &'static str,
+    pub(crate) instance: Arc<dyn Fn(&Wire) -> Stateful + Send + Sync>,
+}
+
+/// A function behind a queue.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogView {
+    pub(crate) table: &'static str,
+    pub(crate) category: &'static str,
+    pub(crate) keys: LogTable,
+    pub(crate) changes: ChangesOf,
+}
+
+impl LogView {
+    /// The projector at the end of this wire.
+    pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
+        let table = ReadTable::new(wire.dynamodb(), table(self.table));
+        LogProjector { table, keys: self.keys, changes: self.changes }
+    }
+
+    pub(crate) fn instance(&self, wire: &Wire) -> Logged {
+        Logged {
+            table: self.table,
+            url: format!("http://wire.invalid/{}.fifo", self.table),
+            category: self.category,
+            fifo: Fifo { store: World::store_at(wire), consumer: self.consumer(wire) },
+        }
+    }
+}
+
 /// The functions behind the log.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Pipeline {
@@ -82,12 +116,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// That of an application, at the end of this wire.
-    #[must_use]
-    pub fn new(application: &Application, wire: &Wire) -> Self {
-        Self::of(application.fanout, &application.stateful, &application.logged, wire)
-    }
-
+    /// With these functions, at the end of this wire.
     pub(crate) fn of(fanout: MakeFanout, stateful: &[StateView], logged: &[LogView], wire: &Wire) -> Self {
         let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
         let stateful = stateful.iter().map(|view| (view.instance)(wire)).collect();

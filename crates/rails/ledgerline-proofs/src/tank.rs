@@ -33,9 +33,6 @@ impl Aggregates for Tanks {
     }
 }
 
-/// Its name.
-pub(crate) const NAME: &str = "tanks";
-
 macro_rules! event {
     ($path:literal) => {
         ($path, include_str!(concat!("../events/", $path)))
@@ -60,10 +57,12 @@ const EVENTS: [(&str, &str); 10] = [
 #[must_use]
 pub fn application() -> Application {
     let shapes = Files::Embedded(&[("tank.json", ledgerline::tank::SHAPES)]);
-    Application::of::<Tanks>(NAME, shapes, Files::Embedded(&EVENTS))
+    Application::of::<Tanks>("tanks", shapes, Files::Embedded(&EVENTS))
+        .of_ledgerline()
         .aggregate::<Tank>(history, |state| state.level.to_string())
         .commands::<Tank>("tank-commands", route)
         .state_projector::<Tank, _>("LevelsTable", LEVELS, level)
+        .state_projector::<Tank, _>("SitesTable", SITES, site)
         .log_projector("FillsTable", CATEGORY, FILLS, fills)
 }
 
@@ -259,6 +258,24 @@ pub struct Level {
 pub fn level(id: &str, version: u64, state: State) -> Option<Level> {
     let State { status, site, level, liquid: _, installed_by: _ } = state;
     (status != Status::Scrapped).then(|| Level { tank_id: id.to_owned(), site, level, version })
+}
+
+/// Where the sites are.
+pub const SITES: StateTable = StateTable { key: "tankId" };
+
+/// Where a tank is.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Site {
+    tank_id: String,
+    site: String,
+    version: u64,
+}
+
+/// The row of a tank, which stays when it is scrapped.
+#[must_use]
+pub fn site(id: &str, version: u64, state: State) -> Option<Site> {
+    Some(Site { tank_id: id.to_owned(), site: state.site, version })
 }
 
 /// Where the fills are.

@@ -116,13 +116,18 @@ impl Attempts {
 fn invoke_samples(emulator: &Emulator) -> Result<()> {
     let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
     // What the samples create has to be new here, as on a stack that was just deployed.
+    let mut wrong = Vec::new();
     for sample in samples(Path::new("."))? {
         let function = functions.get(&sample.function).context("the function is deployed")?;
         let answer = emulator.invoke(function, &sample.event)?;
-        if !has(&answer, &sample.answer) {
-            bail!("{} is answered with {answer}, not {}", sample.path, sample.answer);
+        if has(&answer, &sample.answer) {
+            println!("  {}: as documented", sample.path);
+        } else {
+            wrong.push(format!("{} is answered with {answer}, not {}", sample.path, sample.answer));
         }
-        println!("  {}: as documented", sample.path);
+    }
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
     }
     Ok(())
 }

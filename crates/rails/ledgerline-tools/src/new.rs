@@ -53,9 +53,68 @@ const KEYWORDS: [&str; 41] = [
     "struct", "trait", "try", "type",
 ];
 
-/// Types of the modules that are laid down.
-const TYPES: [&str; 9] =
-    ["Aggregate", "Command", "Commit", "Context", "Event", "Reaction", "Refusal", "Rejection", "State"];
+/// Types of the modules that are laid down, and others that they name.
+const TYPES: [&str; 33] = [
+    "Aggregate",
+    "Application",
+    "Command",
+    "Commit",
+    "Context",
+    "Create",
+    "Deserialize",
+    "Event",
+    "EventType",
+    "History",
+    "HttpRequest",
+    "Id",
+    "Lib",
+    "Main",
+    "Option",
+    "Problem",
+    "Reaction",
+    "Refusal",
+    "Rejection",
+    "RejectionKind",
+    "Rename",
+    "Result",
+    "Rng",
+    "Routed",
+    "Serialize",
+    "State",
+    "StreamId",
+    "String",
+    "Text",
+    "Uuid",
+    "Value",
+    "Vec",
+    "Views",
+];
+
+/// Packages of a workspace, and those that the packages of an application name: an application must be none of them. Nor may a
+/// function be named like a program of the workspace.
+const PACKAGES: [&str; 21] = [
+    "alloc",
+    "anyhow",
+    "applications",
+    "core",
+    "fanout",
+    "fastrand",
+    "http",
+    "jiff",
+    "ledgerline",
+    "local",
+    "proofs",
+    "reqwest",
+    "serde",
+    "serde-json",
+    "std",
+    "test",
+    "thiserror",
+    "tokio",
+    "tracing",
+    "uuid",
+    "xtask",
+];
 
 /// The id in the sample events.
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
@@ -199,6 +258,8 @@ impl Words {
         self.0.extend([
             ("Aggregate", known.name.clone()),
             ("aggregate", known.module.clone()),
+            ("aggregate_name", known.module.replace('_', "-")),
+            ("aggregate_words", known.module.replace('_', " ")),
             ("events", known.events.join(", ")),
             ("schema", known.schema.to_string()),
             ("state", state.to_string()),
@@ -250,7 +311,11 @@ fn check_name(name: &str) -> Result<()> {
             "{name:?} is no name: write words of lower-case letters and digits, with dashes in between, such as open-orders"
         );
     }
-    if KEYWORDS.contains(&name) || TYPES.contains(&upper_camel(name).as_str()) {
+    let is_taken = KEYWORDS.contains(&name)
+        || TYPES.contains(&upper_camel(name).as_str())
+        || PACKAGES.contains(&name)
+        || name.starts_with("ledgerline-");
+    if is_taken {
         bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
     }
     Ok(())
@@ -676,6 +741,8 @@ fn lower_first(text: &str) -> String {
 #[derive(Default)]
 struct Change {
     files: BTreeMap<PathBuf, String>,
+    /// A file that was laid down twice.
+    twice: Option<PathBuf>,
     /// Lists in the template: the line before the list, what its lines begin with, and the rest of the new one.
     listed: Vec<(String, String, String)>,
     /// File, what lines of the list begin with, and the rest of the new one.
@@ -691,7 +758,10 @@ struct Change {
 
 impl Change {
     fn file(&mut self, path: String, text: String) {
-        self.files.insert(path.into(), text);
+        let path = PathBuf::from(path);
+        if self.files.insert(path.clone(), text).is_some() {
+            self.twice = Some(path);
+        }
     }
 
     /// A line of the list in the template that follows this line, in its alphabetical place.
@@ -725,7 +795,8 @@ impl Change {
     }
 
     fn make(mut self) -> Result<()> {
-        if let Some(taken) = self.files.keys().find(|path| path.exists()) {
+        let taken = self.files.keys().find(|path| path.exists());
+        if let Some(taken) = self.twice.as_ref().or(taken) {
             bail!("{} is there already: choose another name", taken.display());
         }
         let mut template = fs::read_to_string(TEMPLATE).context(TEMPLATE)?;

@@ -178,7 +178,7 @@ pub(crate) fn list(value: &Value) -> Vec<&Value> {
     }
 }
 
-/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `BalancesTable/index/byOpener`.
+/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.
 fn name(resource: &Value) -> String {
     if let Some(text) = resource.as_str() {
         return text.to_owned();

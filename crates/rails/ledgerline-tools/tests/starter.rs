@@ -154,6 +154,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     shop.cargo(&["build", "-p", "xtask"]);
     is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views], false);
     is_all(&shop.lay_down(&["query", "open-orders", "--of", "purchaseorder"]), &[&queries], false);
+    // A second view of the same aggregate, named like the application.
+    is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&views], false);
     let log = |kind| [kind, "order-log", "--of", "purchaseorder", "--log"];
     is_all(&shop.lay_down(&log("projector")), &[&views], true);
     is_all(&shop.lay_down(&log("query")), &[&queries], false);
@@ -183,6 +185,9 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
         &["aggregate", "type", "--in", "shop"],
+        &["aggregate", "value", "--in", "shop"],
+        &["aggregate", "views", "--in", "other"],
+        &["aggregate", "cart", "--in", "local"],
         &["aggregate", "state", "--in", "shop"],
         &["process-manager", "x", "--of", "item", "--log"],
         &["workspace", "crates"],

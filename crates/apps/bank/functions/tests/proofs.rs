@@ -17,7 +17,7 @@ use ledgerline_lambda::{fifo::Fifo, process_manager::ProcessManager, wire::Messa
 use ledgerline_proofs::{
     Effort, Finding,
     application::{Application, History},
-    crashes::{Case, Done, manager},
+    case::{Case, Done, manager},
     wire::{Plan, Wire},
     world::{World, each_seed},
 };

@@ -7,7 +7,7 @@ use ledgerline_lambda::process_manager::ProcessManager;
 use ledgerline_local::testing::table;
 use ledgerline_proofs::{
     application::{Application, History},
-    crashes::{Case, Outcome},
+    case::{Case, Outcome},
 };
 use links::{
     All,

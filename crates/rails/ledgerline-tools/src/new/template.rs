@@ -159,30 +159,26 @@ mod tests {
         };
         let section = |name: &str| format!("  # --- {name} ---\n\n  {name}:\n\n");
         let template = |sections: &[&str]| format!("{base}{}Outputs:\n  X:\n", sections.concat());
-        let (bank, shop) = (part("bank"), part("shop"));
-        let one = template(&[&bank, &section("Accounts"), &section("Transfers")]);
+        let (depot, yard) = (part("depot"), part("yard"));
+        let one = template(&[&depot, &section("Fills"), &section("Sites")]);
         for (application, name, expected) in [
+            ("depot", "Levels", vec![&*depot, &section("Fills"), &section("Levels"), &section("Sites")]),
+            ("depot", "Tanks", vec![&*depot, &section("Fills"), &section("Sites"), &section("Tanks")]),
             (
-                "bank",
-                "Balances",
-                vec![&*bank, &section("Accounts"), &section("Balances"), &section("Transfers")],
-            ),
-            ("bank", "Users", vec![&*bank, &section("Accounts"), &section("Transfers"), &section("Users")]),
-            (
-                "shop",
-                "Orders",
-                vec![&*bank, &section("Accounts"), &section("Transfers"), &shop, &section("Orders")],
+                "yard",
+                "Fences",
+                vec![&*depot, &section("Fills"), &section("Sites"), &yard, &section("Fences")],
             ),
             (
-                "art",
-                "Works",
-                vec![&*part("art"), &section("Works"), &bank, &section("Accounts"), &section("Transfers")],
+                "barn",
+                "Doors",
+                vec![&*part("barn"), &section("Doors"), &depot, &section("Fills"), &section("Sites")],
             ),
         ] {
             assert_eq!(with_section(&one, application, &section(name)).unwrap(), template(&expected));
         }
-        let first = with_section(&template(&[]), "shop", &section("Orders")).unwrap();
-        assert_eq!(first, template(&[&shop, &section("Orders")]));
+        let first = with_section(&template(&[]), "yard", &section("Fences")).unwrap();
+        assert_eq!(first, template(&[&yard, &section("Fences")]));
     }
 
     #[test]

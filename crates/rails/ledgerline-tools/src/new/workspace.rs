@@ -57,6 +57,9 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
         bail!("{} is there already: choose another folder", folder.display());
     }
     let application = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    if application.is_empty() {
+        bail!("name the folder: its last part becomes the name of the application");
+    }
     super::check_name(&application)?;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let folder = folder.canonicalize()?;
@@ -107,7 +110,11 @@ fn with_scenario(application: &str) -> Result<()> {
     let needs = "\n[dev-dependencies]\nfastrand.workspace = true\nledgerline-local.workspace = true\n\
                  ledgerline-proofs.workspace = true\nreqwest.workspace = true\n";
     let has = "\n[dev-dependencies]\nfastrand.workspace = true\nledgerline-proofs.workspace = true\n";
-    fs::write(&path, manifest.replace(has, needs)).with_context(|| path.clone())
+    let changed = manifest.replace(has, needs);
+    if changed == manifest {
+        bail!("{path} does not have the dependencies of tests that it is laid down with");
+    }
+    fs::write(&path, changed).with_context(|| path.clone())
 }
 
 /// The dependencies on the rails: by path where their sources are beside this one's, else by version.

@@ -1,0 +1,582 @@
+//! One concurrent history: several clients send commands to few streams of one aggregate, over a wire that misbehaves, and what
+//! they were told must be explainable by some order of their commands, one after the other.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    num::NonZeroUsize,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Aggregate, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger, LoadError,
+    Meta, Outcome, Precondition, Range, Rejection, RejectionKind, StoreError, StreamId, encode, encode_state,
+    execute, load,
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    Finding,
+    planted::{Bug, Planted},
+    wire::{Plan, Wire},
+    world::{World, each_seed},
+};
+
+/// As long as the template has answers to requests remembered: three days, one of them for clocks that are a day off, and
+/// another one for those that are a day off the other way.
+pub const RETENTION_SECONDS: i64 = 259_200;
+
+/// The commands of one stream, in an order in which they make sense: the first one starts the stream.
+#[derive(Debug)]
+pub struct History<A: Aggregate> {
+    /// The id of the aggregate.
+    pub id: String,
+    /// Who sends the commands.
+    pub actor: String,
+    /// The commands. Some may be refused.
+    pub commands: Vec<A::Command>,
+}
+
+impl<A: Aggregate> History<A> {
+    /// The commits that come of the commands. Whether a commit embeds its state is random.
+    #[must_use]
+    pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
+        self.written(|| rng.bool())
+    }
+
+    /// The commits that come of the commands, each with its state.
+    #[must_use]
+    pub fn commits_with_states(&self) -> Vec<Commit> {
+        self.written(|| true)
+    }
+
+    fn written(&self, mut embed: impl FnMut() -> bool) -> Vec<Commit> {
+        let Ok(stream) = StreamId::new(A::CATEGORY, &self.id) else { return Vec::new() };
+        let mut state = A::initial();
+        let mut commits: Vec<Commit> = Vec::new();
+        for command in &self.commands {
+            let embed = embed();
+            let version = commits.len() as u64 + 1;
+            let at = Timestamp::from_second(1_795_253_400 + commits.len() as i64);
+            let at = at.unwrap_or(Timestamp::UNIX_EPOCH);
+            let context = ledgerline::Context { at, actor: Some(self.actor.clone()) };
+            let Ok(events) = A::decide(&state, command, &context) else { continue };
+            let recorded: Result<Vec<_>, _> = events.iter().map(encode::<A>).collect();
+            let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else { continue };
+            state = ledgerline::fold::<A>(state, &events);
+            commits.push(Commit {
+                stream: stream.clone(),
+                version,
+                events: recorded,
+                state: encode_state::<A>(&state).ok().filter(|_| embed),
+                command: format!("{stream}:{version}"),
+                at,
+                meta: Meta::default(),
+            });
+        }
+        commits
+    }
+}
+
+/// Histories of an aggregate: one for each name, the same for the same name and randomness.
+pub type Histories<A> = fn(&str, &mut Rng) -> History<A>;
+
+/// As long as a command function waits, before it tells its client that it does not know.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// Longer than any request can be late.
+const SETTLED: Duration = Duration::from_secs(60);
+
+/// How much the clocks of two instances differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clocks {
+    /// By up to a second.
+    Near,
+    /// By up to two days: each is a day behind, right, or a day ahead.
+    DayOff,
+}
+
+/// What a history counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tally {
+    /// Commands that were sent.
+    pub commands: u64,
+    /// Commits that they left in the log.
+    pub commits: u64,
+    /// Commands whose client was told nothing certain.
+    pub uncertain: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.commands += other.commands;
+        self.commits += other.commits;
+        self.uncertain += other.uncertain;
+    }
+}
+
+/// An aggregate, as it is played.
+pub(crate) struct Subject<A: Aggregate> {
+    /// Where commands come from.
+    pub(crate) histories: Histories<A>,
+    /// What a client is told of a state.
+    pub(crate) shown: fn(&A::State) -> String,
+}
+
+impl<A: Aggregate> Subject<A> {
+    /// Plays so many histories. What was counted, and how many faults there were.
+    pub(crate) fn all(&self, seed: u64, runs: u64, clocks: Clocks) -> Result<(Tally, u64), Finding> {
+        let (mut sum, mut faults) = (Tally::default(), 0);
+        let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
+            let played = if seed.is_multiple_of(2) {
+                world.runtime.block_on(play(self, store, store, &world.wire, seed, clocks))
+            } else {
+                let bare = Planted::new(store.clone(), world.wire.dynamodb(), Bug::None);
+                world.runtime.block_on(play(self, &bare, store, &world.wire, seed, clocks))
+            };
+            played.map(|tally| (tally, world.wire.take_faults()))
+        };
+        each_seed(seed, runs, world, play, |(tally, happened)| {
+            sum.add(tally);
+            faults += happened.values().sum::<u64>();
+        })?;
+        Ok((sum, faults))
+    }
+}
+
+pub(crate) fn world() -> Result<(World, DynamoDbStore), Finding> {
+    let world = World::new(&["CommitsTable", "RequestsTable"])?;
+    let store = world.store();
+    Ok((world, store))
+}
+
+/// What a client asks.
+struct Operation<A: Aggregate> {
+    /// `None` reads the state strongly.
+    command: Option<Arc<A::Command>>,
+    /// The command is one that starts a stream.
+    creates: bool,
+    precondition: Option<Precondition>,
+    actor: String,
+    /// The command id.
+    id: String,
+}
+
+impl<A: Aggregate> Clone for Operation<A> {
+    fn clone(&self) -> Self {
+        Self {
+            command: self.command.clone(),
+            creates: self.creates,
+            precondition: self.precondition.clone(),
+            actor: self.actor.clone(),
+            id: self.id.clone(),
+        }
+    }
+}
+
+impl<A: Aggregate> PartialEq for Operation<A> {
+    fn eq(&self, other: &Self) -> bool {
+        self.id == other.id
+    }
+}
+
+impl<A: Aggregate> std::fmt::Debug for Operation<A> {
+    /// Without the command: that of its id is found again with the seed.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = if self.command.is_some() { "command" } else { "read" };
+        write!(f, "{what} {} {:?}", self.id, self.precondition)
+    }
+}
+
+/// What a client is told.
+#[derive(Debug, Clone, PartialEq)]
+enum Told {
+    /// This is what is shown of the state, after the command where there was one.
+    State { version: u64, shown: String },
+    /// The domain says no.
+    Refused(String),
+    /// The version is this one, and not the one that was named.
+    OtherVersion(u64),
+}
+
+/// An aggregate as plainly as possible: one command after the other, with nothing in between.
+struct Sequential<A: Aggregate> {
+    version: u64,
+    state: A::State,
+    shown: fn(&A::State) -> String,
+}
+
+impl<A: Aggregate> Clone for Sequential<A> {
+    fn clone(&self) -> Self {
+        Self { version: self.version, state: self.state.clone(), shown: self.shown }
+    }
+}
+
+impl<A: Aggregate> SequentialSpec for Sequential<A> {
+    type Op = Operation<A>;
+    type Ret = Told;
+
+    fn invoke(&mut self, operation: &Operation<A>) -> Told {
+        let told = |this: &Self| Told::State { version: this.version, shown: (this.shown)(&this.state) };
+        let Some(command) = &operation.command else { return told(self) };
+        let context = Context { at: Timestamp::UNIX_EPOCH, actor: Some(operation.actor.clone()) };
+        let decided = A::decide(&self.state, command, &context);
+        let refused = |refusal: &A::Rejection| Told::Refused(refusal.to_string());
+        match &decided {
+            // Whatever version the client named.
+            Err(refusal) if refusal.kind() != RejectionKind::Refused => return refused(refusal),
+            Ok(_) | Err(_) => {}
+        }
+        // What is not there has no version that could be named.
+        if let Some(Precondition::OneOf(versions)) = &operation.precondition
+            && (self.version == 0 || !versions.contains(&self.version))
+        {
+            return Told::OtherVersion(self.version);
+        }
+        match decided {
+            Err(refusal) => refused(&refusal),
+            Ok(events) => {
+                self.version += u64::from(!events.is_empty());
+                self.state = ledgerline::fold::<A>(self.state.clone(), &events);
+                told(self)
+            }
+        }
+    }
+}
+
+/// What was asked and told, in the order in which it was.
+struct Record<A: Aggregate> {
+    testers: BTreeMap<StreamId, LinearizabilityTester<usize, Sequential<A>>>,
+    /// Command ids that were told of a version, and whether that one is certainly theirs; and those that were told that they
+    /// changed nothing.
+    acknowledged: BTreeMap<String, (StreamId, u64, bool)>,
+    declined: BTreeSet<String>,
+    lines: Vec<String>,
+    tally: Tally,
+}
+
+impl<A: Aggregate> Record<A> {
+    fn new(subject: &Subject<A>, streams: &[StreamId]) -> Self {
+        let tester = |stream: &StreamId| {
+            let nothing = Sequential { version: 0, state: A::initial(), shown: subject.shown };
+            (stream.clone(), LinearizabilityTester::new(nothing))
+        };
+        Self {
+            testers: streams.iter().map(tester).collect(),
+            acknowledged: BTreeMap::new(),
+            declined: BTreeSet::new(),
+            lines: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+}
+
+/// One history.
+struct Played<'a, A: Aggregate, S> {
+    subject: &'a Subject<A>,
+    store: &'a S,
+    /// The same log, for the check: whatever is wrong with the store, what is in the log is what is in it.
+    log: &'a DynamoDbStore,
+    wire: &'a Wire,
+    seed: u64,
+    clocks: Clocks,
+    streams: Vec<StreamId>,
+    began: Instant,
+    record: Mutex<Record<A>>,
+}
+
+/// Plays the history of this seed, and checks it.
+///
+/// # Errors
+/// When no order of the commands explains what the clients were told, or the log is not what they were told.
+pub(crate) async fn play<A: Aggregate>(
+    subject: &Subject<A>,
+    store: &impl EventStore,
+    log: &DynamoDbStore,
+    wire: &Wire,
+    seed: u64,
+    clocks: Clocks,
+) -> Result<Tally, Finding> {
+    let mut rng = Rng::with_seed(seed);
+    // The SDK's and our own jitter.
+    fastrand::seed(seed);
+    let streams: Vec<_> = (0..rng.usize(1..=2))
+        .filter_map(|number| StreamId::new(A::CATEGORY, &format!("{seed}-{number}")).ok())
+        .collect();
+    // Some histories without faults: races alone must do no harm either.
+    wire.follow(Plan::Random([0, 150, 400, 700][rng.usize(0..4)]), rng.u64(..));
+    let record = Mutex::new(Record::new(subject, &streams));
+    let history = Played { subject, store, log, wire, seed, clocks, streams, began: Instant::now(), record };
+    let clients = rng.usize(2..=4);
+    let seeds: Vec<_> = (0..clients).map(|_| rng.u64(..)).collect();
+    join_all(
+        seeds.into_iter().enumerate().map(|(client, seed)| history.client(client, Rng::with_seed(seed))),
+    )
+    .await;
+    sleep(SETTLED).await;
+    wire.calm();
+    history.check().await
+}
+
+impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
+    fn record(&self) -> MutexGuard<'_, Record<A>> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a client asks next: the first one starts a stream. Whoever knows a version may name it.
+    fn operation(&self, client: usize, number: usize, known: Option<u64>, rng: &mut Rng) -> Operation<A> {
+        let mut history = (self.subject.histories)(&format!("{}-0", self.seed), rng);
+        let id = format!("{}-{client}-{number}", self.seed);
+        let place = match rng.u32(0..10) {
+            _ if number == 0 && client == 0 => Some(0),
+            0 => Some(0),
+            9 => None,
+            _ => Some(rng.usize(0..history.commands.len())),
+        };
+        let creates = place == Some(0);
+        let precondition = known.filter(|_| place.is_some() && !creates && rng.u32(0..4) == 0);
+        Operation {
+            command: place.map(|place| Arc::new(history.commands.swap_remove(place))),
+            creates,
+            precondition: precondition.map(|version| Precondition::OneOf(vec![version])),
+            actor: history.actor,
+            id,
+        }
+    }
+
+    /// A client and the instance that it talks to.
+    async fn client(&self, client: usize, mut rng: Rng) {
+        let mut cache = cold();
+        let mut known: BTreeMap<StreamId, u64> = BTreeMap::new();
+        // A thread of the tester has one operation at a time; who was told nothing goes on as another.
+        let mut thread = client * 1_000;
+        for number in 0..rng.usize(2..=4) {
+            sleep(Duration::from_millis(rng.u64(0..60))).await;
+            let stream = &self.streams[rng.usize(0..self.streams.len())];
+            let operation = self.operation(client, number, known.get(stream).copied(), &mut rng);
+            let keyed = rng.bool();
+            self.invoke(thread, stream, &operation);
+            let mut told = None;
+            for _ in 0..if keyed { 3 } else { 1 } {
+                if rng.u32(0..3) == 0 {
+                    cache = cold();
+                }
+                // No two instances have the same time.
+                let skew = match self.clocks {
+                    Clocks::Near => SignedDuration::from_millis(rng.i64(-500..=500)),
+                    Clocks::DayOff => SignedDuration::from_hours(24 * rng.i64(-1..=1)),
+                };
+                told = self.ask(self.store, &cache, stream, &operation, (keyed, skew)).await;
+                if told.is_some() {
+                    break;
+                }
+                sleep(Duration::from_millis(rng.u64(0..12_000))).await;
+            }
+            match told {
+                Some((told, committed)) => {
+                    if let Told::State { version, .. } | Told::OtherVersion(version) = told {
+                        known.insert(stream.clone(), version);
+                    }
+                    self.tell(thread, stream, &operation, told, committed);
+                }
+                None => {
+                    let mut record = self.record();
+                    record.tally.uncertain += 1;
+                    record.lines.push(format!("{thread:>5} {stream} {operation:?} was told nothing"));
+                    thread += 1;
+                }
+            }
+        }
+    }
+
+    /// Sends the command once. What its client is told, and whether the version is certainly that of a commit of its own; `None`
+    /// when it is told nothing certain.
+    async fn ask(
+        &self,
+        store: &impl EventStore,
+        cache: &Cache<A>,
+        stream: &StreamId,
+        operation: &Operation<A>,
+        (keyed, skew): (bool, SignedDuration),
+    ) -> Option<(Told, bool)> {
+        let told = |version: u64, state: &A::State, committed: bool| {
+            let shown = (self.subject.shown)(state);
+            Some((Told::State { version, shown }, committed))
+        };
+        let refused = |why: String| Some((Told::Refused(why), false));
+        let Some(command) = &operation.command else {
+            let loaded = load::<A>(store, stream, None, Consistency::Strong).await.ok()?;
+            return told(loaded.version, &loaded.state, false);
+        };
+        let elapsed = SignedDuration::try_from(self.began.elapsed()).ok()?;
+        let at = Timestamp::from_second(1_800_000_000).ok()? + elapsed + skew;
+        // A refusal begins with no number.
+        let answer = |answer: Result<(&A::State, u64), &A::Rejection>| match answer {
+            Ok((state, version)) => format!("{version} {}", (self.subject.shown)(state)),
+            Err(refusal) => format!("no: {refusal}"),
+        };
+        let execution = Execution {
+            stream,
+            command: command.as_ref(),
+            context: &Context { at, actor: Some(operation.actor.clone()) },
+            command_id: &operation.id,
+            meta: &Meta::default(),
+            precondition: operation.precondition.as_ref(),
+            creates: operation.creates,
+            ledger: keyed.then(|| Ledger {
+                key: &operation.id,
+                fingerprint: &operation.id,
+                now: at.as_second(),
+                expires: at.as_second() + RETENTION_SECONDS,
+                answer: &answer,
+            }),
+        };
+        match timeout(PATIENCE, execute(store, cache, &execution)).await.ok()? {
+            Ok(Outcome::Committed(loaded)) => told(loaded.version, &loaded.state, true),
+            Ok(Outcome::Unchanged(loaded)) => told(loaded.version, &loaded.state, false),
+            Ok(Outcome::Repeated(answer)) => match answer.split_once(' ') {
+                Some(("no:", refusal)) => refused(refusal.to_owned()),
+                Some((version, shown)) => {
+                    // The first time, it may have changed nothing.
+                    Some((Told::State { version: version.parse().ok()?, shown: shown.to_owned() }, false))
+                }
+                None => refused(format!("never: {answer}")),
+            },
+            Err(ExecuteError::Refused(refusal)) => refused(refusal.to_string()),
+            Err(ExecuteError::PreconditionFailed { version } | ExecuteError::Overtaken { version }) => {
+                Some((Told::OtherVersion(version), false))
+            }
+            Err(
+                // What was on its way for longer than anybody waited may still arrive.
+                ExecuteError::Contended
+                | ExecuteError::Store(StoreError::Throttled | StoreError::Unavailable(_))
+                | ExecuteError::Load(LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_))),
+            ) => None,
+            // Nothing here may cause these, and no order of commands explains them.
+            Err(
+                error @ (ExecuteError::CommandIdReused
+                | ExecuteError::TooLarge { .. }
+                | ExecuteError::Encode(_)
+                | ExecuteError::Store(StoreError::Corrupt { .. })
+                | ExecuteError::Load(_)),
+            ) => refused(format!("never: {error}")),
+        }
+    }
+
+    fn invoke(&self, thread: usize, stream: &StreamId, operation: &Operation<A>) {
+        let mut record = self.record();
+        record.tally.commands += u64::from(operation.command.is_some());
+        record.lines.push(format!("{thread:>5} {stream} {operation:?}"));
+        if let Some(tester) = record.testers.get_mut(stream) {
+            // It refuses only what this module never does: a second operation of a thread that has one.
+            let _ = tester.on_invoke(thread, operation.clone());
+        }
+    }
+
+    fn tell(&self, thread: usize, stream: &StreamId, operation: &Operation<A>, told: Told, committed: bool) {
+        let mut record = self.record();
+        record.lines.push(format!("{thread:>5} {stream} {} is told {told:?}", operation.id));
+        if operation.command.is_some() {
+            match &told {
+                Told::State { version, .. } => {
+                    _ = record
+                        .acknowledged
+                        .insert(operation.id.clone(), (stream.clone(), *version, committed));
+                }
+                Told::Refused(_) | Told::OtherVersion(_) => {
+                    _ = record.declined.insert(operation.id.clone());
+                }
+            }
+        }
+        if let Some(tester) = record.testers.get_mut(stream) {
+            let _ = tester.on_return(thread, told);
+        }
+    }
+
+    async fn check(&self) -> Result<Tally, Finding> {
+        for stream in &self.streams {
+            let last = Operation {
+                command: None,
+                creates: false,
+                precondition: None,
+                actor: String::new(),
+                id: "last".into(),
+            };
+            self.invoke(usize::MAX, stream, &last);
+            match self.ask(self.log, &cold(), stream, &last, (false, SignedDuration::ZERO)).await {
+                Some((told, _)) => self.tell(usize::MAX, stream, &last, told, false),
+                None => return Err(self.finding("the stream cannot be read any more")),
+            }
+            if let Some(wrong) = self.wrong_in_log(stream).await {
+                return Err(self.finding(&wrong));
+            }
+        }
+        let explainable = self.record().testers.values().all(ConsistencyTester::is_consistent);
+        if !explainable {
+            return Err(self.finding("no order of the commands explains what the clients were told"));
+        }
+        Ok(self.record().tally)
+    }
+
+    /// What is wrong with the log of the stream: a hole, a command twice, an acknowledged one missing, one that was declined.
+    async fn wrong_in_log(&self, stream: &StreamId) -> Option<String> {
+        let mut commits = Vec::new();
+        let mut range = Range { after: 0, up_to: u64::MAX, limit: None };
+        loop {
+            let Ok(page) = self.log.read(stream, range, Consistency::Strong).await else {
+                return Some("the log cannot be read".into());
+            };
+            commits.extend(page.commits);
+            match commits.last() {
+                Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
+                Some(_) | None => break,
+            }
+        }
+        commits.reverse();
+        let mut record = self.record();
+        record.tally.commits += commits.len() as u64;
+        let mut ids = BTreeSet::new();
+        for (expected, commit) in (1..).zip(&commits) {
+            let id = &commit.command;
+            if commit.version != expected {
+                return Some(format!("version {expected} is missing"));
+            }
+            if !ids.insert(id) {
+                return Some(format!("{id} is in the log twice"));
+            }
+            if record.declined.contains(id) {
+                return Some(format!("{id} was told that nothing changed, and is version {expected}"));
+            }
+            if record
+                .acknowledged
+                .get(id)
+                .is_some_and(|(told, version, _)| (told, *version) != (stream, expected))
+            {
+                return Some(format!("{id} was told of another version than {expected}"));
+            }
+        }
+        let lost = |(id, (told, _, committed)): &(&String, &(StreamId, u64, bool))| {
+            *committed && told == stream && !ids.contains(id)
+        };
+        let lost = record.acknowledged.iter().find(lost);
+        lost.map(|(id, _)| format!("{id} was acknowledged and is not in the log"))
+    }
+
+    fn finding(&self, what: &str) -> Finding {
+        let mut story = format!("{what}\n");
+        for line in &self.record().lines {
+            let _ = writeln!(story, "  {line}");
+        }
+        let _ = writeln!(story, "  faults: {:?}", self.wire.take_faults());
+        Finding { seed: self.seed, story }
+    }
+}
+
+fn cold<A: Aggregate>() -> Cache<A> {
+    Cache::new(NonZeroUsize::MIN.saturating_add(9))
+}

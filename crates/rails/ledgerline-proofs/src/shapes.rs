@@ -1,0 +1,142 @@
+//! What is stored, read as the aggregates of an application read it: the corpus of all shapes there ever were, and whatever else
+//! comes.
+
+use ledgerline::{
+    Aggregate, Aggregates, Commit, RecordedEvent, RecordedState, Visitor, decode, decode_state, encode,
+    encode_state,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::files::Files;
+
+/// The shapes of an aggregate.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Corpus {
+    events: Vec<Event>,
+    states: Vec<State>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Event {
+    #[serde(rename = "type")]
+    event_type: String,
+    schema: u32,
+    data: Value,
+    /// What this code makes of it, if that is not the same.
+    now: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct State {
+    schema: u32,
+    data: Value,
+}
+
+/// What was read of all shapes of an application.
+#[derive(Debug, Default)]
+pub(crate) struct Shapes {
+    pub(crate) wrong: Vec<String>,
+    pub(crate) events: usize,
+    pub(crate) states: usize,
+}
+
+/// Reads the shapes of each aggregate.
+pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
+    struct Read<'a>(&'a Files, Shapes);
+    impl Visitor for Read<'_> {
+        fn visit<A: Aggregate>(&mut self) {
+            match read::<A>(self.0) {
+                Ok((events, states)) => {
+                    self.1.events += events;
+                    self.1.states += states;
+                }
+                Err(wrong) => self.1.wrong.push(format!("{}: {wrong}", A::CATEGORY)),
+            }
+        }
+    }
+    let mut read = Read(files, Shapes::default());
+    L::visit(&mut read);
+    read.1
+}
+
+/// Reads the shapes of one aggregate. How many of events and of states there are.
+fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
+    let text = files.text(&format!("{}.json", A::CATEGORY))?;
+    let shapes: Corpus = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    for known in A::EVENTS {
+        for schema in 1..=known.schema() {
+            let of = |event: &&Event| event.event_type == known.name && event.schema == schema;
+            if !shapes.events.iter().any(|event| of(&event)) {
+                return Err(format!("schema {schema} of {} is not in its file of shapes", known.name));
+            }
+        }
+    }
+    let mut events = Vec::new();
+    for Event { event_type, schema, data, now } in &shapes.events {
+        let stored =
+            RecordedEvent { event_type: event_type.clone(), schema: *schema, data: data.to_string() };
+        let event = decode::<A>(&stored).map_err(|error| error.to_string())?;
+        let again = encode::<A>(&event).map_err(|error| error.to_string())?;
+        let (expected, found) =
+            (now.as_ref().unwrap_or(data), serde_json::from_str(&again.data).unwrap_or(Value::Null));
+        if again.event_type != *event_type || found != *expected {
+            return Err(format!("{event_type}, schema {schema}, is read as {found}, not {expected}"));
+        }
+        if now.is_none() && again.schema != *schema {
+            return Err(format!(
+                "{event_type}, schema {schema}, is old, and its file does not say what it is now"
+            ));
+        }
+        events.push(event);
+    }
+    // A fold takes whatever was ever stored, in any order.
+    ledgerline::fold::<A>(A::initial(), &events);
+    for schema in 1..=A::STATE_SCHEMA {
+        if !shapes.states.iter().any(|state| state.schema == schema) {
+            return Err(format!("schema {schema} of the state is not in its file of shapes"));
+        }
+    }
+    for State { schema, data } in &shapes.states {
+        let stored = RecordedState { schema: *schema, data: data.to_string() };
+        match (decode_state::<A>(&stored), *schema == A::STATE_SCHEMA) {
+            (None, false) => {}
+            (Some(state), true) => {
+                let again = encode_state::<A>(&state).map_err(|error| error.to_string())?;
+                if serde_json::from_str::<Value>(&again.data).ok().as_ref() != Some(data) {
+                    return Err(format!("a state of schema {schema} is read as {}", again.data));
+                }
+            }
+            (_, current) => return Err(format!("a state of schema {schema}, which is current: {current}")),
+        }
+    }
+    Ok((shapes.events.len(), shapes.states.len()))
+}
+
+/// Reads the events as each of the aggregates.
+pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
+    struct Read<'a>(&'a Commit);
+    impl Visitor for Read<'_> {
+        fn visit<A: Aggregate>(&mut self) {
+            let events: Vec<_> = self.0.events.iter().filter_map(|event| decode::<A>(event).ok()).collect();
+            let _ = ledgerline::fold::<A>(A::initial(), &events);
+        }
+    }
+    L::visit(&mut Read(commit));
+}
+
+/// Reads a state as each of the aggregates. Whether one took it.
+pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
+    struct Read<'a>(&'a RecordedState, usize);
+    impl Visitor for Read<'_> {
+        fn visit<A: Aggregate>(&mut self) {
+            self.1 |= usize::from(decode_state::<A>(self.0).is_some());
+        }
+    }
+    let mut read = Read(state, 0);
+    L::visit(&mut read);
+    read.1
+}
