@@ -309,13 +309,10 @@ pub fn load(
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
 ) -> Result<Template, TemplateError> {
-    let template = read(&text_of(path)?, path, overrides, sqs_url)?;
+    let (line, template) = read(&text_of(path)?, path, overrides, sqs_url)?;
     if template.functions.is_empty() {
-        return Err(TemplateError::Wrong {
-            path: path.to_owned(),
-            line: 1,
-            message: "there are no functions".into(),
-        });
+        let message = "there are no functions".into();
+        return Err(TemplateError::Wrong { path: path.to_owned(), line, message });
     }
     Ok(template)
 }
@@ -325,7 +322,7 @@ pub fn load(
 /// # Errors
 /// As those of [`load`].
 pub(crate) fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
-    Ok(read(text, path, &BTreeMap::new(), "http://127.0.0.1:1")?.tables)
+    Ok(read(text, path, &BTreeMap::new(), "http://127.0.0.1:1")?.1.tables)
 }
 
 /// Reads a template's text.
@@ -333,16 +330,17 @@ fn text_of(path: &Path) -> Result<String, TemplateError> {
     fs::read_to_string(path).map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })
 }
 
+/// The template, and the line that it begins on.
 fn read(
     text: &str,
     path: &Path,
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
-) -> Result<Template, TemplateError> {
+) -> Result<(usize, Template), TemplateError> {
     let located = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
     let root = yaml::parse(text).map_err(located)?;
     let template = Scope::new(&root, overrides, sqs_url).and_then(|scope| scope.template());
-    template.map_err(located)
+    Ok((root.line, template.map_err(located)?))
 }
 
 /// A template as it is written, as JSON: the short forms of functions, such as `!Ref`, written out.

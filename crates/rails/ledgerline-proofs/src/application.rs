@@ -73,6 +73,7 @@ pub struct Application {
     pub(crate) stateful: Vec<StateView>,
     pub(crate) logged: Vec<LogView>,
     pub(crate) more_tables: Vec<&'static str>,
+    pub(crate) reads: Vec<fn(&Commit)>,
     pub(crate) cases: Vec<fn() -> Case>,
 }
 
@@ -106,6 +107,7 @@ impl Application {
             stateful: Vec::new(),
             logged: Vec::new(),
             more_tables: Vec::new(),
+            reads: Vec::new(),
             cases: Vec::new(),
         }
     }
@@ -183,6 +185,13 @@ impl Application {
         changes: ChangesOf,
     ) -> Self {
         self.logged.push(LogView { table: id, category, keys, changes });
+        self
+    }
+
+    /// A consumer of its own reads commits by this: it is shown bad input, too.
+    #[must_use]
+    pub fn reads(mut self, read: fn(&Commit)) -> Self {
+        self.reads.push(read);
         self
     }
 

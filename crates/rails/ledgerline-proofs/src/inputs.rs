@@ -285,6 +285,9 @@ impl Consumer for Reader<'_> {
             // What is no event of the read model's aggregate is refused by name.
             let _ = (view.changes)(commit);
         }
+        for read in &self.0.reads {
+            read(commit);
+        }
         (self.0.read_commit)(commit);
         Ok((Verdict::Apply, commit.version))
     }

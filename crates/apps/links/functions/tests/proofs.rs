@@ -13,7 +13,7 @@ use links::{
     All,
     link::{self, Link},
     user::{self, Action, User},
-    views::{link_ratings, user_ratings},
+    views::{feeds, link_ratings, user_ratings},
 };
 use links_functions::{
     commands,
@@ -29,7 +29,8 @@ fn application() -> Application {
         .commands::<User>("user-commands", commands::user::route)
         .log_projector("LinkRatingsTable", link::CATEGORY, link_ratings::TABLE, link_ratings::changes)
         .log_projector("UserRatingsTable", link::CATEGORY, user_ratings::TABLE, user_ratings::changes)
-        .case(&["FeedsTable"], feeds)
+        .reads(|commit| drop(feeds::work(commit)))
+        .case(&["FeedsTable"], followed)
         .case(&["WelcomeEmailPositionsTable"], welcome)
 }
 
@@ -80,7 +81,7 @@ fn follower(id: &str, other: &str) -> Vec<Commit> {
 }
 
 /// Feeds, which are made of two kinds of streams: somebody follows before, between and after the ratings.
-fn feeds() -> Case {
+fn followed() -> Case {
     let mut rng = Rng::with_seed(1);
     let mut rated = |url| rated("ada", url, &mut rng).commits_with_states();
     let streams = vec![

@@ -179,7 +179,7 @@ pub async fn sessions_are_real(path: &Path) {
             .await;
         }
     }
-    assert!(commands > 2, "{document} has {commands} commands");
+    assert!(commands > 5, "{document} has {commands} commands");
     if update {
         std::fs::write(path, text).unwrap();
     }

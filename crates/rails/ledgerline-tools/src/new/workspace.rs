@@ -1,9 +1,6 @@
 //! A workspace of its own: the programs, the template, and one small application with an aggregate, a view of each kind and a query.
 
-use std::{
-    env, fs,
-    path::{Component, Path, PathBuf},
-};
+use std::{env, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
@@ -97,24 +94,9 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     ] {
         lay(kind, &Words::named(name, "item", &application).about(&known)?, log)?;
     }
-    with_scenario(&application)?;
     finish()?;
     super::next_steps(Kind::Workspace, &item);
     Ok(())
-}
-
-/// What the scenario over HTTP needs.
-fn with_scenario(application: &str) -> Result<()> {
-    let path = format!("crates/apps/{application}/functions/Cargo.toml");
-    let manifest = fs::read_to_string(&path)?;
-    let needs = "\n[dev-dependencies]\nfastrand.workspace = true\nledgerline-local.workspace = true\n\
-                 ledgerline-proofs.workspace = true\nreqwest.workspace = true\n";
-    let has = "\n[dev-dependencies]\nfastrand.workspace = true\nledgerline-proofs.workspace = true\n";
-    let changed = manifest.replace(has, needs);
-    if changed == manifest {
-        bail!("{path} does not have the dependencies of tests that it is laid down with");
-    }
-    fs::write(&path, changed).with_context(|| path.clone())
 }
 
 /// The dependencies on the rails: by path where their sources are beside this one's, else by version.
@@ -122,21 +104,16 @@ fn rails_of(rails: &Path, folder: &Path) -> String {
     let beside = rails.join("ledgerline/Cargo.toml").exists();
     let line = |name: &&str| {
         if beside {
-            let path = relative(&rails.join(name), folder);
+            let path = rails.join(name);
+            let path = path.canonicalize().unwrap_or(path);
+            // No path leads from one drive to another.
+            let path = pathdiff::diff_paths(&path, folder).unwrap_or(path);
             format!("{name} = {{ path = {:?} }}", path.display().to_string())
         } else {
             format!("{name} = \"{}\"", env!("CARGO_PKG_VERSION"))
         }
     };
     RAILS.iter().map(line).collect::<Vec<_>>().join("\n")
-}
-
-/// The way from a folder to a path.
-fn relative(path: &Path, from: &Path) -> PathBuf {
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let shared = path.components().zip(from.components()).take_while(|(one, other)| one == other).count();
-    let up = from.components().skip(shared).map(|_| Component::ParentDir);
-    up.chain(path.components().skip(shared)).collect()
 }
 
 #[cfg(unix)]
@@ -152,7 +129,7 @@ fn make_executable(_: &Path) -> Result<()> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::LazyLock;
+    use std::{path::PathBuf, sync::LazyLock};
 
     use super::*;
 
@@ -162,13 +139,6 @@ pub(crate) mod tests {
         lay_down(&folder).unwrap();
         folder
     });
-
-    #[test]
-    fn the_way_from_one_folder_to_another_goes_up_and_down() {
-        let way = |path: &str, from: &str| relative(Path::new(path), Path::new(from)).display().to_string();
-        assert_eq!(way("/nowhere/rails/a", "/nowhere/shop"), "../rails/a");
-        assert_eq!(way("/nowhere/rails/a", "/nowhere/x/y"), "../../rails/a");
-    }
 
     /// Where the rails are developed: what this workspace has is what a new one begins with.
     #[test]
