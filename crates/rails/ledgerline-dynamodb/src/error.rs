@@ -1,9 +1,26 @@
-//! What the SDK says, in the port's words.
+//! What errors of an AWS SDK mean: the one place that looks at their codes.
+
+use std::{error::Error, fmt::Debug};
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use ledgerline::StoreError;
 
-/// Codes with which DynamoDB asks to slow down, of whole requests and of single items in a transaction.
+use crate::TableError;
+
+/// What the failure of a call means to whoever made it.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The service asks to slow down.
+    Throttled,
+    /// Another writer is busy with the same items.
+    Busy,
+    /// The service will say the same next time, and this is what it says.
+    Invalid(String),
+    /// The service could not be reached, did not answer in time or failed: the call may have been carried out.
+    Unavailable(Box<dyn Error + Send + Sync>),
+}
+
+/// Whether a code asks to slow down: of a whole request, or of one item in a transaction.
 pub(crate) fn is_throttling(code: &str) -> bool {
     matches!(
         code,
@@ -15,23 +32,87 @@ pub(crate) fn is_throttling(code: &str) -> bool {
     )
 }
 
-/// The reason in one line. The SDK's own `Display` says only "service error".
-pub(crate) fn store_error<E: ProvideErrorMetadata>(error: &SdkError<E>) -> StoreError {
-    match error {
-        SdkError::ServiceError(service) => {
-            let code = service.err().code().unwrap_or("unknown");
-            if is_throttling(code) {
-                return StoreError::Throttled;
-            }
-            let message = service.err().message().unwrap_or_default();
-            StoreError::Unavailable(format!("{code}: {message}"))
+/// Whether a code says that another writer is busy: of a whole request, or of one item in a transaction.
+pub(crate) fn is_busy(code: &str) -> bool {
+    matches!(code, "TransactionConflict" | "TransactionConflictException" | "TransactionInProgressException")
+}
+
+/// What an error means. It stays the cause where it means that the service is unavailable.
+pub(crate) fn failure<E, R>(error: SdkError<E, R>) -> Failure
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    R: Debug + Send + Sync + 'static,
+{
+    match error.code() {
+        Some(code) if is_throttling(code) => Failure::Throttled,
+        Some(code) if is_busy(code) => Failure::Busy,
+        Some(code @ "ValidationException") => Failure::Invalid(error.message().unwrap_or(code).to_owned()),
+        Some(_) | None => Failure::Unavailable(Box::new(error)),
+    }
+}
+
+/// The failure of a call, in the words of the event store.
+pub(crate) fn store_error<E, R>(error: SdkError<E, R>) -> StoreError
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    R: Debug + Send + Sync + 'static,
+{
+    match failure(error) {
+        Failure::Throttled => StoreError::Throttled,
+        Failure::Busy => StoreError::Unavailable("another transaction is busy with the same items".into()),
+        Failure::Invalid(message) => StoreError::Unavailable(message.into()),
+        Failure::Unavailable(source) => StoreError::Unavailable(source),
+    }
+}
+
+/// The failure of a call, in the words of a read table.
+pub(crate) fn table_error<E, R>(error: SdkError<E, R>) -> TableError
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+    R: Debug + Send + Sync + 'static,
+{
+    match failure(error) {
+        Failure::Throttled | Failure::Busy => TableError::Throttled,
+        // To call it unavailable would tell clients to try again.
+        Failure::Invalid(message) => TableError::Row(message),
+        Failure::Unavailable(source) => TableError::Unavailable(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::{error::ErrorMetadata, operation::put_item::PutItemError};
+    use ledgerline::Causes;
+
+    use super::*;
+
+    fn refused(code: &str) -> SdkError<PutItemError, ()> {
+        let error = PutItemError::generic(ErrorMetadata::builder().code(code).message("words").build());
+        SdkError::service_error(error, ())
+    }
+
+    #[test]
+    fn a_code_means_the_same_to_the_store_and_to_the_tables() {
+        for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
+        {
+            assert!(matches!(store_error(refused(code)), StoreError::Throttled), "{code}");
+            assert!(matches!(table_error(refused(code)), TableError::Throttled), "{code}");
         }
-        SdkError::TimeoutError(_) => StoreError::Unavailable("timed out".into()),
-        SdkError::DispatchFailure(failure) => StoreError::Unavailable(
-            failure.as_connector_error().map_or_else(|| "no connection".into(), ToString::to_string),
-        ),
-        SdkError::ResponseError(_) => StoreError::Unavailable("the response could not be read".into()),
-        SdkError::ConstructionFailure(_) => StoreError::Unavailable("the request could not be built".into()),
-        _ => StoreError::Unavailable("unknown failure".into()),
+        assert!(matches!(table_error(refused("TransactionInProgressException")), TableError::Throttled));
+        assert!(
+            matches!(table_error(refused("ValidationException")), TableError::Row(words) if words == "words")
+        );
+    }
+
+    #[test]
+    fn what_is_unavailable_keeps_its_cause() {
+        for error in [
+            Causes(&store_error(refused("InternalServerError"))).to_string(),
+            Causes(&table_error(refused("InternalServerError"))).to_string(),
+            Causes(&store_error::<PutItemError, ()>(SdkError::timeout_error("after 4 s"))).to_string(),
+        ] {
+            assert!(error.contains("unavailable: "), "{error}");
+            assert!(error.contains("InternalServerError") || error.contains("after 4 s"), "{error}");
+        }
     }
 }

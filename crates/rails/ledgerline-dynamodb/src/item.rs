@@ -76,7 +76,7 @@ pub(crate) fn commit(item: Item) -> Result<Commit, StoreError> {
 }
 
 pub(crate) fn commit_to_item(commit: &Commit) -> Result<Item, StoreError> {
-    serde_dynamo::to_item(commit).map_err(|error| StoreError::Unavailable(error.to_string()))
+    serde_dynamo::to_item(commit).map_err(|error| StoreError::Unavailable(error.into()))
 }
 
 pub(crate) fn request_to_item(request: &Request) -> Item {
@@ -97,7 +97,7 @@ pub(crate) fn request(item: Item, now: i64) -> Result<Request, StoreError> {
         expires: i64,
     }
     let stored: Stored = serde_dynamo::from_item(item).map_err(|error| {
-        StoreError::Unavailable(format!("a request cannot be read: {}", without_values(&error)))
+        StoreError::Unavailable(format!("a request cannot be read: {}", without_values(&error)).into())
     })?;
     let Stored { request: key, fingerprint, answer, expires } = stored;
     Ok(Request { key, fingerprint, answer, expires, now })

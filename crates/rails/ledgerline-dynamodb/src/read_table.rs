@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client,
-    error::{ProvideErrorMetadata, SdkError},
+    error::SdkError,
     operation::{put_item::PutItemError, transact_write_items::TransactWriteItemsError},
     types::{
         AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
@@ -22,6 +22,8 @@ use ledgerline::{
     guard::{Verdict, judge},
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::error::{is_busy, is_throttling, table_error};
 
 type Item = HashMap<String, AttributeValue>;
 
@@ -66,7 +68,7 @@ impl Position {
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
 /// let levels = ReadTable::new(client, "Levels");
-/// let (version, row) = levels.shown::<Value>(&StateTable { key: "id" }, "north").await?;
+/// let (version, row) = levels.shown::<Value>(&StateTable { variable: "LEVELS_TABLE", key: "id" }, "north").await?;
 /// println!("{row:?} at version {version}");
 /// # Ok(())
 /// # }
@@ -84,9 +86,9 @@ pub enum TableError {
     #[error("the table is throttled")]
     Throttled,
     /// The database could not be reached or failed.
-    #[error("the table is unavailable: {0}")]
-    Unavailable(String),
-    /// A row that this program cannot write or read.
+    #[error("the table is unavailable")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A row or a key that this program or the database cannot write or read.
     #[error("a row cannot be written or read: {0}")]
     Row(String),
     /// One commit would change more rows than one transaction takes (rule 9).
@@ -278,7 +280,7 @@ impl ReadTable {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => {
                     Ok(Some(position_of(failed.item())))
                 }
-                Some(_) | None => Err(table_error(&error)),
+                Some(_) | None => Err(table_error(error)),
             },
         }
     }
@@ -320,20 +322,18 @@ impl ReadTable {
         };
         let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
         else {
-            return Err(table_error(&error));
+            return Err(table_error(error));
         };
         let reasons = cancelled.cancellation_reasons();
         if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
         {
             return Ok(Some(position_of(guard.item())));
         }
-        let busy = |code: &str| {
-            matches!(code, "TransactionConflict" | "ThrottlingError" | "ProvisionedThroughputExceeded")
-        };
+        let busy = |code: &str| is_busy(code) || is_throttling(code);
         if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
             return Err(TableError::Throttled);
         }
-        Err(table_error(&error))
+        Err(table_error(error))
     }
 
     /// One change, as a part of a transaction.
@@ -453,7 +453,7 @@ impl ReadTable {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(|error| table_error(&error))?;
+            .map_err(table_error)?;
         Ok(output.item)
     }
 
@@ -487,7 +487,7 @@ impl ReadTable {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(|error| table_error(&error))?;
+            .map_err(table_error)?;
         let cursor = output.last_evaluated_key.as_ref().map(|key| cursor::write(key, query)).transpose()?;
         let rows = output.items.unwrap_or_default().into_iter();
         let rows =
@@ -521,7 +521,7 @@ fn written<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableEr
         Ok(_) => Ok(true),
         Err(error) => match error.as_service_error() {
             Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(false),
-            Some(_) | None => Err(table_error(&error)),
+            Some(_) | None => Err(table_error(error)),
         },
     }
 }
@@ -557,23 +557,9 @@ fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
     serde_dynamo::from_item(item).map_err(|error| {
         // Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
         let message = error.to_string();
-        let kept = message.split_once("invalid ").map_or(message.as_str(), |(before, _)| before);
-        TableError::Row(format!("{kept}a row has another shape"))
+        match message.split_once("invalid ") {
+            Some(_) => TableError::Row("a field has another type than this program reads".into()),
+            None => TableError::Row(message),
+        }
     })
-}
-
-fn table_error<E: ProvideErrorMetadata + std::fmt::Debug>(error: &SdkError<E>) -> TableError {
-    let Some(code) = error.code() else {
-        return TableError::Unavailable(error.to_string());
-    };
-    match code {
-        "ProvisionedThroughputExceededException"
-        | "ThrottlingException"
-        | "RequestLimitExceeded"
-        | "TransactionConflictException"
-        | "TransactionInProgressException" => TableError::Throttled,
-        // It will say the same next time: to call it unavailable would tell clients to try again.
-        "ValidationException" => TableError::Row(error.message().unwrap_or(code).to_owned()),
-        _ => TableError::Unavailable(format!("{code}: {}", error.message().unwrap_or_default())),
-    }
 }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client,
-    error::SdkError,
+    error::{ProvideErrorMetadata, SdkError},
     operation::execute_transaction::ExecuteTransactionError,
     types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
 };
@@ -34,14 +34,14 @@ fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
 /// The port on two tables. Cheap to clone.
 ///
 /// ```no_run
-/// use ledgerline::{Consistency, StreamId, load, tank::Tank};
+/// use ledgerline::{Aggregate, Consistency, load, tank::Tank};
 /// use ledgerline_dynamodb::DynamoDbStore;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
 /// let store = DynamoDbStore::new(client, "Commits").with_requests("Requests");
-/// let loaded = load::<Tank>(&store, &StreamId::new("tank", "north")?, None, Consistency::Eventual).await?;
-/// println!("{} litres", loaded.state.level);
+/// let loaded = load::<Tank>(&store, &Tank::stream("north")?, None, Consistency::Eventual).await?;
+/// println!("{} litres", loaded.state.level());
 /// # Ok(())
 /// # }
 /// ```
@@ -76,8 +76,7 @@ impl DynamoDbStore {
     /// # Errors
     /// When the table cannot be read.
     pub async fn connect(&self) -> Result<(), StoreError> {
-        let missing =
-            StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let missing = StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.into()))?;
         self.get(&missing, 0).await.map(|_| ())
     }
 
@@ -97,7 +96,7 @@ impl DynamoDbStore {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(|error| error::store_error(&error))?;
+            .map_err(error::store_error)?;
         Ok(output.item)
     }
 
@@ -116,7 +115,7 @@ impl DynamoDbStore {
                 .statement(statement)
                 .set_parameters(Some(parameters))
                 .build()
-                .map_err(|error| Cancelled::Other(StoreError::Unavailable(error.to_string()).into()))
+                .map_err(|error| Cancelled::Other(StoreError::Unavailable(error.into()).into()))
         };
         let mut statements = Vec::new();
         for commit in commits {
@@ -135,7 +134,7 @@ impl DynamoDbStore {
             .await;
         match result {
             Ok(_) => Ok(()),
-            Err(error) => Err(cancelled(&error, commits.len())),
+            Err(error) => Err(cancelled(error, commits.len())),
         }
     }
 
@@ -183,7 +182,7 @@ impl DynamoDbStore {
             {
                 Ok(())
             }
-            Err(error) => Err(error::store_error(&error).into()),
+            Err(error) => Err(append_error(error)),
         }
     }
 }
@@ -196,23 +195,35 @@ enum Cancelled {
 }
 
 /// The reasons are in the order of the statements: first those of the commits, then that of the request.
-fn cancelled(error: &SdkError<ExecuteTransactionError>, commits: usize) -> Cancelled {
+fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> Cancelled {
     let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
     let reasons: Vec<&str> = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
             cancelled.cancellation_reasons().iter().map(|reason| reason.code().unwrap_or_default()).collect()
         }
-        Some(ExecuteTransactionError::TransactionInProgressException(_)) => vec!["TransactionConflict"],
         Some(_) | None => Vec::new(),
     };
     match reasons.as_slice() {
         reasons if reasons.get(commits).is_some_and(|request| taken(request)) => Cancelled::RequestTaken,
         reasons if reasons.iter().any(|commit| taken(commit)) => Cancelled::Other(AppendError::VersionTaken),
-        reasons if reasons.contains(&"TransactionConflict") => Cancelled::Other(AppendError::Busy),
+        reasons if reasons.iter().any(|code| error::is_busy(code)) => Cancelled::Other(AppendError::Busy),
         reasons if reasons.iter().any(|code| error::is_throttling(code)) => {
             Cancelled::Other(StoreError::Throttled.into())
         }
-        _ => Cancelled::Other(error::store_error(error).into()),
+        _ => Cancelled::Other(append_error(error)),
+    }
+}
+
+/// The failure of a write, in the words of the event store.
+fn append_error<E>(error: SdkError<E>) -> AppendError
+where
+    E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
+{
+    match error::failure(error) {
+        error::Failure::Busy => AppendError::Busy,
+        error::Failure::Throttled => StoreError::Throttled.into(),
+        error::Failure::Invalid(message) => StoreError::Unavailable(message.into()).into(),
+        error::Failure::Unavailable(source) => StoreError::Unavailable(source).into(),
     }
 }
 
@@ -243,7 +254,7 @@ impl EventStore for DynamoDbStore {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(|error| error::store_error(&error))?;
+            .map_err(error::store_error)?;
         let commits: Vec<_> =
             output.items.unwrap_or_default().into_iter().map(item::commit).collect::<Result<_, _>>()?;
         // A page that ends at its limit has a key to go on from even where nothing follows. Version 1 is the end.
@@ -277,8 +288,7 @@ impl EventStore for DynamoDbStore {
             Ok(_) => Ok(()),
             Err(error) => Err(match error.as_service_error() {
                 Some(service) if service.is_duplicate_item_exception() => AppendError::VersionTaken,
-                Some(service) if service.is_transaction_conflict_exception() => AppendError::Busy,
-                Some(_) | None => error::store_error(&error).into(),
+                Some(_) | None => append_error(error),
             }),
         }
     }
@@ -321,8 +331,7 @@ impl EventStore for DynamoDbStore {
             Ok(_) => Ok(()),
             Err(error) => Err(match error.as_service_error() {
                 Some(service) if service.is_conditional_check_failed_exception() => AppendError::RequestTaken,
-                Some(service) if service.is_transaction_conflict_exception() => AppendError::Busy,
-                Some(_) | None => error::store_error(&error).into(),
+                Some(_) | None => append_error(error),
             }),
         }
     }

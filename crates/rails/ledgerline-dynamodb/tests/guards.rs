@@ -23,8 +23,8 @@ async fn table(id: &str) -> (ReadTable, Wire) {
 }
 
 const STREAM: &str = "tank-1";
-const KEYS: LogTable = LogTable { partition: "tankId", sort: "entry" };
-const LEVELS: StateTable = StateTable { key: "tankId" };
+const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
+const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "tankId" };
 
 /// What went into a tank.
 #[derive(Debug, Serialize, Deserialize)]

@@ -11,10 +11,11 @@ use std::num::NonZeroUsize;
 
 use ledgerline::{
     AppendError, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger,
-    MemoryStore, Meta, Outcome, StreamId,
+    MemoryStore, Meta, Outcome, Refusal, StreamId,
     contract::commit,
     execute, load,
-    tank::{Command, Refusal, Tank},
+    spec::valid,
+    tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
 use ledgerline_local::testing::{self, Wire};
@@ -49,7 +50,7 @@ async fn send(
     cache: &Cache<Tank>,
     command: Command,
     key: Option<&str>,
-) -> Result<Outcome<Tank>, ExecuteError<Refusal>> {
+) -> Result<Outcome<Tank>, ExecuteError> {
     let at = "2026-11-21T09:30:00.123456Z".parse().unwrap();
     let id = key.map_or_else(|| uuid::Uuid::now_v7().to_string(), ToOwned::to_owned);
     let answer = |answer: Result<(&ledgerline::tank::State, u64), &Refusal>| format!("{answer:?}");
@@ -60,25 +61,21 @@ async fn send(
         source_address: Some("192.0.2.1".into()),
         trace_id: Some("Root=1-5759e988-bd862e3fe1be46a994272793".into()),
     };
+    let (stream, context) = (stream(), Context { at, actor: meta.actor.clone() });
     let execution = Execution {
-        stream: &stream(),
-        command: &command,
-        context: &Context { at, actor: meta.actor.clone() },
-        command_id: &id,
-        meta: &meta,
-        precondition: None,
         creates: matches!(command, Command::Install { .. }),
-        ledger: key.map(|key| Ledger { key, fingerprint: "f", now: 0, expires: 100, answer: &answer }),
+        ledger: key.map(|key| Ledger { key, fingerprint: "f", retention: 100, answer: &answer }),
+        ..Execution::new(&stream, &command, &context, &id, &meta)
     };
     execute(store, cache, &execution).await
 }
 
 fn install() -> Command {
-    Command::Install { site: "Ada Lovelace".into(), liquid: "water".into() }
+    Command::Install { site: valid("Ada Lovelace"), liquid: valid("water") }
 }
 
 fn fill() -> Command {
-    Command::Fill { amount: 1, note: Some("salary".into()) }
+    Command::Fill(Amount { amount: valid(1), note: Some(valid("salary")) })
 }
 
 /// DESIGN, section 5: a warm command is one write and no read, a cold one is one Query of at most one read unit and
@@ -193,9 +190,11 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
     let (store, _) = counted().await;
     let warm = cold();
     send(&store, &warm, install(), None).await.unwrap();
-    let note = Some("x".repeat(100_000));
+    let note = Some(valid("x".repeat(100_000)));
     for _ in 0..15 {
-        send(&store, &warm, Command::Fill { amount: 1, note: note.clone() }, None).await.unwrap();
+        send(&store, &warm, Command::Fill(Amount { amount: valid(1), note: note.clone() }), None)
+            .await
+            .unwrap();
     }
     // Without a single state, so that all of it has to be read.
     let stripped = DynamoDbStore::new(
@@ -207,7 +206,7 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
         stripped.append(&Commit { state: None, ..commit }, None).await.unwrap();
     }
     let loaded = load::<Tank>(&stripped, &stream(), None, Consistency::Eventual).await.unwrap();
-    assert_eq!((loaded.version, loaded.state.level), (16, 15));
+    assert_eq!((loaded.version, loaded.state.level()), (16, 15));
     let Outcome::Committed(after) = send(&stripped, &cold(), fill(), None).await.unwrap() else { panic!() };
-    assert_eq!((after.version, after.state.level), (17, 16));
+    assert_eq!((after.version, after.state.level()), (17, 16));
 }

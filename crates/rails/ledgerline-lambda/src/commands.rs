@@ -1,15 +1,15 @@
 //! The runner of command functions: from a request to a commit, and to the answer.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{fmt, num::NonZeroUsize, time::Duration};
 
 use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Cache, Context, EventStore, ExecuteError, Execution, Ledger, LoadError, Outcome, Precondition,
-    Rejection, RejectionKind, StoreError, StreamId, execute,
+    Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Ledger, LoadError, Outcome,
+    Precondition, Refusal, RefusalKind, StoreError, StreamId, execute,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::time::timeout;
@@ -17,7 +17,10 @@ use uuid::Uuid;
 
 use crate::{
     Error, config,
-    http::{HttpRequest, Problem, Response, Routes, versions_of},
+    http::{
+        COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
+        PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of,
+    },
     metrics,
     start::{dynamodb, store},
 };
@@ -29,69 +32,149 @@ const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zer
 /// answer (rule 11). What it appended by then is in the log; with an Idempotency-Key, asking again finds it.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What a request asks of an aggregate, and how the success is answered.
-#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
-pub struct Routed<A: Aggregate> {
-    /// The stream.
-    pub stream: StreamId,
-    /// The command.
-    pub command: A::Command,
-    /// Where the new resource is: the command starts a stream, and the answer is `201`.
-    pub location: Option<String>,
-    /// The route is refused with `428` without If-Match.
-    pub if_match_required: bool,
-    /// The body of the answer.
-    pub body: fn(&StreamId, &A::State, u64) -> Value,
-}
+/// What a client is told of a success: the stream, the state and the version after it.
+pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
 
-/// The stream of an aggregate whose id came with a request.
+/// Reads what a request asks for: the id of the aggregate, and the command.
+type Read<A> =
+    Box<dyn Fn(&HttpRequest) -> Result<(String, <A as Aggregate>::Command), Problem> + Send + Sync>;
+
+/// A route of a function that takes the commands of one aggregate.
 ///
-/// # Errors
-/// When no stream can have this id.
-pub fn stream(category: &str, id: &str) -> Result<StreamId, Problem> {
-    StreamId::new(category, id).map_err(|error| Problem::field("id", error.to_string()))
+/// It says what a request to it is read as and how a success is answered. The stream is one of the aggregate's own category: no other
+/// can be named. Refusals and failures are answered by the function.
+pub struct Route<A: Aggregate> {
+    key: &'static str,
+    read: Read<A>,
+    answer: AnswerOf<A>,
+    location: Option<String>,
+    if_match_required: bool,
 }
 
-/// Reads requests of one aggregate's routes.
-pub type Route<A> = fn(&HttpRequest) -> Result<Routed<A>, Problem>;
+impl<A: Aggregate> fmt::Debug for Route<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+impl<A: Aggregate> Route<A> {
+    /// A route whose request is read by this function into the aggregate's id and the command. `key` is method and path as
+    /// the template has them: `POST /tanks/{id}/fills`.
+    #[must_use]
+    pub fn new(
+        key: &'static str,
+        read: impl Fn(&HttpRequest) -> Result<(String, A::Command), Problem> + Send + Sync + 'static,
+        answer: AnswerOf<A>,
+    ) -> Self {
+        Self { key, read: Box::new(read), answer, location: None, if_match_required: false }
+    }
+
+    /// The command starts a stream. The answer is `201`, and says that the new resource is at this path, with the aggregate's id
+    /// for `{id}`.
+    #[must_use]
+    pub fn creating(self, path: impl Into<String>) -> Self {
+        Self { location: Some(path.into()), ..self }
+    }
+
+    /// The route is refused with `428` without If-Match.
+    #[must_use]
+    pub fn if_match_required(self) -> Self {
+        Self { if_match_required: true, ..self }
+    }
+
+    /// Method and path.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
+
+    /// What a request asks for.
+    ///
+    /// # Errors
+    /// A problem that names the field, also where no stream can have the id.
+    pub fn read(&self, request: &HttpRequest) -> Result<(StreamId, A::Command), Problem> {
+        let (id, command) = (self.read)(request)?;
+        let stream = A::stream(&id).map_err(|error| Problem::field("id", error.to_string()))?;
+        Ok((stream, command))
+    }
+}
+
+/// A route that starts a stream: `POST /tanks`. `read` takes the body apart, into the id, if the client chose one, and the command.
+#[must_use]
+pub fn creates<A: Aggregate, Body: DeserializeOwned>(
+    key: &'static str,
+    read: impl Fn(Body) -> (Option<Id>, A::Command) + Send + Sync + 'static,
+    answer: AnswerOf<A>,
+) -> Route<A> {
+    let read = move |request: &HttpRequest| {
+        let (id, command) = read(request.json()?);
+        Ok((id.unwrap_or_else(|| Uuid::now_v7().into()).into_inner(), command))
+    };
+    let path = key.split_once(' ').map_or(key, |(_, path)| path);
+    Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
+}
+
+/// A route that changes what is there: `POST /tanks/{id}/fills`. The body is what `command` makes the command of, and mostly is.
+#[must_use]
+pub fn changes<A: Aggregate, Body: DeserializeOwned>(
+    key: &'static str,
+    command: impl Fn(Body) -> A::Command + Send + Sync + 'static,
+    answer: AnswerOf<A>,
+) -> Route<A> {
+    let read = move |request: &HttpRequest| {
+        let command = command(request.json()?);
+        Ok((request.path_value::<Id>("id")?.into_inner(), command))
+    };
+    Route::new(key, read, answer)
+}
+
+/// A route that changes what is there, and whose request has nothing more to say: no body, or an empty object.
+#[must_use]
+pub fn acts<A: Aggregate>(
+    key: &'static str,
+    command: impl Fn() -> A::Command + Send + Sync + 'static,
+    answer: AnswerOf<A>,
+) -> Route<A> {
+    let read = move |request: &HttpRequest| {
+        request.nothing()?;
+        Ok((request.path_value::<Id>("id")?.into_inner(), command()))
+    };
+    Route::new(key, read, answer)
+}
 
 /// Runs the function that takes the commands of an aggregate.
 ///
 /// ```no_run
-/// use ledgerline::tank::{Command, Tank};
-/// use ledgerline_lambda::{
-///     commands::{Routed, stream},
-///     http::{HttpRequest, Problem},
-/// };
-/// use serde_json::json;
+/// use ledgerline::{StreamId, tank::{Command, State, Tank}};
+/// use ledgerline_lambda::commands::{Route, acts, changes};
+/// use serde_json::{Value, json};
 ///
-/// fn route(request: &HttpRequest) -> Result<Routed<Tank>, Problem> {
-///     match request.route() {
-///         "POST /tanks/{id}/scrap" => Ok(Routed {
-///             stream: stream("tank", &request.path_uuid("id")?.to_string())?,
-///             command: Command::Scrap,
-///             location: None,
-///             if_match_required: false,
-///             body: |_, state, version| json!({ "version": version, "level": state.level }),
-///         }),
-///         _ => Err(Problem::no_route()),
-///     }
+/// fn routes() -> Vec<Route<Tank>> {
+///     vec![
+///         changes("POST /tanks/{id}/fills", Command::Fill, changed),
+///         changes("POST /tanks/{id}/draws", Command::Draw, changed),
+///         acts("POST /tanks/{id}/scrap", || Command::Scrap, changed),
+///     ]
+/// }
+///
+/// fn changed(_: &StreamId, state: &State, version: u64) -> Value {
+///     json!({ "version": version, "level": state.level() })
 /// }
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::commands::run(route).await
+///     ledgerline_lambda::commands::run(routes()).await
 /// }
 /// ```
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`.
-pub async fn run<A: Aggregate>(route: Route<A>) -> Result<(), Error> {
+pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     crate::http::run(async || {
         let requests = config::text("REQUESTS_TABLE")?;
         let retention = config::parsed("REQUEST_RETENTION_SECONDS")?;
         let store = store(dynamodb().await).await?.with_requests(requests);
-        Ok(Commands::<A, DynamoDbStore> { store, cache: Cache::new(CACHED_STREAMS), retention, route })
+        Ok(Commands::<A, DynamoDbStore> { store, cache: Cache::new(CACHED_STREAMS), retention, routes })
     })
     .await
 }
@@ -105,54 +188,47 @@ pub struct Commands<A: Aggregate, S> {
     pub cache: Cache<A>,
     /// Seconds for which an Idempotency-Key is remembered.
     pub retention: i64,
-    /// Reads the requests.
-    pub route: Route<A>,
+    /// What it takes.
+    pub routes: Vec<Route<A>>,
 }
 
 impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let actor = request.actor()?;
-        let routed = (self.route)(request)?;
-        let precondition = precondition(request, routed.if_match_required)?;
-        let meta = request.meta();
-        let now = Timestamp::now();
+        let route = self.routes.iter().find(|route| route.key == request.route());
+        let route = route.ok_or_else(Problem::no_route)?;
+        let (stream, command) = route.read(request)?;
+        let precondition = precondition(request, route.if_match_required)?;
         // Two callers may choose the same key: it is theirs only together with who they are. A key has no spaces, so the
         // first one ends it, and no two pairs give one text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
         let fingerprint = if key.is_some() { fingerprint(request)? } else { String::new() };
-        let answer = |answer: Result<(&A::State, u64), &A::Rejection>| {
+        let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             let answer = match answer {
-                Ok((state, version)) => Answer::success(&routed, state, version),
-                Err(rejection) => Answer::from(&refusal(rejection)),
+                Ok((state, version)) => Answer::success(route, &stream, state, version),
+                Err(refusal) => Answer::from(&Problem::from(refusal)),
             };
             serde_json::to_string(&answer).unwrap_or_default()
         };
-        let generated = Uuid::now_v7().to_string();
+        let id = key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
+        let (meta, context) =
+            (request.meta(), Context { at: Timestamp::now(), actor: Some(actor.to_owned()) });
+        let (retention, fingerprint) = (self.retention, fingerprint.as_str());
         let execution = Execution {
-            stream: &routed.stream,
-            command: &routed.command,
-            context: &Context { at: now, actor: Some(actor.to_owned()) },
-            command_id: key.as_deref().unwrap_or(&generated),
-            meta: &meta,
             precondition: precondition.as_ref(),
-            creates: routed.location.is_some(),
-            ledger: key.as_deref().map(|key| Ledger {
-                key,
-                fingerprint: &fingerprint,
-                now: now.as_second(),
-                expires: now.as_second().saturating_add(self.retention),
-                answer: &answer,
-            }),
+            creates: route.location.is_some(),
+            ledger: key.as_deref().map(|key| Ledger { key, fingerprint, retention, answer: &answer }),
+            ..Execution::new(&stream, &command, &context, &id, &meta)
         };
         let Ok(outcome) = timeout(PATIENCE, execute(&self.store, &self.cache, &execution)).await else {
-            tracing::error!(stream = %routed.stream, outcome = "timed out", "command");
+            tracing::error!(%stream, outcome = "timed out", "command");
             metrics::command("timed out");
             return Err(Problem::unavailable());
         };
-        metrics::command(log(&routed.stream, &outcome));
+        metrics::command(log(&stream, &outcome));
         match outcome {
             Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => {
-                Ok(Answer::success(&routed, &loaded.state, loaded.version).response())
+                Ok(Answer::success(route, &stream, &loaded.state, loaded.version).response())
             }
             Ok(Outcome::Repeated(answer)) => repeated(&answer),
             Err(error) => Err(problem(&error)),
@@ -172,13 +248,13 @@ struct Answer {
 }
 
 impl Answer {
-    fn success<A: Aggregate>(routed: &Routed<A>, state: &A::State, version: u64) -> Self {
-        let status = if routed.location.is_some() { StatusCode::CREATED } else { StatusCode::OK };
+    fn success<A: Aggregate>(route: &Route<A>, stream: &StreamId, state: &A::State, version: u64) -> Self {
+        let status = if route.location.is_some() { StatusCode::CREATED } else { StatusCode::OK };
         Self {
             status: status.as_u16(),
-            location: routed.location.clone(),
+            location: route.location.as_ref().map(|path| path.replace("{id}", stream.id())),
             version: Some(version),
-            body: (routed.body)(&routed.stream, state, version),
+            body: (route.answer)(stream, state, version),
         }
     }
 
@@ -222,7 +298,7 @@ fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondi
         Some(tags) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
         None if required => {
             let detail = "send If-Match with the ETag that you know";
-            let problem = Problem::new(StatusCode::PRECONDITION_REQUIRED, "precondition-required", detail);
+            let problem = Problem::new(PRECONDITION_REQUIRED, detail);
             Err(Problem { field: Some("If-Match".into()), ..problem })
         }
         None => Ok(None),
@@ -251,52 +327,42 @@ fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn refusal<R: Rejection>(rejection: &R) -> Problem {
-    let status = match rejection.kind() {
-        RejectionKind::NotFound => StatusCode::NOT_FOUND,
-        RejectionKind::AlreadyExists => StatusCode::CONFLICT,
-        RejectionKind::Forbidden => StatusCode::FORBIDDEN,
-        RejectionKind::Refused => StatusCode::UNPROCESSABLE_ENTITY,
-    };
-    Problem::new(status, rejection.code(), rejection.to_string())
+impl From<&Refusal> for Problem {
+    fn from(refusal: &Refusal) -> Self {
+        let status = match refusal.kind() {
+            RefusalKind::NotFound => StatusCode::NOT_FOUND,
+            RefusalKind::AlreadyExists => StatusCode::CONFLICT,
+            RefusalKind::Forbidden => StatusCode::FORBIDDEN,
+            RefusalKind::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(ProblemType { code: refusal.code(), status }, refusal.detail())
+    }
 }
 
 /// The one place where failures of commands become HTTP.
-fn problem<R: Rejection>(error: &ExecuteError<R>) -> Problem {
+fn problem(error: &ExecuteError) -> Problem {
     match error {
-        ExecuteError::Refused(rejection) => refusal(rejection),
+        ExecuteError::Refused(refusal) => refusal.into(),
         ExecuteError::PreconditionFailed { version } => Problem {
             version: Some(*version),
             field: Some("If-Match".into()),
-            ..Problem::new(
-                StatusCode::PRECONDITION_FAILED,
-                "precondition-failed",
-                format!("the version is {version}, load it and decide again"),
-            )
+            ..Problem::new(PRECONDITION_FAILED, format!("the version is {version}, load it and decide again"))
         },
         ExecuteError::Overtaken { version } => Problem {
             version: Some(*version),
             field: Some("If-Match".into()),
             ..Problem::new(
-                StatusCode::CONFLICT,
-                "overtaken",
+                OVERTAKEN,
                 format!("another change was first, the version is {version} now: load it and decide again"),
             )
         },
-        ExecuteError::Contended => {
-            Problem::new(StatusCode::CONFLICT, "conflict", "others change this at the same time, try again")
-        }
+        ExecuteError::Contended => Problem::new(CONTENDED, "others change this at the same time, try again"),
         ExecuteError::CommandIdReused => Problem {
             field: Some("Idempotency-Key".into()),
-            ..Problem::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "idempotency-key-reused",
-                "this Idempotency-Key was used for another request",
-            )
+            ..Problem::new(IDEMPOTENCY_KEY_REUSED, "this Idempotency-Key was used for another request")
         },
         ExecuteError::TooLarge { bytes, limit } => Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "commit-too-large",
+            COMMIT_TOO_LARGE,
             format!("what this would store has {bytes} bytes, the limit is {limit}"),
         ),
         ExecuteError::Store(error) | ExecuteError::Load(LoadError::Store(error)) => match error {
@@ -309,21 +375,18 @@ fn problem<R: Rejection>(error: &ExecuteError<R>) -> Problem {
 
 /// Logs what became of the command: once, here, with stream and version and without its payload (rule 14). The name of
 /// what became of it is the metric's label.
-fn log<A: Aggregate>(
-    stream: &StreamId,
-    outcome: &Result<Outcome<A>, ExecuteError<A::Rejection>>,
-) -> &'static str {
+fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteError>) -> &'static str {
     let (name, version, code) = match outcome {
         Ok(Outcome::Committed(loaded)) => ("committed", Some(loaded.version), None),
         Ok(Outcome::Unchanged(loaded)) => ("unchanged", Some(loaded.version), None),
         Ok(Outcome::Repeated(_)) => ("repeated", None, None),
-        Err(ExecuteError::Refused(rejection)) => ("refused", None, Some(rejection.code())),
+        Err(ExecuteError::Refused(refusal)) => ("refused", None, Some(refusal.code())),
         Err(ExecuteError::PreconditionFailed { version }) => ("precondition failed", Some(*version), None),
         Err(ExecuteError::Overtaken { version }) => ("overtaken", Some(*version), None),
         Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => ("invalid", None, None),
         Err(ExecuteError::Contended) => ("contended", None, None),
         Err(error @ (ExecuteError::Load(_) | ExecuteError::Encode(_) | ExecuteError::Store(_))) => {
-            tracing::error!(%stream, outcome = "failed", %error, "command");
+            tracing::error!(%stream, outcome = "failed", error = %Causes(error), "command");
             return "failed";
         }
     };

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
-use ledgerline::{Aggregates, Commit, StreamId};
+use ledgerline::{Aggregates, Causes, Commit, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
 
 use crate::{
@@ -127,7 +127,7 @@ impl Fanout {
         match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await {
             Ok(_) => true,
             Err(error) => {
-                tracing::error!(error = send::describe(&error), "the dead letter was not taken");
+                tracing::error!(error = %Causes(&error), "the dead letter was not taken");
                 false
             }
         }
@@ -246,11 +246,11 @@ struct Sent {
 
 impl Sent {
     /// Takes what is left of a call.
-    fn take(&mut self, left: impl IntoIterator<Item = (usize, send::Refusal)>) {
+    fn take(&mut self, left: impl IntoIterator<Item = (usize, send::Declined)>) {
         for (index, refusal) in left {
             match refusal {
-                send::Refusal::Transient => self.failed.note(index),
-                send::Refusal::Permanent(code) => {
+                send::Declined::Transient => self.failed.note(index),
+                send::Declined::Permanent(code) => {
                     self.set_aside.push((index, format!("it was refused: {code}")))
                 }
             }

@@ -1,5 +1,5 @@
-//! The runner of functions behind a FIFO queue of commits: log projectors, whose read model needs every event, and
-//! process managers.
+//! What log projectors and process managers share, the functions behind a FIFO queue of commits: batches, gaps, and commits that are
+//! too large for a message.
 
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
 
@@ -7,13 +7,13 @@ use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
-    Changes, Commit, Consistency, DecodeError, EventStore, LogTable, Range, StoreError, StreamId,
-    guard::Verdict,
+    Causes, ChangesError, Commit, Consistency, EventStore, ExecuteError, LoadError, Range, StoreError,
+    StreamId, guard::Verdict,
 };
-use ledgerline_dynamodb::{ReadTable, TableError};
+use ledgerline_dynamodb::TableError;
 
 use crate::{
-    Error, config, metrics,
+    Error, metrics,
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
@@ -78,59 +78,6 @@ pub struct Fifo<S, C> {
     pub consumer: C,
 }
 
-/// What a commit changes.
-pub type ChangesOf = fn(&Commit) -> Result<Changes, DecodeError>;
-
-/// Runs a log projector: makes the changes of every commit exactly once and in order.
-///
-/// `table` is the environment variable that names the table, `keys` where the rows are in it.
-///
-/// ```no_run
-/// use ledgerline::{Changes, Commit, DecodeError, LogTable};
-///
-/// const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };
-///
-/// fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
-///     let mut changes = Changes::new(TABLE);
-///     changes.add(commit.stream.id(), "sum", "commits", 1);
-///     Ok(changes)
-/// }
-///
-/// #[tokio::main(flavor = "current_thread")]
-/// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::fifo::project("COUNTS_TABLE", TABLE, changes).await
-/// }
-/// ```
-///
-/// # Errors
-/// When its configuration is wrong.
-pub async fn project(table: &'static str, keys: LogTable, changes: ChangesOf) -> Result<(), Error> {
-    run(async |sdk| {
-        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(table)?);
-        table.connect(keys.partition).await;
-        Ok(LogProjector { table, keys, changes })
-    })
-    .await
-}
-
-/// A read model that is written from the log.
-#[derive(Debug)]
-pub struct LogProjector {
-    /// Where the rows are.
-    pub table: ReadTable,
-    /// Where in it.
-    pub keys: LogTable,
-    /// Makes them.
-    pub changes: ChangesOf,
-}
-
-impl Consumer for LogProjector {
-    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        let changes = (self.changes)(commit).map_err(|source| ApplyError::decode(commit, source))?;
-        Ok(self.table.apply(&self.keys, commit.stream.as_str(), commit.version, &changes).await?)
-    }
-}
-
 /// Why a commit was not applied. The message comes again, then it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
@@ -145,15 +92,23 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
-    /// An event was written by a newer program, or damaged.
-    #[error("version {version} of {stream}: {source}")]
-    Decode {
+    /// The queue is wired to a category that the view is not made of.
+    #[error("the view takes no commits of this category: version {version} of {stream}")]
+    NotWanted {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+    },
+    /// An event was written by a newer program or is damaged, or a row of it cannot be written.
+    #[error("version {version} of {stream} cannot be read")]
+    Changes {
         /// The stream.
         stream: StreamId,
         /// The version.
         version: u64,
         /// What is wrong.
-        source: DecodeError,
+        source: ChangesError,
     },
     /// The log could not be read.
     #[error(transparent)]
@@ -161,16 +116,27 @@ pub enum ApplyError {
     /// The rows could not be written.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// The state of a stream could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A command on behalf of the commit came to nothing that is known.
+    #[error("it is not known what became of the command {id}")]
+    Command {
+        /// The command's id.
+        id: String,
+        /// Why.
+        source: ExecuteError,
+    },
     /// What has to be done beyond the tables could not be done.
     #[error("{0}")]
     Effect(String),
 }
 
 impl ApplyError {
-    /// An event of this commit cannot be read.
+    /// An event of this commit cannot be read, or a row of it cannot be written.
     #[must_use]
-    pub fn decode(commit: &Commit, source: DecodeError) -> Self {
-        Self::Decode { stream: commit.stream.clone(), version: commit.version, source }
+    pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
+        Self::Changes { stream: commit.stream.clone(), version: commit.version, source: source.into() }
     }
 }
 
@@ -203,7 +169,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             };
             match applied {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => failed(&error.to_string()),
+                Ok(Err(error)) => failed(&Causes(&error).to_string()),
                 Err(_) => failed("panic"),
             }
         }

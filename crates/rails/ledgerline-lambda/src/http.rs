@@ -1,7 +1,9 @@
 //! HTTP: requests as functions see them, responses, and problems (RFC 9457).
 
 use std::{
+    fmt::Display,
     panic::AssertUnwindSafe,
+    str::FromStr,
     sync::{Arc, OnceLock},
 };
 
@@ -12,10 +14,9 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use ledgerline::Meta;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tracing::Instrument;
-use uuid::Uuid;
 
 use crate::{
     Error,
@@ -31,7 +32,54 @@ const MAX_SUBJECT: usize = 255;
 
 /// Begins the `type` of every problem; its code follows. Set at start, because it belongs to the product and not to the
 /// rails.
-static PROBLEM_TYPES: OnceLock<String> = OnceLock::new();
+static PROBLEM_TYPE_PREFIX: OnceLock<String> = OnceLock::new();
+
+/// What kind of problem it is: every problem of a kind has this code and this status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProblemType {
+    /// Stable name in kebab case: the end of the problem's `type`.
+    pub code: &'static str,
+    /// The HTTP status.
+    pub status: StatusCode,
+}
+
+macro_rules! problem_types {
+    ($($(#[$attribute:meta])* $name:ident = $code:literal, $status:ident;)+) => {
+        $($(#[$attribute])* pub const $name: ProblemType = ProblemType { code: $code, status: StatusCode::$status };)+
+
+        /// Every kind of problem that is not a refusal by a domain (`Aggregate::REFUSALS`).
+        pub const PROBLEM_TYPES: &[ProblemType] = &[$($name),+];
+    };
+}
+
+problem_types! {
+    /// A part of the request is malformed.
+    INVALID_REQUEST = "invalid-request", BAD_REQUEST;
+    /// The request names no caller.
+    UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED;
+    /// There is no such route.
+    NO_ROUTE = "no-route", NOT_FOUND;
+    /// Another writer took the version that `If-Match` names.
+    OVERTAKEN = "overtaken", CONFLICT;
+    /// Too many races were lost.
+    CONTENDED = "conflict", CONFLICT;
+    /// `If-Match` names another version.
+    PRECONDITION_FAILED = "precondition-failed", PRECONDITION_FAILED;
+    /// The body is larger than it may be.
+    BODY_TOO_LARGE = "body-too-large", PAYLOAD_TOO_LARGE;
+    /// The commit would be larger than it may be.
+    COMMIT_TOO_LARGE = "commit-too-large", PAYLOAD_TOO_LARGE;
+    /// The Idempotency-Key was used for another request.
+    IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused", UNPROCESSABLE_ENTITY;
+    /// The route wants `If-Match`.
+    PRECONDITION_REQUIRED = "precondition-required", PRECONDITION_REQUIRED;
+    /// Something is wrong on this side.
+    INTERNAL = "internal", INTERNAL_SERVER_ERROR;
+    /// The database asks to come back.
+    UNAVAILABLE = "unavailable", SERVICE_UNAVAILABLE;
+    /// The view does not show the version yet that was asked for.
+    READ_MODEL_BEHIND = "read-model-behind", SERVICE_UNAVAILABLE;
+}
 
 /// What is wrong with a request, for programs and for people (RFC 9457).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,34 +97,34 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A problem.
+    /// A problem of this kind.
     #[must_use]
-    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
-        Self { status, code, detail: detail.into(), field: None, version: None }
+    pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
+        Self { status: kind.status, code: kind.code, detail: detail.into(), field: None, version: None }
     }
 
     /// A part of the request is malformed.
     #[must_use]
     pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { field: Some(field.into()), ..Self::new(StatusCode::BAD_REQUEST, "invalid-request", detail) }
+        Self { field: Some(field.into()), ..Self::new(INVALID_REQUEST, detail) }
     }
 
     /// There is no such route, although the API sent the request here.
     #[must_use]
     pub fn no_route() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "no-route", "there is no such route")
+        Self::new(NO_ROUTE, "there is no such route")
     }
 
     /// The database asks to come back.
     #[must_use]
     pub fn unavailable() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "the service is busy, try again")
+        Self::new(UNAVAILABLE, "the service is busy, try again")
     }
 
     /// Something is wrong on this side, and logged.
     #[must_use]
     pub fn internal() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the request could not be handled")
+        Self::new(INTERNAL, "the request could not be handled")
     }
 
     /// The body of the problem.
@@ -94,7 +142,7 @@ impl Problem {
             version: Option<u64>,
         }
         let title = self.code.replace('-', " ");
-        let types = PROBLEM_TYPES.get().map_or("urn:problem:", String::as_str);
+        let types = PROBLEM_TYPE_PREFIX.get().map_or("urn:problem:", String::as_str);
         let body = Body {
             r#type: format!("{types}{}", self.code),
             title: title[..1].to_uppercase() + &title[1..],
@@ -153,7 +201,7 @@ impl From<Problem> for Response {
     fn from(problem: Problem) -> Self {
         let mut response = Self::json(problem.status, problem.body());
         response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
-        if problem.status == StatusCode::SERVICE_UNAVAILABLE || problem.code == "conflict" {
+        if problem.status == StatusCode::SERVICE_UNAVAILABLE || problem.code == CONTENDED.code {
             response.headers.push((header::RETRY_AFTER, "1".into()));
         }
         if problem.status == StatusCode::UNAUTHORIZED {
@@ -187,15 +235,6 @@ pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     Some(versions.collect())
 }
 
-/// Reads a UUID of 32 hexadecimal digits in five groups; not its other spellings, so that one thing has one id.
-#[must_use]
-pub fn uuid(text: &str) -> Option<Uuid> {
-    if text.len() == 36 { Uuid::parse_str(text).ok() } else { None }
-}
-
-/// What is said to an id that is none.
-pub const NOT_A_UUID: &str = "an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d";
-
 /// A request as the HTTP API passes it on.
 #[derive(Debug)]
 pub struct HttpRequest(ApiGatewayV2httpRequest);
@@ -228,12 +267,13 @@ impl HttpRequest {
         parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
     }
 
-    /// A `{parameter}` of the path that is a UUID.
+    /// A `{parameter}` of the path, as a value object.
     ///
     /// # Errors
-    /// When it is none.
-    pub fn path_uuid(&self, name: &str) -> Result<Uuid, Problem> {
-        uuid(self.path_parameter(name)?).ok_or_else(|| Problem::field(name, NOT_A_UUID))
+    /// When the rule of the value does not allow it.
+    pub fn path_value<V: FromStr<Err: Display>>(&self, name: &str) -> Result<V, Problem> {
+        let value = self.path_parameter(name)?.parse();
+        value.map_err(|error: V::Err| Problem::field(name, error.to_string()))
     }
 
     /// A parameter of the query. Read from the raw query: the API joins repeated parameters with commas, which then
@@ -267,14 +307,14 @@ impl HttpRequest {
     pub fn body(&self) -> Result<Vec<u8>, Problem> {
         let text = self.0.body.as_deref().unwrap_or_default();
         let body = match self.0.is_base64_encoded {
-            true => BASE64_STANDARD.decode(text).map_err(|_| {
-                Problem::new(StatusCode::BAD_REQUEST, "invalid-request", "the body is not base64")
-            })?,
+            true => BASE64_STANDARD
+                .decode(text)
+                .map_err(|_| Problem::new(INVALID_REQUEST, "the body is not base64"))?,
             false => text.as_bytes().to_vec(),
         };
         if body.len() > MAX_BODY_BYTES {
             let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
-            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "body-too-large", detail));
+            return Err(Problem::new(BODY_TOO_LARGE, detail));
         }
         Ok(body)
     }
@@ -285,7 +325,7 @@ impl HttpRequest {
     /// A problem that names the field.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let body = self.body()?;
-        let malformed = |detail: String| Problem::new(StatusCode::BAD_REQUEST, "invalid-request", detail);
+        let malformed = |detail: String| Problem::new(INVALID_REQUEST, detail);
         if body.is_empty() {
             return Err(malformed("the body is missing: send a JSON object".into()));
         }
@@ -310,6 +350,17 @@ impl HttpRequest {
         Ok(value)
     }
 
+    /// Reads the body of a request that has nothing to say: none, or an empty object.
+    ///
+    /// # Errors
+    /// A problem that names what it says all the same.
+    pub fn nothing(&self) -> Result<(), Problem> {
+        if self.body()?.is_empty() {
+            return Ok(());
+        }
+        self.json().map(|Nothing {}| ())
+    }
+
     /// Who calls: the subject of the caller's token, which the API's authorizer has verified.
     ///
     /// # Errors
@@ -318,15 +369,10 @@ impl HttpRequest {
     pub fn actor(&self) -> Result<&str, Problem> {
         let authorizer = self.0.request_context.authorizer.as_ref();
         let subject = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
-        subject.map(String::as_str).filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len())).ok_or_else(
-            || {
-                Problem::new(
-                    StatusCode::UNAUTHORIZED,
-                    "unauthenticated",
-                    "sign in: the request names no caller",
-                )
-            },
-        )
+        subject
+            .map(String::as_str)
+            .filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len()))
+            .ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
     }
 
     /// Where the request came from, for the commit that it causes.
@@ -346,6 +392,10 @@ impl HttpRequest {
         }
     }
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 /// The field that an error is about: serde tells where it was, or which name it missed or did not expect.
 fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<String> {
@@ -379,7 +429,7 @@ fn serve(build: LocalBoxFuture<'_, Result<Answers, Error>>) -> LocalBoxFuture<'_
     let build = async {
         let (developer, answers) = (developer()?, build.await?);
         // Set once in a process: a second function in it, which only a test has, is of the same product.
-        let _ = PROBLEM_TYPES.set(config::text("PROBLEM_TYPES")?);
+        let _ = PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
         Ok(Box::new(move |mut request: ApiGatewayV2httpRequest| {
             if request.request_context.authorizer.is_none() {
                 request.request_context.authorizer.clone_from(&developer);

@@ -1,16 +1,16 @@
 #![doc = include_str!("../README.md")]
 
-pub mod bus;
 pub mod commands;
 pub mod config;
 pub mod fanout;
-pub mod fields;
 pub mod fifo;
 pub mod http;
+pub mod log_projector;
 pub mod metrics;
 pub mod process_manager;
 pub mod queries;
 mod start;
+pub mod state_projector;
 pub mod stream;
 pub mod wire;
 

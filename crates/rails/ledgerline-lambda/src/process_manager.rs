@@ -7,7 +7,7 @@ use aws_config::SdkConfig;
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Cache, Changes, Commit, Context, EventStore, ExecuteError, Execution, Ledger, LogTable, Meta,
-    Outcome, Rejection, StreamId, execute,
+    Outcome, Refusal, StreamId, execute,
     guard::{Verdict, judge},
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Where a process manager keeps its position in each stream.
-pub const POSITIONS: LogTable = LogTable { partition: "stream", sort: "entry" };
+pub const POSITIONS: LogTable = LogTable { variable: "POSITIONS_TABLE", partition: "stream", sort: "entry" };
 
 /// For how long it is remembered that a command was sent on behalf of an event, in seconds: ten years. A message lives for
 /// weeks, but a commit can be replayed at any time, and then must not move money again.
@@ -76,7 +76,7 @@ pub async fn run<R: Reaction + 'static>(
 ) -> Result<(), Error> {
     fifo::run(async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
-        let positions = ReadTable::new(client.clone(), config::text("POSITIONS_TABLE")?);
+        let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
         let store = start::store(client).await?;
         Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
     })
@@ -137,39 +137,31 @@ impl<A: Aggregate> Due<'_, A> {
         let Commit { stream, version, meta, .. } = self.cause;
         // No caller's key is like it: those have a space in them.
         let id = format!("{stream}:{version}:{}", self.step);
-        let now = Timestamp::now();
-        let answer = |answer: Result<(&A::State, u64), &A::Rejection>| {
-            answer.map_or_else(|rejection| rejection.code().to_owned(), |_| DONE.to_owned())
+        let answer = |answer: Result<(&A::State, u64), &Refusal>| {
+            answer.map_or_else(|refusal| refusal.code().to_owned(), |_| DONE.to_owned())
         };
+        let actor = self.actor.map(ToOwned::to_owned);
+        let meta = Meta {
+            actor: actor.clone(),
+            correlation_id: meta.correlation_id.clone(),
+            causation_id: Some(format!("{stream}:{version}")),
+            source_address: None,
+            trace_id: meta.trace_id.clone(),
+        };
+        let context = Context { at: Timestamp::now(), actor };
+        let ledger =
+            Ledger { key: &id, fingerprint: self.step, retention: REMEMBERED_SECONDS, answer: &answer };
         let execution = Execution {
-            stream: self.stream,
-            command: self.command,
-            context: &Context { at: now, actor: self.actor.map(ToOwned::to_owned) },
-            command_id: &id,
-            meta: &Meta {
-                actor: self.actor.map(ToOwned::to_owned),
-                correlation_id: meta.correlation_id.clone(),
-                causation_id: Some(format!("{stream}:{version}")),
-                source_address: None,
-                trace_id: meta.trace_id.clone(),
-            },
-            precondition: None,
-            creates: false,
-            ledger: Some(Ledger {
-                key: &id,
-                fingerprint: self.step,
-                now: now.as_second(),
-                expires: now.as_second().saturating_add(REMEMBERED_SECONDS),
-                answer: &answer,
-            }),
+            ledger: Some(ledger),
+            ..Execution::new(self.stream, self.command, &context, &id, &meta)
         };
         let outcome = timeout(PATIENCE, execute(store, cache, &execution)).await;
         let answered = match outcome {
             Ok(Ok(Outcome::Committed(_) | Outcome::Unchanged(_))) => Ok(()),
             Ok(Ok(Outcome::Repeated(answer))) if answer == DONE => Ok(()),
             Ok(Ok(Outcome::Repeated(code))) => Err(code),
-            Ok(Err(ExecuteError::Refused(rejection))) => Err(rejection.code().to_owned()),
-            Ok(Err(error)) => return Err(ApplyError::Effect(format!("the command {id}: {error}"))),
+            Ok(Err(ExecuteError::Refused(refusal))) => Err(refusal.code().to_owned()),
+            Ok(Err(source)) => return Err(ApplyError::Command { id, source }),
             Err(_) => return Err(ApplyError::Effect(format!("the command {id} took too long"))),
         };
         let outcome = answered.as_ref().map_or_else(String::as_str, |()| DONE);

@@ -1,16 +1,21 @@
 //! The runner of query functions, and what all of them need: versions, conditional reads, pages, and waiting for one's
 //! own write.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt, rc::Rc, time::Duration};
 
+use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
-use ledgerline_dynamodb::TableError;
-use serde_json::Value;
+use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Refusal, StateTable};
+use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
+    Error,
     config::{self, ConfigError},
-    http::{HttpRequest, Problem, Response, versions_of},
+    http::{HttpRequest, Problem, READ_MODEL_BEHIND, Response, Routes, versions_of},
+    start::dynamodb,
 };
 
 /// How soon a read model that is behind is looked at again at first; then after twice as long each time, so that who waits
@@ -22,6 +27,357 @@ const MAX_PAUSE: Duration = Duration::from_millis(200);
 const DEFAULT_LIMIT: i32 = 50;
 /// Rows in a page, at the most.
 const MAX_LIMIT: i32 = 200;
+
+/// A table that queries read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table {
+    /// The environment variable that names it.
+    pub variable: &'static str,
+    /// Name of its partition key.
+    pub partition: &'static str,
+}
+
+impl From<StateTable> for Table {
+    fn from(table: StateTable) -> Self {
+        Self { variable: table.variable, partition: table.key }
+    }
+}
+
+impl From<LogTable> for Table {
+    fn from(table: LogTable) -> Self {
+        Self { variable: table.variable, partition: table.partition }
+    }
+}
+
+/// A route of a function that answers from views.
+pub struct Query {
+    key: &'static str,
+    tables: Vec<Table>,
+    waits: bool,
+    answer: Answer,
+}
+
+type Answer =
+    Box<dyn for<'a> Fn(&'a Views, &'a HttpRequest) -> LocalBoxFuture<'a, Result<Response, Problem>>>;
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+impl Query {
+    /// A route that is answered by this function, from these tables. `key` is method and path as the template has them:
+    /// `GET /tanks/{id}`.
+    #[must_use]
+    pub fn new(
+        key: &'static str,
+        tables: impl IntoIterator<Item = Table>,
+        answer: impl AsyncFn(&Views, &HttpRequest) -> Result<Response, Problem> + 'static,
+    ) -> Self {
+        let answer = Rc::new(answer);
+        let answer: Answer = Box::new(move |views, request| {
+            let answer = Rc::clone(&answer);
+            async move { answer(views, request).await }.boxed_local()
+        });
+        Self { key, tables: tables.into_iter().collect(), waits: false, answer }
+    }
+
+    /// The route takes `?minVersion=`, and waits for that version with [`Views::read`].
+    #[must_use]
+    pub fn waiting(self) -> Self {
+        Self { waits: true, ..self }
+    }
+
+    /// Method and path.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
+}
+
+/// Who sees a row.
+#[derive(Debug)]
+pub enum VisibleTo<Row> {
+    /// The caller whose subject the row names. To everybody else it is as if it were not there.
+    Owner(fn(&Row) -> Option<&str>),
+    /// Whoever is signed in.
+    All,
+}
+
+impl<Row> Clone for VisibleTo<Row> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Row> Copy for VisibleTo<Row> {}
+
+/// A route that answers with one row of a view that is written from states: `GET /tanks/{id}`. `missing` is told to whom it does not
+/// show one, `shown` makes what a client sees of the row.
+#[must_use]
+pub fn row<Row: DeserializeOwned + 'static>(
+    key: &'static str,
+    table: StateTable,
+    missing: Refusal,
+    visible: VisibleTo<Row>,
+    shown: fn(&Row) -> Value,
+) -> Query {
+    let answer = async move |views: &Views, request: &HttpRequest| {
+        let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+        let read = async || {
+            let (version, row) = views.table(table)?.shown::<Row>(&table, id.get()).await.map_err(problem)?;
+            Ok(match row {
+                Some(row) if is_visible(&row, visible, actor) => (version, Some(row)),
+                // A stranger learns nothing, not even by how long they wait.
+                Some(_) => (0, None),
+                // Forgotten: no version will ever be shown again, so nobody waits for one.
+                None if version > 0 => (u64::MAX, None),
+                None => (0, None),
+            })
+        };
+        let (version, row) = views.read(request, read).await?;
+        let row = row.ok_or_else(|| Problem::from(&missing))?;
+        conditional(request, version, shown(&row))
+    };
+    Query::new(key, [table.into()], answer).waiting()
+}
+
+fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
+    match visible {
+        VisibleTo::Owner(owner) => owner(row) == Some(actor),
+        VisibleTo::All => true,
+    }
+}
+
+/// The rows of a page: those of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The value of the partition key.
+    pub partition: String,
+    /// Only rows whose sort key begins like this.
+    pub starts_with: Option<String>,
+}
+
+impl Part {
+    /// All rows of this partition.
+    #[must_use]
+    pub fn of(partition: impl Into<String>) -> Self {
+        Self { partition: partition.into(), starts_with: None }
+    }
+
+    /// The caller's own.
+    ///
+    /// # Errors
+    /// When the request names no caller.
+    pub fn own(request: &HttpRequest) -> Result<Self, Problem> {
+        request.actor().map(Self::of)
+    }
+}
+
+/// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The rows stand under `name`;
+/// `part` says which ones, `shown` makes what a client sees of each.
+#[must_use]
+pub fn page<Row: DeserializeOwned + 'static>(
+    key: &'static str,
+    name: &'static str,
+    (table, index): (StateTable, Index),
+    part: fn(&HttpRequest) -> Result<Part, Problem>,
+    shown: fn(&Row) -> Value,
+) -> Query {
+    let answer = async move |views: &Views, request: &HttpRequest| {
+        request.actor()?;
+        let (part, cursor) = (part(request)?, request.query("cursor")?);
+        let query = PageQuery {
+            index: Some(index.name),
+            partition: (index.partition, &part.partition),
+            keys: &[index.sort, table.key],
+            starts_with: part.starts_with.as_deref(),
+            newest_first: false,
+            limit: limit(request)?,
+            cursor: cursor.as_deref(),
+        };
+        let page = views.table(table)?.page::<Row>(&query).await.map_err(problem)?;
+        let rows: Vec<_> = page.rows.iter().map(shown).collect();
+        Ok(Response::json(StatusCode::OK, listed(name, json!(rows), page.cursor)))
+    };
+    Query::new(key, [table.into()], answer)
+}
+
+/// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:
+/// `GET /tanks/{id}/fills`. The rows of a stream are in the partition that has the aggregate's id.
+#[must_use]
+pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
+    key: &'static str,
+    name: &'static str,
+    table: LogTable,
+    shown: fn(&Row) -> Value,
+) -> Query {
+    let answer = async move |views: &Views, request: &HttpRequest| {
+        request.actor()?;
+        let id = request.path_value::<Id>("id")?;
+        let stream = A::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
+        let read = async || {
+            let position = views.table(table)?.position(&table, stream.as_str()).await.map_err(problem)?;
+            Ok((position, ()))
+        };
+        // The position first: the rows, read strongly after it, show at least this version.
+        let (version, ()) = views.read(request, read).await?;
+        let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+        let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
+        let page = views.table(table)?.page::<Row>(&query).await.map_err(problem)?;
+        let rows: Vec<_> = page.rows.iter().map(shown).collect();
+        conditional(request, version, listed(name, json!(rows), page.cursor))
+    };
+    Query::new(key, [table.into()], answer).waiting()
+}
+
+/// All rows of one partition of a view that is written from the log, in the order of their sort keys.
+#[must_use]
+pub fn of_log<'a>(
+    table: &'a LogTable,
+    partition: &'a str,
+    limit: i32,
+    cursor: Option<&'a str>,
+) -> PageQuery<'a> {
+    PageQuery {
+        index: None,
+        partition: (table.partition, partition),
+        keys: std::slice::from_ref(&table.sort),
+        starts_with: None,
+        newest_first: false,
+        limit,
+        cursor,
+    }
+}
+
+/// The tables that a query function answers from.
+#[derive(Debug, Default)]
+pub struct Views {
+    tables: BTreeMap<&'static str, ReadTable>,
+    patience: Option<Patience>,
+}
+
+impl Views {
+    /// No tables yet. A read with `?minVersion=` waits this long.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self { tables: BTreeMap::new(), patience: Some(patience) }
+    }
+
+    /// The same with one more table.
+    #[must_use]
+    pub fn with(mut self, table: impl Into<Table>, read: ReadTable) -> Self {
+        self.tables.insert(table.into().variable, read);
+        self
+    }
+
+    /// The tables that these routes name, with their connections opened, and `READ_YOUR_WRITE_TIMEOUT_MS` where one of them waits.
+    async fn from_env(routes: &[Query]) -> Result<Self, Error> {
+        let mut names = BTreeMap::new();
+        for table in routes.iter().flat_map(|query| &query.tables) {
+            names.insert(table.variable, (config::text(table.variable)?, table.partition));
+        }
+        let waits = routes.iter().any(|query| query.waits);
+        let patience = if waits { Some(Patience::from_env()?) } else { None };
+        let client = dynamodb().await;
+        let mut tables = BTreeMap::new();
+        for (variable, (name, partition)) in names {
+            let table = ReadTable::new(client.clone(), name);
+            if tables.is_empty() {
+                // All of them share the connection.
+                table.connect(partition).await;
+            }
+            tables.insert(variable, table);
+        }
+        Ok(Self { tables, patience })
+    }
+
+    /// A table.
+    ///
+    /// # Errors
+    /// `500` when no route named it: a programming error.
+    pub fn table(&self, table: impl Into<Table>) -> Result<&ReadTable, Problem> {
+        let variable = table.into().variable;
+        self.tables.get(variable).ok_or_else(|| {
+            tracing::error!(variable, "a query reads a table that its route does not name");
+            Problem::internal()
+        })
+    }
+
+    /// Reads until the view shows the version that the request asks for with `minVersion`, or time is up.
+    ///
+    /// `read` gives the version that is shown, 0 for nothing, and what it read.
+    ///
+    /// # Errors
+    /// `503` when the version is not shown in time; what `read` fails with.
+    pub async fn read<T>(
+        &self,
+        request: &HttpRequest,
+        read: impl AsyncFn() -> Result<(u64, T), Problem>,
+    ) -> Result<(u64, T), Problem> {
+        match self.patience {
+            Some(patience) => patience.read(request, read).await,
+            None => {
+                tracing::error!("a query waits, and its route does not say so");
+                Err(Problem::internal())
+            }
+        }
+    }
+}
+
+/// Runs the function that answers from views.
+///
+/// ```no_run
+/// use ledgerline::{StateTable, tank};
+/// use ledgerline_lambda::queries::{Query, VisibleTo, row};
+/// use serde::{Deserialize, Serialize};
+/// use serde_json::json;
+///
+/// const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "id" };
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Level {
+///     id: String,
+///     level: i64,
+///     version: u64,
+/// }
+///
+/// fn routes() -> Vec<Query> {
+///     vec![row("GET /tanks/{id}", LEVELS, tank::UNKNOWN, VisibleTo::All, |level: &Level| json!(level))]
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::queries::run(routes()).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: the variables of its tables, and `READ_YOUR_WRITE_TIMEOUT_MS` where a route waits.
+pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
+    crate::http::run(async || {
+        let views = Views::from_env(&routes).await?;
+        Ok(Queries { routes, views })
+    })
+    .await
+}
+
+/// The parts of a query function.
+#[derive(Debug)]
+pub struct Queries {
+    /// What it answers.
+    pub routes: Vec<Query>,
+    /// What it answers from.
+    pub views: Views,
+}
+
+impl Routes for Queries {
+    async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        let query = self.routes.iter().find(|query| query.key == request.route());
+        (query.ok_or_else(Problem::no_route)?.answer)(&self.views, request).await
+    }
+}
 
 /// How long a read with `minVersion` waits.
 #[derive(Debug, Clone, Copy)]
@@ -42,16 +398,10 @@ impl Patience {
         Ok(Self(Duration::from_millis(config::parsed("READ_YOUR_WRITE_TIMEOUT_MS")?)))
     }
 
-    /// Reads until the read model shows the version that the request asks for with `minVersion`, or time is up.
-    ///
-    /// `read` gives the version that is shown, 0 for nothing, and what it read.
-    ///
-    /// # Errors
-    /// `503` when the version is not shown in time; what `read` fails with.
-    pub async fn read<T>(
+    async fn read<T>(
         self,
         request: &HttpRequest,
-        read: impl AsyncFn() -> Result<(u64, T), TableError>,
+        read: impl AsyncFn() -> Result<(u64, T), Problem>,
     ) -> Result<(u64, T), Problem> {
         let wanted = match request.query("minVersion")? {
             None => 0,
@@ -62,13 +412,13 @@ impl Patience {
         let deadline = Instant::now() + self.0;
         let mut pause = LOOK_AGAIN;
         loop {
-            let (version, found) = read().await.map_err(problem)?;
+            let (version, found) = read().await?;
             if version >= wanted {
                 return Ok((version, found));
             }
             if Instant::now() >= deadline {
                 let detail = format!("version {wanted} is not shown yet, only {version}");
-                let behind = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "read-model-behind", detail);
+                let behind = Problem::new(READ_MODEL_BEHIND, detail);
                 return Err(Problem { version: Some(version), ..behind });
             }
             sleep_until(deadline.min(Instant::now() + pause)).await;
@@ -121,11 +471,11 @@ pub fn problem(error: TableError) -> Problem {
         TableError::Cursor(invalid) => Problem::field("cursor", invalid.to_string()),
         TableError::Throttled => Problem::unavailable(),
         TableError::Unavailable(_) => {
-            tracing::error!(%error, "query");
+            tracing::error!(error = %Causes(&error), "query");
             Problem::unavailable()
         }
         TableError::Row(_) | TableError::TooManyRows(_) => {
-            tracing::error!(%error, "query");
+            tracing::error!(error = %Causes(&error), "query");
             Problem::internal()
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use aws_config::{BehaviorVersion, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::{LambdaEvent, service_fn};
+use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Serialize, de::DeserializeOwned};
 use tracing_subscriber::{
@@ -35,11 +36,11 @@ where
 {
     async {
         init_logs();
-        let built = async { Ok((metrics::init()?, build.await?)) };
+        let built = async { Ok::<_, Error>((metrics::init()?, build.await?)) };
         let (metrics, handle) = match built.await {
             Ok(built) => built,
             Err(error) => {
-                tracing::error!(%error, "the function cannot start");
+                tracing::error!(error = %Causes(&*error), "the function cannot start");
                 return Err(error);
             }
         };

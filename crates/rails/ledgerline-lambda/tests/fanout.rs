@@ -17,7 +17,8 @@ use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
 use ledgerline::{
     Aggregate, Aggregates, Commit, Context, EventStore, Loaded, Meta, StreamId, Visitor, encode,
     encode_state,
-    tank::{Command, Tank},
+    spec::valid,
+    tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
@@ -194,8 +195,8 @@ fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
     (1..=length)
         .map(|version| {
             let command = match version {
-                1 => Command::Install { site: "North".into(), liquid: "water".into() },
-                _ => Command::Fill { amount: 10, note: None },
+                1 => Command::Install { site: valid("North"), liquid: valid("water") },
+                _ => Command::Fill(Amount { amount: valid(10), note: None }),
             };
             let events = Tank::decide(&loaded.state, &command, &context).unwrap();
             loaded.state = ledgerline::fold::<Tank>(loaded.state.clone(), &events);

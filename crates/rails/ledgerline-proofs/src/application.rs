@@ -1,17 +1,16 @@
 //! What a workspace hands over of an application, to be tried as ledgerline itself is.
 
-use std::{fmt, marker::PhantomData, num::NonZeroUsize, path::PathBuf, rc::Rc, sync::Arc};
+use std::{fmt, num::NonZeroUsize, path::PathBuf, rc::Rc, sync::Arc};
 
 use fastrand::Rng;
 use futures::{FutureExt, future::LocalBoxFuture};
-use ledgerline::{Aggregate, Aggregates, Cache, Commit, LogTable, MemoryStore, RecordedState, StateTable};
+use ledgerline::{Aggregate, Aggregates, Cache, Commit, LogView, MemoryStore, RecordedState, StateView};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
-    bus::{RowOf, StateProjector},
     commands::{Commands, Route},
     fanout::Fanout,
-    fifo::ChangesOf,
     http::{HttpRequest, Response, Routes},
+    state_projector::StateProjector,
 };
 use ledgerline_local::testing::table;
 use serde::Serialize;
@@ -21,7 +20,7 @@ use crate::{
     Finding,
     case::Case,
     files::Files,
-    pipeline::{LogView, MakeFanout, Pipeline, StateView, of_states},
+    pipeline::{LogFunction, MakeFanout, Pipeline, StateFunction, of_states},
     races::{Clocks, Subject, Tally},
     shapes::{self, Shapes},
     wire::Wire,
@@ -70,8 +69,8 @@ pub struct Application {
     pub(crate) read_state: fn(&RecordedState) -> usize,
     pub(crate) streams: Vec<Streams>,
     pub(crate) commands: Vec<CommandFunction>,
-    pub(crate) stateful: Vec<StateView>,
-    pub(crate) logged: Vec<LogView>,
+    pub(crate) stateful: Vec<StateFunction>,
+    pub(crate) logged: Vec<LogFunction>,
     pub(crate) more_tables: Vec<&'static str>,
     pub(crate) reads: Vec<fn(&Commit)>,
     pub(crate) cases: Vec<fn() -> Case>,
@@ -131,16 +130,16 @@ impl Application {
         self
     }
 
-    /// The function of this name takes commands by this route. Its sample events are sent with crashes in between, and
+    /// The function of this name takes commands by these routes. Its sample events are sent with crashes in between, and
     /// changed into bad input.
     #[must_use]
-    pub fn commands<A: Aggregate>(mut self, function: &'static str, route: Route<A>) -> Self {
+    pub fn commands<A: Aggregate>(mut self, function: &'static str, routes: fn() -> Vec<Route<A>>) -> Self {
         fn instance<A: Aggregate, S: ledgerline::EventStore + 'static>(
             store: S,
-            route: Route<A>,
+            routes: Vec<Route<A>>,
         ) -> Instance {
             let cache = Cache::new(NonZeroUsize::MIN);
-            let function = Rc::new(Commands::<A, _> { store, cache, retention: RETENTION_SECONDS, route });
+            let function = Rc::new(Commands::<A, _> { store, cache, retention: RETENTION_SECONDS, routes });
             Rc::new(move |request| {
                 let function = Rc::clone(&function);
                 async move { function.handle(&request).await.unwrap_or_else(Response::from) }.boxed_local()
@@ -149,8 +148,8 @@ impl Application {
         self.commands.push(CommandFunction {
             name: function,
             instance: Arc::new(move |wire| match wire {
-                Some(wire) => instance(World::store_at(wire), route),
-                None => instance(MemoryStore::default(), route),
+                Some(wire) => instance(World::store_at(wire), routes()),
+                None => instance(MemoryStore::default(), routes()),
             }),
         });
         self
@@ -161,30 +160,23 @@ impl Application {
     pub fn state_projector<A: Aggregate, Row: Serialize + 'static>(
         mut self,
         id: &'static str,
-        keys: StateTable,
-        row: RowOf<A, Row>,
+        view: StateView<A, Row>,
     ) -> Self {
-        self.stateful.push(StateView {
+        self.stateful.push(StateFunction {
             table: id,
             category: A::CATEGORY,
             instance: Arc::new(move |wire| {
                 let table = ReadTable::new(wire.dynamodb(), table(id));
-                of_states(id, StateProjector::<A, Row> { table, keys, row, aggregate: PhantomData })
+                of_states(id, StateProjector { table, view })
             }),
         });
         self
     }
 
-    /// A log projector makes these changes of the commits of a category in the table with this logical id.
+    /// A log projector writes this view into the table with this logical id.
     #[must_use]
-    pub fn log_projector(
-        mut self,
-        id: &'static str,
-        category: &'static str,
-        keys: LogTable,
-        changes: ChangesOf,
-    ) -> Self {
-        self.logged.push(LogView { table: id, category, keys, changes });
+    pub fn log_projector(mut self, id: &'static str, view: LogView) -> Self {
+        self.logged.push(LogFunction { table: id, view });
         self
     }
 

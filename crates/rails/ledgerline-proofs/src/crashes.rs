@@ -22,7 +22,7 @@ use crate::{
     Effort, Finding, Tried,
     application::{Application, CommandFunction},
     case::{Case, Done, Outcome, each, exactly},
-    pipeline::{LogView, StateView, record},
+    pipeline::{LogFunction, StateFunction, record},
     tank::seen,
     wire::{Plan, Wire},
     world::World,
@@ -192,7 +192,7 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
         cases.push(stateful(application, view, streams(view.category).swap_remove(0)));
     }
     for view in &application.logged {
-        cases.push(logged(view, streams(view.category)));
+        cases.push(logged(view, view.view.of.iter().flat_map(|category| streams(category)).collect()));
     }
     cases.extend(application.cases.iter().map(|case| case()));
     Ok(cases)
@@ -262,7 +262,7 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     Case { name: "fanout".into(), log: streams, call: Box::new(call), right: exactly }
 }
 
-fn stateful(application: &Application, view: &StateView, stream: Vec<Commit>) -> Case {
+fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>) -> Case {
     let log = vec![stream.clone()];
     let (instance, pipeline) = (Arc::clone(&view.instance), application.pipeline());
     let call = move |wire: Wire, done: Done| {
@@ -284,7 +284,7 @@ fn stateful(application: &Application, view: &StateView, stream: Vec<Commit>) ->
     Case { name: view.table.into(), log, call: Box::new(call), right: exactly }
 }
 
-fn logged(view: &LogView, streams: Vec<Vec<Commit>>) -> Case {
-    let view = *view;
+fn logged(function: &LogFunction, streams: Vec<Vec<Commit>>) -> Case {
+    let view = *function;
     Case::consumer(view.table, streams, move |wire| view.consumer(wire))
 }

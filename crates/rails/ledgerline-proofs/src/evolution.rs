@@ -62,7 +62,7 @@ async fn newer(world: &World) -> Result<usize, String> {
         let loaded = load::<Tank>(&store, &tank[0].stream, None, Consistency::Strong).await;
         let loud = match &loaded {
             Err(LoadError::Decode { stream, version: 2, .. }) => *stream == tank[0].stream,
-            Ok(loaded) => loaded.state.level != 100,
+            Ok(loaded) => loaded.state.level() != 100,
             Err(_) => false,
         };
         if loud != (number < unreadable) {

@@ -58,7 +58,7 @@ pub(crate) fn all(
 /// # Errors
 /// When one is not found.
 pub fn honesty(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
-    let subject = Subject::<Tank> { histories: tank::history, shown: |state| state.level.to_string() };
+    let subject = Subject::<Tank> { histories: tank::history, shown: |state| state.level().to_string() };
     let most = 1_000;
     let mut found = Vec::new();
     for bug in BUGS {

@@ -229,7 +229,10 @@ async fn feed(
                 match fifo.message(&body).await {
                     Ok(()) => taken += 1,
                     Err(
-                        ApplyError::Malformed(_) | ApplyError::Decode { .. } | ApplyError::Missing { .. },
+                        ApplyError::Malformed(_)
+                        | ApplyError::Changes { .. }
+                        | ApplyError::NotWanted { .. }
+                        | ApplyError::Missing { .. },
                     ) => {}
                     Err(error) => return Err(format!("{error} for {body}")),
                 }
@@ -283,7 +286,7 @@ impl Consumer for Reader<'_> {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         for view in &self.0.logged {
             // What is no event of the read model's aggregate is refused by name.
-            let _ = (view.changes)(commit);
+            let _ = (view.view.changes)(commit);
         }
         for read in &self.0.reads {
             read(commit);

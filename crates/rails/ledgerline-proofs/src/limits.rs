@@ -13,8 +13,9 @@ use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES, PageQuery, ReadTable, T
 use ledgerline_lambda::{
     commands::Commands,
     fanout::{Fanout, Wiring},
-    fifo::{Fifo, LogProjector},
+    fifo::Fifo,
     http::{HttpRequest, MAX_BODY_BYTES, Response, Routes, versions_of},
+    log_projector::LogProjector,
     queries,
     stream::Handler,
     wire::Message,
@@ -26,7 +27,7 @@ use crate::{
     Effort, Finding, Tried,
     application::Application,
     pipeline::record,
-    tank::{self, FILLS, Tanks, filled, fills},
+    tank::{self, FILLS, FILLS_VIEW, Tanks, filled},
     wire::Wire,
     world::World,
 };
@@ -444,8 +445,7 @@ async fn gaps(world: &World, limits: &mut Limits) {
         }
         let consumer = LogProjector {
             table: ReadTable::new(world.wire.dynamodb(), table("FillsTable")),
-            keys: FILLS,
-            changes: fills,
+            view: FILLS_VIEW,
         };
         let fifo = Fifo { store: store.clone(), consumer };
         let body = json!({ "stream": format!("tank-{id}"), "version": length }).to_string();

@@ -10,7 +10,8 @@ use std::{
 use ledgerline::{Commit, guard::Verdict};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
-    fifo::{ApplyError, Consumer, Fifo, LogProjector},
+    fifo::{ApplyError, Consumer, Fifo},
+    log_projector::LogProjector,
     stream::{Handler, Record, response},
 };
 use ledgerline_local::testing::table;
@@ -20,7 +21,7 @@ use crate::{
     Effort, Finding, Tried,
     application::Application,
     pipeline::{Pipeline, message, record},
-    tank::{self, FILLS, filled, fills},
+    tank::{self, FILLS, FILLS_VIEW, filled},
     wire::Wire,
     world::{World, each_seed},
 };
@@ -253,11 +254,8 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         })
         .collect();
     let store = World::store_at(wire);
-    let projector = LogProjector {
-        table: ReadTable::new(wire.dynamodb(), table("FillsTable")),
-        keys: FILLS,
-        changes: fills,
-    };
+    let projector =
+        LogProjector { table: ReadTable::new(wire.dynamodb(), table("FillsTable")), view: FILLS_VIEW };
     let fails = commits.iter().enumerate().filter(|(place, _)| has(mask, *place));
     let fails = fails.map(|(_, commit)| (commit.stream.to_string(), commit.version)).collect();
     let fifo =

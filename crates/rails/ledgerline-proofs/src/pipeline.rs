@@ -10,15 +10,16 @@ use aws_lambda_events::sqs::SqsMessage;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
-    Aggregate, Commit, LogTable, RecordedEvent,
+    Aggregate, Commit, LogView, RecordedEvent,
     changes::{Fields, Key},
     decode,
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
-    bus::StateProjector,
     fanout::{Fanout, Wiring},
-    fifo::{ChangesOf, Fifo, LogProjector},
+    fifo::Fifo,
+    log_projector::LogProjector,
+    state_projector::StateProjector,
     stream::Record,
 };
 use ledgerline_local::testing::table;
@@ -60,8 +61,8 @@ pub struct Logged {
     pub(crate) table: &'static str,
     /// Its queue.
     pub url: String,
-    /// The category whose commits it gets.
-    pub category: &'static str,
+    /// The categories whose commits it gets.
+    pub of: &'static [&'static str],
     /// It.
     pub fifo: Fifo<DynamoDbStore, LogProjector>,
 }
@@ -72,7 +73,7 @@ pub(crate) type MakeFanout =
 
 /// A function behind the bus.
 #[derive(Clone)]
-pub(crate) struct StateView {
+pub(crate) struct StateFunction {
     pub(crate) table: &'static str,
     pub(crate) category: &'static str,
     pub(crate) instance: Arc<dyn Fn(&Wire) -> Stateful + Send + Sync>,
@@ -80,25 +81,23 @@ pub(crate) struct StateView {
 
 /// A function behind a queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LogView {
+pub(crate) struct LogFunction {
     pub(crate) table: &'static str,
-    pub(crate) category: &'static str,
-    pub(crate) keys: LogTable,
-    pub(crate) changes: ChangesOf,
+    pub(crate) view: LogView,
 }
 
-impl LogView {
+impl LogFunction {
     /// The projector at the end of this wire.
     pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
         let table = ReadTable::new(wire.dynamodb(), table(self.table));
-        LogProjector { table, keys: self.keys, changes: self.changes }
+        LogProjector { table, view: self.view }
     }
 
     pub(crate) fn instance(&self, wire: &Wire) -> Logged {
         Logged {
             table: self.table,
             url: format!("http://wire.invalid/{}.fifo", self.table),
-            category: self.category,
+            of: self.view.of,
             fifo: Fifo { store: World::store_at(wire), consumer: self.consumer(wire) },
         }
     }
@@ -117,7 +116,12 @@ pub struct Pipeline {
 
 impl Pipeline {
     /// With these functions, at the end of this wire.
-    pub(crate) fn of(fanout: MakeFanout, stateful: &[StateView], logged: &[LogView], wire: &Wire) -> Self {
+    pub(crate) fn of(
+        fanout: MakeFanout,
+        stateful: &[StateFunction],
+        logged: &[LogFunction],
+        wire: &Wire,
+    ) -> Self {
         let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
         let stateful = stateful.iter().map(|view| (view.instance)(wire)).collect();
         let wiring = Wiring {
@@ -125,7 +129,7 @@ impl Pipeline {
             event_source: "ledgerline".into(),
             log_queues: logged
                 .iter()
-                .map(|logged| (logged.url.clone(), vec![logged.category.to_owned()]))
+                .map(|logged| (logged.url.clone(), logged.of.iter().map(ToString::to_string).collect()))
                 .collect(),
             dead_letter_queue: "http://wire.invalid/dead-letters".into(),
             max_message_bytes: 256 * 1024,
@@ -149,12 +153,12 @@ impl Pipeline {
                 }
             }
         }
-        for logged in self.logged.iter().filter(|logged| logged.category == category) {
-            let keys = logged.fifo.consumer.keys;
+        for logged in self.logged.iter().filter(|logged| logged.of.contains(&category)) {
+            let (keys, changes_of) = (logged.fifo.consumer.view.table, logged.fifo.consumer.view.changes);
             let mut folded: BTreeMap<Key, Fields> = BTreeMap::new();
             for stream in streams {
                 for commit in stream {
-                    let changes = (logged.fifo.consumer.changes)(commit);
+                    let changes = changes_of(commit);
                     changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?.fold(&mut folded);
                 }
                 if let Some(last) = stream.last() {
@@ -179,7 +183,8 @@ impl Pipeline {
         let mut rows = Rows::new();
         let tables = self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
             self.logged.iter().map(|logged| {
-                (logged.table, logged.fifo.consumer.keys.partition, Some(logged.fifo.consumer.keys.sort))
+                let keys = logged.fifo.consumer.view.table;
+                (logged.table, keys.partition, Some(keys.sort))
             }),
         );
         for (name, partition, sort) in tables {
@@ -230,7 +235,7 @@ pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
     name: &'static str,
     projector: StateProjector<A, Row>,
 ) -> Stateful {
-    let (keys, row) = (projector.keys, projector.row);
+    let (keys, row) = (projector.view.table, projector.view.row);
     let projector = Rc::new(projector);
     let of = move |commits: &[Commit]| {
         let last = commits.last()?;

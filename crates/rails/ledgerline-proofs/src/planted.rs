@@ -30,7 +30,7 @@ pub enum Bug {
     /// A version that is taken counts as written (rule 4).
     ConflictTakenForSuccess,
     /// What should be read strongly is not (rule 6).
-    StaleRejection,
+    StaleRefusal,
     /// What is behind the first page of a load is not there.
     OnePageLoad,
     /// What may have been written is taken back, and its version given to the next one (rule 3).
@@ -45,7 +45,7 @@ pub const BUGS: [Bug; 8] = [
     Bug::ConditionOnTheWrongKey,
     Bug::RetryTakenForAConflict,
     Bug::ConflictTakenForSuccess,
-    Bug::StaleRejection,
+    Bug::StaleRefusal,
     Bug::OnePageLoad,
     Bug::ReusedVersion,
     Bug::LostCacheInvalidation,
@@ -90,7 +90,7 @@ impl Planted {
 }
 
 fn unavailable(error: &impl std::fmt::Display) -> StoreError {
-    StoreError::Unavailable(error.to_string())
+    StoreError::Unavailable(error.to_string().into())
 }
 
 impl EventStore for Planted {
@@ -101,7 +101,7 @@ impl EventStore for Planted {
         consistency: Consistency,
     ) -> Result<Page, StoreError> {
         let consistency = match self.bug {
-            Bug::StaleRejection => Consistency::Eventual,
+            Bug::StaleRefusal => Consistency::Eventual,
             _ => consistency,
         };
         let key = (stream.clone(), range.after);

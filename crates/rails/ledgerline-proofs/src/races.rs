@@ -14,7 +14,7 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger, LoadError,
-    Meta, Outcome, Precondition, Range, Rejection, RejectionKind, StoreError, StreamId, encode, encode_state,
+    Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError, StreamId, encode, encode_state,
     execute, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -226,10 +226,10 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
         let Some(command) = &operation.command else { return told(self) };
         let context = Context { at: Timestamp::UNIX_EPOCH, actor: Some(operation.actor.clone()) };
         let decided = A::decide(&self.state, command, &context);
-        let refused = |refusal: &A::Rejection| Told::Refused(refusal.to_string());
+        let refused = |refusal: &Refusal| Told::Refused(refusal.to_string());
         match &decided {
             // Whatever version the client named.
-            Err(refusal) if refusal.kind() != RejectionKind::Refused => return refused(refusal),
+            Err(refusal) if refusal.kind() != RefusalKind::Refused => return refused(refusal),
             Ok(_) | Err(_) => {}
         }
         // What is not there has no version that could be named.
@@ -416,25 +416,22 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         let elapsed = SignedDuration::try_from(self.began.elapsed()).ok()?;
         let at = Timestamp::from_second(1_800_000_000).ok()? + elapsed + skew;
         // A refusal begins with no number.
-        let answer = |answer: Result<(&A::State, u64), &A::Rejection>| match answer {
+        let answer = |answer: Result<(&A::State, u64), &Refusal>| match answer {
             Ok((state, version)) => format!("{version} {}", (self.subject.shown)(state)),
             Err(refusal) => format!("no: {refusal}"),
         };
+        let (context, meta) = (Context { at, actor: Some(operation.actor.clone()) }, Meta::default());
+        let id = operation.id.as_str();
         let execution = Execution {
-            stream,
-            command: command.as_ref(),
-            context: &Context { at, actor: Some(operation.actor.clone()) },
-            command_id: &operation.id,
-            meta: &Meta::default(),
             precondition: operation.precondition.as_ref(),
             creates: operation.creates,
-            ledger: keyed.then(|| Ledger {
-                key: &operation.id,
-                fingerprint: &operation.id,
-                now: at.as_second(),
-                expires: at.as_second() + RETENTION_SECONDS,
+            ledger: keyed.then_some(Ledger {
+                key: id,
+                fingerprint: id,
+                retention: RETENTION_SECONDS,
                 answer: &answer,
             }),
+            ..Execution::new(stream, command.as_ref(), &context, id, &meta)
         };
         match timeout(PATIENCE, execute(store, cache, &execution)).await.ok()? {
             Ok(Outcome::Committed(loaded)) => told(loaded.version, &loaded.state, true),

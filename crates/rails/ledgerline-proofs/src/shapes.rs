@@ -2,8 +2,8 @@
 //! comes.
 
 use ledgerline::{
-    Aggregate, Aggregates, Commit, RecordedEvent, RecordedState, Visitor, decode, decode_state, encode,
-    encode_state,
+    Aggregate, Aggregates, Commit, EventTypes, RecordedEvent, RecordedState, Visitor, decode, decode_state,
+    encode, encode_state,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -67,8 +67,8 @@ pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
 fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
     let text = files.text(&format!("{}.json", A::CATEGORY))?;
     let shapes: Corpus = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    for known in A::EVENTS {
-        for schema in 1..=known.schema() {
+    for known in A::Event::TYPES {
+        for schema in 1..=known.schema {
             let of = |event: &&Event| event.event_type == known.name && event.schema == schema;
             if !shapes.events.iter().any(|event| of(&event)) {
                 return Err(format!("schema {schema} of {} is not in its file of shapes", known.name));

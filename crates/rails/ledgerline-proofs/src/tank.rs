@@ -5,18 +5,18 @@ use std::num::NonZeroUsize;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{
-    Aggregates, Cache, Changes, Commit, DecodeError, LogTable, StateTable, StreamId, Visitor, decode,
-    tank::{CATEGORY, Command, Event, State, Status, Tank},
+    Aggregate, Aggregates, Cache, Changes, ChangesError, Commit, Id, LogTable, LogView, StateTable,
+    StateView, StreamId, Visitor, decode,
+    spec::valid,
+    tank::{self, Amount, Command, Event, Installed, Liquid, State, Tank},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
-    commands::{Commands, Routed, stream},
-    fields::{Id, Text, nothing},
-    http::{HttpRequest, Problem, Response, Routes},
+    commands::{Commands, Route, acts, changes, creates},
+    http::{HttpRequest, Response, Routes},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::{
     application::{Application, History, RETENTION_SECONDS},
@@ -59,24 +59,25 @@ pub fn application() -> Application {
     let shapes = Files::Embedded(&[("tank.json", ledgerline::tank::SHAPES)]);
     Application::of::<Tanks>("tanks", shapes, Files::Embedded(&EVENTS))
         .of_ledgerline()
-        .aggregate::<Tank>(history, |state| state.level.to_string())
-        .commands::<Tank>("tank-commands", route)
-        .state_projector::<Tank, _>("LevelsTable", LEVELS, level)
-        .state_projector::<Tank, _>("SitesTable", SITES, site)
-        .log_projector("FillsTable", CATEGORY, FILLS, fills)
+        .aggregate::<Tank>(history, |state| state.level().to_string())
+        .commands("tank-commands", routes)
+        .state_projector("LevelsTable", LEVELS)
+        .state_projector("SitesTable", SITES)
+        .log_projector("FillsTable", FILLS_VIEW)
 }
 
 // --- Histories --------------------------------------------------------------------------------------------------
 
+fn install() -> Command {
+    Command::Install { site: valid("North"), liquid: valid("water") }
+}
+
 /// A tank that is installed, filled and drawn from, and scrapped if it happens to be empty.
 pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
-    let mut commands = vec![Command::Install { site: "North".into(), liquid: "water".into() }];
+    let mut commands = vec![install()];
     for _ in 0..rng.u32(1..6) {
-        let (amount, note) = (rng.i64(1..50), rng.bool().then(|| "rain".to_owned()));
-        commands.push(match rng.bool() {
-            true => Command::Fill { amount, note },
-            false => Command::Draw { amount, note },
-        });
+        let amount = Amount { amount: valid(rng.i64(1..50)), note: rng.bool().then(|| valid("rain")) };
+        commands.push(if rng.bool() { Command::Fill(amount) } else { Command::Draw(amount) });
     }
     commands.push(Command::Scrap);
     History { id: name.to_owned(), actor: "ada".into(), commands }
@@ -84,11 +85,8 @@ pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
 
 /// Commits of a tank with this level, each with its state.
 #[must_use]
-pub fn filled(id: &str, amount: i64) -> Vec<Commit> {
-    let commands = vec![
-        Command::Install { site: "North".into(), liquid: "water".into() },
-        Command::Fill { amount, note: None },
-    ];
+pub fn filled(id: &str, level: i64) -> Vec<Commit> {
+    let commands = vec![install(), Command::Fill(Amount { amount: valid(level), note: None })];
     History::<Tank> { id: id.to_owned(), actor: "ada".into(), commands }.commits_with_states()
 }
 
@@ -99,69 +97,23 @@ pub fn filled(id: &str, amount: i64) -> Vec<Commit> {
 struct Install {
     #[serde(default)]
     tank_id: Option<Id>,
-    site: Text<200>,
-    liquid: Text<100>,
+    site: tank::Site,
+    liquid: Liquid,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Amount {
-    amount: i64,
-    #[serde(default)]
-    note: Option<Text<140>>,
-}
-
-impl Amount {
-    fn parts(self) -> Result<(i64, Option<String>), Problem> {
-        if !(1..=ledgerline::tank::CAPACITY).contains(&self.amount) {
-            return Err(Problem::field("amount", "it is a whole number of litres, from 1 to 2^53 - 1"));
-        }
-        Ok((self.amount, self.note.map(|note| note.0)))
-    }
-}
-
-/// Reads a request.
-///
-/// # Errors
-/// A problem that names the field.
-pub fn route(request: &HttpRequest) -> Result<Routed<Tank>, Problem> {
-    match request.route() {
-        "POST /tanks" => {
-            let Install { tank_id, site, liquid } = request.json()?;
-            let id = tank_id.map_or_else(Uuid::now_v7, |Id(id)| id);
-            Ok(Routed {
-                stream: stream(CATEGORY, &id.to_string())?,
-                command: Command::Install { site: site.0, liquid: liquid.0 },
-                location: Some(format!("/tanks/{id}")),
-                if_match_required: false,
-                body: installed,
-            })
-        }
-        "POST /tanks/{id}/fills" => {
-            let (amount, note) = request.json::<Amount>()?.parts()?;
-            change(request, Command::Fill { amount, note })
-        }
-        "POST /tanks/{id}/draws" => {
-            let (amount, note) = request.json::<Amount>()?.parts()?;
-            change(request, Command::Draw { amount, note })
-        }
-        "POST /tanks/{id}/scrap" => {
-            nothing(request)?;
-            change(request, Command::Scrap)
-        }
-        _ => Err(Problem::no_route()),
-    }
-}
-
-fn change(request: &HttpRequest, command: Command) -> Result<Routed<Tank>, Problem> {
-    let id = request.path_uuid("id")?;
-    Ok(Routed {
-        stream: stream(CATEGORY, &id.to_string())?,
-        command,
-        location: None,
-        if_match_required: false,
-        body: changed,
-    })
+/// The routes of tanks.
+#[must_use]
+pub fn routes() -> Vec<Route<Tank>> {
+    vec![
+        creates(
+            "POST /tanks",
+            |Install { tank_id, site, liquid }| (tank_id, Command::Install { site, liquid }),
+            installed,
+        ),
+        changes("POST /tanks/{id}/fills", Command::Fill, changed),
+        changes("POST /tanks/{id}/draws", Command::Draw, changed),
+        acts("POST /tanks/{id}/scrap", || Command::Scrap, changed),
+    ]
 }
 
 fn installed(stream: &StreamId, _: &State, version: u64) -> Value {
@@ -169,14 +121,14 @@ fn installed(stream: &StreamId, _: &State, version: u64) -> Value {
 }
 
 fn changed(_: &StreamId, state: &State, version: u64) -> Value {
-    json!({ "version": version, "level": state.level })
+    json!({ "version": version, "level": state.level() })
 }
 
 /// An instance of the function, cold.
 #[must_use]
 pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
-    Commands { store: store.clone(), cache, retention: RETENTION_SECONDS, route }
+    Commands { store: store.clone(), cache, retention: RETENTION_SECONDS, routes: routes() }
 }
 
 /// What is sent.
@@ -240,8 +192,9 @@ pub fn seen(response: &Response) -> String {
 
 // --- Views ------------------------------------------------------------------------------------------------------
 
-/// Where the levels are.
-pub const LEVELS: StateTable = StateTable { key: "tankId" };
+/// What is in each tank.
+pub const LEVELS: StateView<Tank, Level> =
+    StateView { table: StateTable { variable: "LEVELS_TABLE", key: "tankId" }, row: level };
 
 /// What is in a tank.
 #[derive(Debug, Serialize)]
@@ -254,14 +207,14 @@ pub struct Level {
 }
 
 /// The row of a tank. One that was scrapped is shown no longer.
-#[must_use]
-pub fn level(id: &str, version: u64, state: State) -> Option<Level> {
-    let State { status, site, level, liquid: _, installed_by: _ } = state;
-    (status != Status::Scrapped).then(|| Level { tank_id: id.to_owned(), site, level, version })
+fn level(id: &str, version: u64, state: State) -> Option<Level> {
+    let State::Installed(Installed { site, level, liquid: _, installed_by: _ }) = state else { return None };
+    Some(Level { tank_id: id.to_owned(), site, level, version })
 }
 
-/// Where the sites are.
-pub const SITES: StateTable = StateTable { key: "tankId" };
+/// Where each tank is.
+pub const SITES: StateView<Tank, Site> =
+    StateView { table: StateTable { variable: "SITES_TABLE", key: "tankId" }, row: site };
 
 /// Where a tank is.
 #[derive(Debug, Serialize)]
@@ -273,13 +226,16 @@ pub struct Site {
 }
 
 /// The row of a tank, which stays when it is scrapped.
-#[must_use]
-pub fn site(id: &str, version: u64, state: State) -> Option<Site> {
-    Some(Site { tank_id: id.to_owned(), site: state.site, version })
+fn site(id: &str, version: u64, state: State) -> Option<Site> {
+    let site = state.installed()?.site.clone();
+    Some(Site { tank_id: id.to_owned(), site, version })
 }
 
 /// Where the fills are.
-pub const FILLS: LogTable = LogTable { partition: "tankId", sort: "entry" };
+pub const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
+
+/// What came in and went out of each tank.
+pub const FILLS_VIEW: LogView = LogView { table: FILLS, of: &[Tank::CATEGORY], changes: fills };
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -290,10 +246,7 @@ struct Fill {
 }
 
 /// What a commit adds to the list of what came in and went out, and to the sum of what came in.
-///
-/// # Errors
-/// When an event of it cannot be read.
-pub fn fills(commit: &Commit) -> Result<Changes, DecodeError> {
+fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(FILLS);
     let id = commit.stream.id();
     for (place, event) in commit.events.iter().enumerate() {

@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use ledgerline::{Aggregate, Aggregates, StreamId, Visitor};
+use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor};
 use serde_json::{Value, json};
 
 use self::template::{Alarm, TEMPLATE, alarm, dead_letters, function_alarms, with_listed, with_section};
@@ -54,40 +54,47 @@ const KEYWORDS: [&str; 41] = [
 ];
 
 /// Types of the modules that are laid down, and others that they name.
-const TYPES: [&str; 33] = [
+const TYPES: [&str; 40] = [
     "Aggregate",
     "Application",
+    "Changes",
+    "ChangesError",
     "Command",
     "Commit",
     "Context",
     "Create",
+    "Created",
     "Deserialize",
     "Event",
     "EventType",
+    "EventTypes",
     "History",
-    "HttpRequest",
     "Id",
     "Lib",
+    "LogTable",
+    "LogView",
     "Main",
     "Option",
-    "Problem",
+    "Query",
     "Reaction",
     "Refusal",
-    "Rejection",
-    "RejectionKind",
     "Rename",
     "Result",
     "Rng",
-    "Routed",
+    "Route",
+    "Row",
     "Serialize",
     "State",
+    "StateTable",
+    "StateView",
     "StreamId",
     "String",
     "Text",
-    "Uuid",
+    "Timestamp",
     "Value",
     "Vec",
     "Views",
+    "VisibleTo",
 ];
 
 /// Packages of a workspace, and those that the packages of an application name: an application must be none of them. Nor may a
@@ -372,7 +379,7 @@ impl Known {
                         name: (*name).to_owned(),
                         module: (*module).to_owned(),
                         category: A::CATEGORY.to_owned(),
-                        events: A::EVENTS.iter().map(|event| event.name.to_owned()).collect(),
+                        events: A::Event::TYPES.iter().map(|event| event.name.to_owned()).collect(),
                         schema: A::STATE_SCHEMA,
                     });
                 }
@@ -444,8 +451,8 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
         &proofs,
         &format!("aggregate::<{}>({module}, |state| format!(\"{{state:?}}\"))", whole.trim()),
     );
-    let route = words.fill("{{crate}}_functions::commands::{{module}}::route");
-    change.tried(&proofs, &format!("commands::<{}>(\"{name}-commands\", {})", whole.trim(), route.trim()));
+    let routes = words.fill("{{crate}}_functions::commands::{{module}}::routes");
+    change.tried(&proofs, &format!("commands(\"{name}-commands\", {})", routes.trim()));
     change.history(&proofs, &words.fill(text!("history.rs")));
     let path = words.get("path");
     let events = format!("events/{name}-commands");
@@ -517,10 +524,7 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
             "meta": { "correlationId": "JKJaXmPLvHcESHA=" },
         },
     });
-    let projected = words.fill(
-        "state_projector::<{{crate}}::{{aggregate}}::{{Aggregate}}, _>(\"{{Name}}Table\", {{crate}}::views::{{module}}::TABLE, \
-         {{crate}}::views::{{module}}::row)",
-    );
+    let projected = words.fill("state_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
     let events = format!("events/{name}-projector");
     change.file(format!("{events}/changed.json"), pretty(&event)?);
@@ -567,10 +571,7 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
     change
         .file(format!("{functions}/src/bin/{name}-projector.rs"), words.fill(text!("log-projector-bin.rs")));
-    let projected = words.fill(
-        "log_projector(\"{{Name}}Table\", \"{{category}}\", {{crate}}::views::{{module}}::TABLE, \
-         {{crate}}::views::{{module}}::changes)",
-    );
+    let projected = words.fill("log_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
     let function = format!("{}Projector", words.get("Name"));
     queued(

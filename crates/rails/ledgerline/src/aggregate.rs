@@ -1,11 +1,9 @@
 //! What an aggregate is (rule 12).
 
-use std::fmt::Display;
-
 use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::EventType;
+use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 
 /// A consistency boundary: one stream of events, one state folded from them, and the decisions made on it.
 ///
@@ -15,63 +13,54 @@ use crate::EventType;
 /// A counter, as small as an aggregate can be; [`crate::tank`] is a whole one.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Context, EventType, Rejection, RejectionKind, fold};
+/// use ledgerline::{Aggregate, Context, Refusal, fold};
 /// use serde::{Deserialize, Serialize};
 ///
+/// ledgerline::events! {
+///     /// What happened to a counter.
+///     pub enum Step {
+///         /// It counts one more.
+///         Increment: 1 {},
+///         /// It counts one less.
+///         Decrement: 1 {},
+///     }
+/// }
+///
+/// #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// struct Count {
+///     count: u64,
+/// }
+///
+/// const AT_ZERO: Refusal = Refusal::refused("at-zero", "the counter is at 0");
+///
 /// struct Counter;
-///
-/// #[derive(Clone, Serialize, Deserialize)]
-/// #[serde(tag = "type", content = "data")]
-/// enum Step {
-///     Increment,
-///     Decrement,
-/// }
-///
-/// #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-/// #[error("the counter is at 0")]
-/// struct AtZero;
-///
-/// impl Rejection for AtZero {
-///     fn kind(&self) -> RejectionKind {
-///         RejectionKind::Refused
-///     }
-///
-///     fn code(&self) -> &'static str {
-///         "at-zero"
-///     }
-/// }
 ///
 /// impl Aggregate for Counter {
 ///     const CATEGORY: &'static str = "counter";
 ///     const STATE_SCHEMA: u32 = 1;
-///     const EVENTS: &'static [EventType] = &[EventType::new("Increment"), EventType::new("Decrement")];
+///     const REFUSALS: &'static [Refusal] = &[AT_ZERO];
 ///
-///     type State = u64;
+///     type State = Count;
 ///     type Event = Step;
 ///     type Command = Step;
-///     type Rejection = AtZero;
 ///
-///     fn initial() -> u64 {
-///         0
-///     }
-///
-///     fn evolve(counter: u64, step: &Step) -> u64 {
+///     fn evolve(Count { count }: Count, step: &Step) -> Count {
 ///         match step {
-///             Step::Increment => counter + 1,
-///             Step::Decrement => counter - 1,
+///             Step::Increment {} => Count { count: count + 1 },
+///             Step::Decrement {} => Count { count: count - 1 },
 ///         }
 ///     }
 ///
-///     fn decide(counter: &u64, step: &Step, _: &Context) -> Result<Vec<Step>, AtZero> {
+///     fn decide(state: &Count, step: &Step, _: &Context) -> Result<Vec<Step>, Refusal> {
 ///         match step {
-///             Step::Decrement if *counter == 0 => Err(AtZero),
+///             Step::Decrement {} if state.count == 0 => Err(AT_ZERO),
 ///             step => Ok(vec![step.clone()]),
 ///         }
 ///     }
 /// }
 ///
-/// let events = [Step::Increment, Step::Increment, Step::Increment, Step::Decrement];
-/// assert_eq!(fold::<Counter>(Counter::initial(), &events), 2);
+/// let events = [Step::Increment {}, Step::Increment {}, Step::Increment {}, Step::Decrement {}];
+/// assert_eq!(fold::<Counter>(Counter::initial(), &events).count, 2);
 /// ```
 pub trait Aggregate: Sized + Send + Sync + 'static {
     /// First part of every stream name of this aggregate: `[a-z][a-z0-9]*`.
@@ -81,20 +70,30 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     const STATE_SCHEMA: u32;
     /// A commit embeds the state at least every this many commits, so that a cold load reads at most as many.
     const SNAPSHOT_EVERY: u64 = 8;
-    /// Every event type ever stored, with the upcasters that bring its older shapes up to date.
-    const EVENTS: &'static [EventType];
+    /// Every refusal that [`decide`](Self::decide) gives, each with a code of its own: what clients are told of
+    /// (docs/http.md is checked against it). [`spec::given`](crate::spec::given) fails on one that is missing here.
+    const REFUSALS: &'static [Refusal];
 
-    /// What decisions and read models need to know; serialized as a JSON object.
-    type State: Clone + std::fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
-    /// What happened, in the past tense; serialized adjacently tagged as `type` and `data`.
-    type Event: Clone + Send + Sync + Serialize + DeserializeOwned;
-    /// What a client asks for, already validated field by field.
+    /// What decisions and read models need to know; serialized as a JSON object. The default is the state of a stream without
+    /// events.
+    type State: Clone + Default + std::fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
+    /// What happened, in the past tense; declared with [`events!`](crate::events).
+    type Event: EventTypes + Clone + Send + Sync + Serialize + DeserializeOwned;
+    /// What a client asks for, made of [`ValueObject`](crate::ValueObject)s, so that no command exists whose fields break a rule.
     type Command: Send + Sync;
-    /// Why the domain says no.
-    type Rejection: Rejection;
 
     /// The state of a stream without events.
-    fn initial() -> Self::State;
+    fn initial() -> Self::State {
+        Self::State::default()
+    }
+
+    /// The name of the stream of one of these.
+    ///
+    /// # Errors
+    /// When no stream can have this id.
+    fn stream(id: &str) -> Result<StreamId, InvalidStreamId> {
+        StreamId::new(Self::CATEGORY, id)
+    }
 
     /// The state after one more event. Total: it accepts every event that was ever stored.
     fn evolve(state: Self::State, event: &Self::Event) -> Self::State;
@@ -107,7 +106,7 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
         state: &Self::State,
         command: &Self::Command,
         context: &Context,
-    ) -> Result<Vec<Self::Event>, Self::Rejection>;
+    ) -> Result<Vec<Self::Event>, Refusal>;
 }
 
 /// What arrives with every command from outside the core (rule 12).
@@ -117,35 +116,6 @@ pub struct Context {
     pub at: Timestamp,
     /// Who sent it: the caller's subject, or `None` where callers are not signed in.
     pub actor: Option<String>,
-}
-
-/// A domain's refusal, with what the edge needs to answer it.
-///
-/// ```
-/// use ledgerline::{Rejection, RejectionKind, tank::Refusal};
-///
-/// let refusal = Refusal::TooLittle { level: 5, amount: 6 };
-/// assert_eq!((refusal.kind(), refusal.code()), (RejectionKind::Refused, "too-little"));
-/// assert_eq!(refusal.to_string(), "the level of 5 does not cover 6");
-/// ```
-pub trait Rejection: Display + std::fmt::Debug + Clone + PartialEq + Send + Sync + 'static {
-    /// Which family of answers it belongs to.
-    fn kind(&self) -> RejectionKind;
-    /// Stable name in kebab case, for programs: the end of the problem's `type`.
-    fn code(&self) -> &'static str;
-}
-
-/// The families of refusals. The edge maps them to HTTP in one place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RejectionKind {
-    /// The aggregate does not exist.
-    NotFound,
-    /// The aggregate exists already.
-    AlreadyExists,
-    /// The caller may not do this.
-    Forbidden,
-    /// A rule of the domain says no.
-    Refused,
 }
 
 /// Folds events over a state.

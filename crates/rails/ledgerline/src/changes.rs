@@ -7,6 +7,17 @@ use serde_json::{Map, Value};
 
 use crate::{DecodeError, LogTable};
 
+/// Why it cannot be said what a commit changes.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangesError {
+    /// An event of the commit cannot be read.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// A row cannot be written: a programming error in its type.
+    #[error("a row cannot be written: {0}")]
+    NoRow(String),
+}
+
 /// Partition key and sort key of a row.
 pub type Key = (String, String);
 
@@ -42,11 +53,11 @@ pub enum Change {
 ///     entry: String,
 /// }
 ///
-/// let mut changes = Changes::new(LogTable { partition: "owner", sort: "entry" });
+/// let mut changes = Changes::new(LogTable { variable: "ENTRIES_TABLE", partition: "owner", sort: "entry" });
 /// changes.put(&Row { owner: "ada".into(), entry: "00000000000000000001#0000".into() })?;
 /// changes.add("ada", "sum", "count", 1);
 /// assert_eq!(changes.len(), 2);
-/// # Ok::<_, ledgerline::DecodeError>(())
+/// # Ok::<_, ledgerline::ChangesError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changes {
@@ -82,15 +93,15 @@ impl Changes {
     ///
     /// # Errors
     /// When the row is no object with the table's keys: a programming error in its type.
-    pub fn put(&mut self, row: &impl Serialize) -> Result<(), DecodeError> {
+    pub fn put(&mut self, row: &impl Serialize) -> Result<(), ChangesError> {
         let fields = match serde_json::to_value(row) {
             Ok(Value::Object(fields)) => fields,
-            Ok(_) => return Err(DecodeError::Unencodable("a row is an object".into())),
-            Err(error) => return Err(DecodeError::Unencodable(error.to_string())),
+            Ok(_) => return Err(ChangesError::NoRow("a row is a JSON object".into())),
+            Err(error) => return Err(ChangesError::NoRow(error.to_string())),
         };
         let key = |name: &str| fields.get(name).and_then(Value::as_str).map(ToOwned::to_owned);
         let (Some(partition), Some(sort)) = (key(self.table.partition), key(self.table.sort)) else {
-            return Err(DecodeError::Unencodable(format!(
+            return Err(ChangesError::NoRow(format!(
                 "a row has the keys {} and {}",
                 self.table.partition, self.table.sort
             )));
@@ -177,7 +188,7 @@ mod tests {
 
     use super::*;
 
-    const TABLE: LogTable = LogTable { partition: "p", sort: "s" };
+    const TABLE: LogTable = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
 
     #[derive(Debug, Clone)]
     enum Step {

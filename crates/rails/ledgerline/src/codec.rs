@@ -6,29 +6,125 @@ use serde_json::Value;
 use crate::Aggregate;
 
 /// One type of event in the log.
-///
-/// Its current schema is one more than the number of its upcasters, so that adding an upcaster is what raises
-/// the schema, and a shape without a way to read it cannot exist.
 #[derive(Debug, Clone, Copy)]
 pub struct EventType {
     /// The name in the log, the bus and the queues.
     pub name: &'static str,
+    /// The number of the current shape, from 1.
+    pub schema: u32,
     /// `upcasters[n]` turns the data of schema `n + 1` into the data of schema `n + 2`.
     pub upcasters: &'static [fn(Value) -> Value],
 }
 
 impl EventType {
-    /// An event type whose first shape is still the current one.
+    /// An event type.
+    ///
+    /// # Panics
+    /// When there is not one upcaster for each schema before the current one: a shape without a way to read it must not exist.
+    /// In a constant, as [`events!`](crate::events) makes it, that is an error of the compiler.
     #[must_use]
-    pub const fn new(name: &'static str) -> Self {
-        Self { name, upcasters: &[] }
+    pub const fn new(name: &'static str, schema: u32, upcasters: &'static [fn(Value) -> Value]) -> Self {
+        assert!(
+            upcasters.len() as u32 + 1 == schema,
+            "a schema needs one upcaster for each schema before it"
+        );
+        Self { name, schema, upcasters }
     }
+}
 
-    /// The number of the current shape, from 1.
-    #[must_use]
-    pub const fn schema(&self) -> u32 {
-        self.upcasters.len() as u32 + 1
+/// The types of an aggregate's events. [`events!`](crate::events) implements it.
+pub trait EventTypes: Sized {
+    /// Every type that was ever stored.
+    const TYPES: &'static [EventType];
+
+    /// The type of this event.
+    fn event_type(&self) -> &'static EventType;
+}
+
+/// Declares the events of an aggregate: what is stored of each, and the number of its shape.
+///
+/// A shape changes only together with the number, and with an upcaster that makes the data of the schema before look as if it had
+/// been written today: `Opened: 2 [in_euro] { … }`. An event without a number does not compile. The fields are written in camel
+/// case. They are plain, so that a tightened rule never stops old events from being read.
+///
+/// ```
+/// use ledgerline::{EventTypes, with_field};
+/// use serde_json::Value;
+///
+/// ledgerline::events! {
+///     /// What happened to an account.
+///     pub enum Event {
+///         /// The account exists from now on. Schema 1 had no currency.
+///         Opened: 2 [in_euro] { owner: String, currency: String },
+///         /// It takes no more changes.
+///         Closed: 1 {},
+///     }
+/// }
+///
+/// fn in_euro(data: Value) -> Value {
+///     with_field(data, "currency", "EUR")
+/// }
+///
+/// assert_eq!(Event::Closed {}.event_type().schema, 1);
+/// assert_eq!(Event::TYPES.iter().map(|known| known.name).collect::<Vec<_>>(), ["Opened", "Closed"]);
+/// ```
+///
+/// ```compile_fail
+/// ledgerline::events! {
+///     /// What happened.
+///     pub enum Event {
+///         /// It has no upcaster from schema 1.
+///         Opened: 2 { owner: String },
+///     }
+/// }
+/// # let _ = ledgerline::EventTypes::event_type(&Event::Opened { owner: String::new() });
+/// ```
+#[macro_export]
+macro_rules! events {
+    (
+        $(#[$enum_attribute:meta])*
+        pub enum $name:ident {
+            $(
+                $(#[$attribute:meta])*
+                $event:ident: $schema:literal $([$($upcaster:expr),+ $(,)?])? {
+                    $($(#[$field_attribute:meta])* $field:ident: $kind:ty),* $(,)?
+                }
+            ),+ $(,)?
+        }
+    ) => {
+        $(#[$enum_attribute])*
+        #[derive(Debug, Clone, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
+        #[serde(tag = "type", content = "data", rename_all_fields = "camelCase")]
+        #[allow(missing_docs, reason = "the comment of an event says what its fields do not say by their names")]
+        pub enum $name {
+            $($(#[$attribute])* $event { $($(#[$field_attribute])* $field: $kind),* }),+
+        }
+
+        impl $crate::EventTypes for $name {
+            const TYPES: &'static [$crate::EventType] = &[
+                $($crate::EventType::new(stringify!($event), $schema, &[$($($upcaster),+)?])),+
+            ];
+
+            fn event_type(&self) -> &'static $crate::EventType {
+                match self {
+                    $(Self::$event { .. } => {
+                        const TYPE: $crate::EventType =
+                            $crate::EventType::new(stringify!($event), $schema, &[$($($upcaster),+)?]);
+                        &TYPE
+                    })+
+                }
+            }
+        }
+    };
+}
+
+/// The data of an event with one more field, unless it has the field already: what most upcasters do.
+#[must_use]
+pub fn with_field(mut data: Value, name: &str, value: impl Into<Value>) -> Value {
+    if let Some(fields) = data.as_object_mut() {
+        fields.entry(name).or_insert(value.into());
     }
+    data
 }
 
 /// An event as it is stored.
@@ -53,7 +149,26 @@ pub struct RecordedState {
     pub data: String,
 }
 
-/// An event or state that this code cannot write or read.
+/// An event or state that this program cannot write: its type is no JSON, or not what it must be. A programming error in the aggregate.
+#[derive(Debug, thiserror::Error)]
+pub enum EncodeError {
+    /// The type cannot be represented as JSON.
+    #[error("{what} cannot be written as JSON")]
+    Json {
+        /// Whose it is.
+        what: &'static str,
+        /// What the writer said.
+        source: serde_json::Error,
+    },
+    /// An event is not adjacently tagged as `type` and `data`: it could not be read again.
+    #[error("event {0} has no data")]
+    WithoutData(&'static str),
+    /// A state that is no JSON object.
+    #[error("the state of {0} is not a JSON object")]
+    NoObject(&'static str),
+}
+
+/// An event that this program cannot read.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// Written by a version of the program that knows more event types than this one.
@@ -85,13 +200,10 @@ pub enum DecodeError {
         /// What the parser said.
         source: serde_json::Error,
     },
-    /// The type cannot be represented as JSON: a programming error in the aggregate's types.
-    #[error("cannot be encoded: {0}")]
-    Unencodable(String),
 }
 
 fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeError> {
-    A::EVENTS
+    A::Event::TYPES
         .iter()
         .find(|known| known.name == name)
         .ok_or_else(|| DecodeError::UnknownType { category: A::CATEGORY, event_type: name.to_owned() })
@@ -100,21 +212,13 @@ fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeErro
 /// The stored form of an event, at the current schema.
 ///
 /// # Errors
-/// [`DecodeError::UnknownType`] when the event is missing from [`Aggregate::EVENTS`], and
-/// [`DecodeError::Unencodable`] when it is not adjacently tagged as `type` and `data`: it could not be read again.
-pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, DecodeError> {
-    #[derive(Deserialize)]
-    struct Tagged {
-        #[serde(rename = "type")]
-        event_type: String,
-        #[serde(default)]
-        data: Value,
-    }
-    let tagged: Tagged = serde_json::to_value(event)
-        .and_then(serde_json::from_value)
-        .map_err(|error| DecodeError::Unencodable(error.to_string()))?;
-    let schema = event_type::<A>(&tagged.event_type)?.schema();
-    Ok(RecordedEvent { event_type: tagged.event_type, schema, data: tagged.data.to_string() })
+/// When the event's type is not what [`events!`](crate::events) makes: it could not be read again.
+pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, EncodeError> {
+    let EventType { name, schema, .. } = event.event_type();
+    let mut tagged =
+        serde_json::to_value(event).map_err(|source| EncodeError::Json { what: name, source })?;
+    let data = tagged.get_mut("data").map(Value::take).ok_or(EncodeError::WithoutData(name))?;
+    Ok(RecordedEvent { event_type: (*name).to_owned(), schema: *schema, data: data.to_string() })
 }
 
 /// Reads a stored event of any schema so far.
@@ -124,11 +228,11 @@ pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, DecodeErr
 pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, DecodeError> {
     let RecordedEvent { event_type: name, schema, data } = recorded;
     let known = event_type::<A>(name)?;
-    if *schema == 0 || *schema > known.schema() {
+    if *schema == 0 || *schema > known.schema {
         return Err(DecodeError::UnknownSchema {
             event_type: name.clone(),
             schema: *schema,
-            newest: known.schema(),
+            newest: known.schema,
         });
     }
     let malformed = |source| DecodeError::Malformed { event_type: name.clone(), schema: *schema, source };
@@ -140,11 +244,12 @@ pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, Decode
 /// The stored form of a state.
 ///
 /// # Errors
-/// [`DecodeError::Unencodable`] when the state is not a JSON object.
-pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, DecodeError> {
-    let value = serde_json::to_value(state).map_err(|error| DecodeError::Unencodable(error.to_string()))?;
+/// When the state is not a JSON object.
+pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, EncodeError> {
+    let value =
+        serde_json::to_value(state).map_err(|source| EncodeError::Json { what: A::CATEGORY, source })?;
     if !value.is_object() {
-        return Err(DecodeError::Unencodable(format!("the state of {} is not a JSON object", A::CATEGORY)));
+        return Err(EncodeError::NoObject(A::CATEGORY));
     }
     Ok(RecordedState { schema: A::STATE_SCHEMA, data: value.to_string() })
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBuilder};
 
 use crate::{
-    Aggregate, AppendError, Cache, Commit, Consistency, Context, DecodeError, EventStore, LoadError, Loaded,
-    Meta, Range, RecordedEvent, Rejection, RejectionKind, Request, StoreError, StreamId, encode,
-    encode_state, load,
+    Aggregate, AppendError, Cache, Commit, Consistency, Context, EncodeError, EventStore, LoadError, Loaded,
+    Meta, Range, RecordedEvent, Refusal, RefusalKind, Request, StoreError, StreamId, encode, encode_state,
+    load,
 };
 
 /// How often a command is decided again after losing a race, before the client is told to come back (rule 11).
@@ -42,6 +42,25 @@ pub struct Execution<'a, A: Aggregate> {
     pub ledger: Option<Ledger<'a, A>>,
 }
 
+impl<'a, A: Aggregate> Execution<'a, A> {
+    /// A command without a condition and without a key, to a stream that is there. What is otherwise is set in the fields.
+    #[must_use]
+    pub const fn new(
+        stream: &'a StreamId,
+        command: &'a A::Command,
+        context: &'a Context,
+        command_id: &'a str,
+        meta: &'a Meta,
+    ) -> Self {
+        Self { stream, command, context, command_id, meta, precondition: None, creates: false, ledger: None }
+    }
+
+    /// When the command came, in Unix seconds.
+    fn now(&self) -> i64 {
+        self.context.at.as_second()
+    }
+}
+
 /// What If-Match says of the version (RFC 9110, 13.1.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
@@ -68,23 +87,21 @@ pub struct Ledger<'a, A: Aggregate> {
     pub key: &'a str,
     /// Hash of what is asked.
     pub fingerprint: &'a str,
-    /// Unix time in seconds.
-    pub now: i64,
-    /// Unix time in seconds after which the key is free again.
-    pub expires: i64,
+    /// For how many seconds after [`Context::at`] the key is remembered.
+    pub retention: i64,
     /// Writes the answer that will be given again: to a state and its version, or to a refusal.
     #[expect(clippy::type_complexity, reason = "named by its only field")]
-    pub answer: &'a (dyn Fn(Result<(&A::State, u64), &A::Rejection>) -> String + Sync),
+    pub answer: &'a (dyn Fn(Result<(&A::State, u64), &Refusal>) -> String + Sync),
 }
 
 impl<A: Aggregate> Ledger<'_, A> {
-    fn request(&self, answer: Result<(&A::State, u64), &A::Rejection>) -> Request {
+    fn request(&self, now: i64, answer: Result<(&A::State, u64), &Refusal>) -> Request {
         Request {
             key: self.key.to_owned(),
             fingerprint: self.fingerprint.to_owned(),
             answer: (self.answer)(answer),
-            expires: self.expires,
-            now: self.now,
+            expires: now.saturating_add(self.retention),
+            now,
         }
     }
 }
@@ -102,10 +119,10 @@ pub enum Outcome<A: Aggregate> {
 
 /// Why a command came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum ExecuteError<R: std::fmt::Debug + std::fmt::Display> {
+pub enum ExecuteError {
     /// The domain says no, on a state that was read strongly (rule 6).
     #[error("refused: {0}")]
-    Refused(R),
+    Refused(Refusal),
     /// If-Match names another version than this one, which was read strongly.
     #[error("the version is {version}")]
     PreconditionFailed {
@@ -137,14 +154,11 @@ pub enum ExecuteError<R: std::fmt::Debug + std::fmt::Display> {
     Load(#[from] LoadError),
     /// An event of the decision cannot be written: a programming error in the aggregate.
     #[error(transparent)]
-    Encode(#[from] DecodeError),
+    Encode(#[from] EncodeError),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
-
-type Ending<A> = Result<Outcome<A>, Failure<A>>;
-type Failure<A> = ExecuteError<<A as Aggregate>::Rejection>;
 
 /// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and repairs what goes
 /// wrong in between.
@@ -156,26 +170,17 @@ type Failure<A> = ExecuteError<<A as Aggregate>::Rejection>;
 /// ```
 /// use std::num::NonZeroUsize;
 ///
-/// use ledgerline::{Cache, Context, Execution, MemoryStore, Meta, Outcome, StreamId, execute, tank};
+/// use ledgerline::{Aggregate, Cache, Context, Execution, MemoryStore, Meta, Outcome, execute};
+/// use ledgerline::tank::{Command, Tank};
 ///
 /// # let done = async {
-/// let (store, cache) = (MemoryStore::default(), Cache::<tank::Tank>::new(NonZeroUsize::MIN));
-/// let outcome = execute(
-///     &store,
-///     &cache,
-///     &Execution {
-///         stream: &StreamId::new("tank", "north")?,
-///         command: &tank::Command::Install { site: "North".into(), liquid: "water".into() },
-///         context: &Context { at: "2026-11-22T09:30:00Z".parse()?, actor: Some("ada".into()) },
-///         // The same when the command is sent again.
-///         command_id: "a request's id",
-///         meta: &Meta::default(),
-///         precondition: None,
-///         creates: true,
-///         ledger: None,
-///     },
-/// )
-/// .await?;
+/// let (store, cache) = (MemoryStore::default(), Cache::<Tank>::new(NonZeroUsize::MIN));
+/// let (stream, meta) = (Tank::stream("north")?, Meta::default());
+/// let command = Command::Install { site: "North".parse()?, liquid: "water".parse()? };
+/// let context = Context { at: "2026-11-22T09:30:00Z".parse()?, actor: Some("ada".into()) };
+/// // The id is the same when the command is sent again. Nothing is read before the first append of what starts a stream.
+/// let execution = Execution { creates: true, ..Execution::new(&stream, &command, &context, "a request's id", &meta) };
+/// let outcome = execute(&store, &cache, &execution).await?;
 /// assert!(matches!(outcome, Outcome::Committed(loaded) if loaded.version == 1));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # };
@@ -188,7 +193,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     store: &S,
     cache: &Cache<A>,
     execution: &Execution<'_, A>,
-) -> Result<Outcome<A>, ExecuteError<A::Rejection>> {
+) -> Result<Outcome<A>, ExecuteError> {
     let stream = execution.stream;
     let mut loaded = match cache.get(stream) {
         Some(cached) => cached,
@@ -267,25 +272,22 @@ pub async fn execute<A: Aggregate, S: EventStore>(
 }
 
 /// Why there is nothing to append.
-enum Idle<R> {
+enum Idle {
     Unchanged,
-    Refused(R),
+    Refused(Refusal),
     PreconditionFailed,
 }
 
-fn decide<A: Aggregate>(
-    execution: &Execution<'_, A>,
-    loaded: &Loaded<A>,
-) -> Result<Vec<A::Event>, Idle<A::Rejection>> {
+fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Result<Vec<A::Event>, Idle> {
     let decision = A::decide(&loaded.state, execution.command, execution.context);
-    if let Err(rejection) = &decision
+    if let Err(refusal) = &decision
         && matches!(
-            rejection.kind(),
-            RejectionKind::Forbidden | RejectionKind::AlreadyExists | RejectionKind::NotFound
+            refusal.kind(),
+            RefusalKind::Forbidden | RefusalKind::AlreadyExists | RefusalKind::NotFound
         )
     {
         // Before the precondition (RFC 9110, 13.2.1), whose failure would tell a stranger the version.
-        return Err(Idle::Refused(rejection.clone()));
+        return Err(Idle::Refused(refusal.clone()));
     }
     if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
         return Err(Idle::PreconditionFailed);
@@ -293,7 +295,7 @@ fn decide<A: Aggregate>(
     match decision {
         Ok(events) if events.is_empty() => Err(Idle::Unchanged),
         Ok(events) => Ok(events),
-        Err(rejection) => Err(Idle::Refused(rejection)),
+        Err(refusal) => Err(Idle::Refused(refusal)),
     }
 }
 
@@ -323,12 +325,12 @@ async fn append<A: Aggregate>(
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
     events: &[A::Event],
-) -> Result<Appended<A>, Failure<A>> {
+) -> Result<Appended<A>, ExecuteError> {
     let mut attempt = prepare(store, execution, loaded, events)?;
     let request = execution
         .ledger
         .as_ref()
-        .map(|ledger| ledger.request(Ok((&attempt.after.state, attempt.after.version))));
+        .map(|ledger| ledger.request(execution.now(), Ok((&attempt.after.state, attempt.after.version))));
     let mut result = store.append(&attempt.commit, request.as_ref()).await;
     if matches!(result, Err(AppendError::TooLarge { .. })) && attempt.commit.state.is_some() {
         // The state is a cache (rule 5): a commit is never refused for its sake.
@@ -341,10 +343,8 @@ async fn append<A: Aggregate>(
         Err(AppendError::VersionTaken) => Ok(Appended::VersionTaken(Box::new(attempt))),
         Err(AppendError::RequestTaken) => Ok(Appended::RequestTaken),
         Err(AppendError::Busy) => Ok(Appended::Busy),
-        // One commit is never too many.
-        Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
-            Err(ExecuteError::TooLarge { bytes, limit })
-        }
+        Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
+        Err(AppendError::TooMany { .. }) => Err(ExecuteError::Store(one_is_too_many())),
         Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled))) => {
             // It may have been stored all the same, by a try before the last one: look, before the client is told to
             // try again. The events are compared too: under a client's key, another request has the same command id.
@@ -362,12 +362,12 @@ fn prepare<A: Aggregate>(
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
     events: &[A::Event],
-) -> Result<Attempt<A>, Failure<A>> {
+) -> Result<Attempt<A>, ExecuteError> {
     let state = crate::fold::<A>(loaded.state.clone(), events);
     let mut commit = Commit {
         stream: execution.stream.clone(),
         version: loaded.version + 1,
-        events: events.iter().map(encode::<A>).collect::<Result<Vec<RecordedEvent>, DecodeError>>()?,
+        events: events.iter().map(encode::<A>).collect::<Result<Vec<RecordedEvent>, EncodeError>>()?,
         state: None,
         command: execution.command_id.to_owned(),
         at: execution.context.at,
@@ -391,7 +391,7 @@ async fn catch_up<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
     mut loaded: Loaded<A>,
-) -> Result<(Loaded<A>, Option<Commit>), Failure<A>> {
+) -> Result<(Loaded<A>, Option<Commit>), ExecuteError> {
     let taken = loaded.version + 1;
     let limit = u32::try_from(A::SNAPSHOT_EVERY).ok();
     let range = Range { after: loaded.version, up_to: u64::MAX, limit };
@@ -412,13 +412,14 @@ async fn conclude<A: Aggregate>(
     store: &impl EventStore,
     execution: &Execution<'_, A>,
     loaded: Loaded<A>,
-    idle: Idle<A::Rejection>,
-) -> Ending<A> {
+    idle: Idle,
+) -> Result<Outcome<A>, ExecuteError> {
     if let Some(ledger) = &execution.ledger {
+        let request = |answer| ledger.request(execution.now(), answer);
         // The refusal may come from the request's own success, sent again: its first answer goes first.
         let remembered = match &idle {
-            Idle::Unchanged => store.remember(&ledger.request(Ok((&loaded.state, loaded.version)))).await,
-            Idle::Refused(rejection) => store.remember(&ledger.request(Err(rejection))).await,
+            Idle::Unchanged => store.remember(&request(Ok((&loaded.state, loaded.version)))).await,
+            Idle::Refused(refusal) => store.remember(&request(Err(refusal))).await,
             // Not an answer to what was asked: with the right version, the same key may still be used.
             Idle::PreconditionFailed => Err(AppendError::RequestTaken),
         };
@@ -431,25 +432,31 @@ async fn conclude<A: Aggregate>(
             }
             Err(AppendError::Store(error)) => return Err(error.into()),
             Err(AppendError::Busy | AppendError::VersionTaken) => return Err(ExecuteError::Contended),
-            Err(AppendError::TooLarge { bytes, limit } | AppendError::TooMany { commits: bytes, limit }) => {
+            Err(AppendError::TooLarge { bytes, limit }) => {
                 return Err(ExecuteError::TooLarge { bytes, limit });
             }
+            Err(AppendError::TooMany { .. }) => return Err(ExecuteError::Store(one_is_too_many())),
         }
     }
     match idle {
         Idle::Unchanged => Ok(Outcome::Unchanged(loaded)),
-        Idle::Refused(rejection) => Err(ExecuteError::Refused(rejection)),
+        Idle::Refused(refusal) => Err(ExecuteError::Refused(refusal)),
         Idle::PreconditionFailed => Err(ExecuteError::PreconditionFailed { version: loaded.version }),
     }
+}
+
+/// No store says this of one commit, or of one request.
+fn one_is_too_many() -> StoreError {
+    StoreError::Unavailable("the store calls one commit too many".into())
 }
 
 /// The answer that the same request was given before.
 async fn repeat<A: Aggregate>(
     store: &impl EventStore,
     execution: &Execution<'_, A>,
-) -> Result<Option<Outcome<A>>, Failure<A>> {
+) -> Result<Option<Outcome<A>>, ExecuteError> {
     let Some(ledger) = &execution.ledger else { return Ok(None) };
-    match store.recall(ledger.key, ledger.now).await? {
+    match store.recall(ledger.key, execution.now()).await? {
         Some(request) if request.fingerprint == ledger.fingerprint => {
             Ok(Some(Outcome::Repeated(request.answer)))
         }

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod cache;
+mod causes;
 pub mod changes;
 mod codec;
 mod commit;
@@ -10,24 +11,30 @@ mod execute;
 pub mod guard;
 mod load;
 mod memory;
+mod refusal;
 pub mod spec;
 mod states;
 mod store;
 mod stream;
-mod table;
 pub mod tank;
+pub mod values;
+mod view;
 
-pub use aggregate::{Aggregate, Aggregates, Context, Rejection, RejectionKind, Visitor, fold};
+pub use aggregate::{Aggregate, Aggregates, Context, Visitor, fold};
 pub use cache::Cache;
-pub use changes::Changes;
+pub use causes::Causes;
+pub use changes::{Changes, ChangesError};
 pub use codec::{
-    DecodeError, EventType, RecordedEvent, RecordedState, decode, decode_state, encode, encode_state,
+    DecodeError, EncodeError, EventType, EventTypes, RecordedEvent, RecordedState, decode, decode_state,
+    encode, encode_state, with_field,
 };
 pub use commit::{Commit, Meta};
 pub use execute::{CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondition, RETRIES, execute};
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
+pub use refusal::{Refusal, RefusalKind};
 pub use states::states;
 pub use store::{AppendError, Consistency, EventStore, Page, Range, Request, StoreError, append_all_once};
 pub use stream::{InvalidStreamId, StreamId};
-pub use table::{LogTable, StateTable};
+pub use values::{Id, Invalid, LongText, Number, Text, ValueObject};
+pub use view::{ChangesOf, Index, LogTable, LogView, RowOf, StateTable, StateView};

@@ -66,7 +66,7 @@ pub enum LoadError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The log was written by a newer program, or damaged.
-    #[error("commit {version} of {stream}: {source}")]
+    #[error("commit {version} of {stream} cannot be read")]
     Decode {
         /// The stream.
         stream: StreamId,
@@ -106,13 +106,13 @@ impl<A: Aggregate> History<A> {
 /// enough at any length of the stream. Only where states are missing (rule 5) are further pages read, all of them.
 ///
 /// ```
-/// use ledgerline::{Consistency, MemoryStore, StreamId, load, tank::Tank};
+/// use ledgerline::{Aggregate, Consistency, MemoryStore, load, tank::Tank};
 ///
 /// # let done = async {
 /// let store = MemoryStore::default();
-/// let stream = StreamId::new("tank", "north")?;
+/// let stream = Tank::stream("north")?;
 /// let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await?;
-/// assert_eq!((loaded.version, loaded.state.level), (0, 0), "nothing happened yet");
+/// assert_eq!((loaded.version, loaded.state.level()), (0, 0), "nothing happened yet");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # };
 /// # futures::executor::block_on(done).unwrap();

@@ -50,7 +50,8 @@ mod tests {
     use super::*;
     use crate::{
         Loaded, MemoryStore, StreamId, encode_state,
-        tank::{Command, Tank},
+        spec::valid,
+        tank::{Amount, Command, Tank},
     };
 
     #[tokio::test]
@@ -79,8 +80,8 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             for (version, embed) in (1_u64..).zip(&embeds) {
                 let command = match version {
-                    1 => Command::Install { site: "North".into(), liquid: "water".into() },
-                    _ => Command::Fill { amount: 1, note: None },
+                    1 => Command::Install { site: valid("North"), liquid: valid("water") },
+                    _ => Command::Fill(Amount { amount: valid(1), note: None }),
                 };
                 let events = Tank::decide(&loaded.state, &command, &context).unwrap();
                 loaded.state = crate::fold::<Tank>(loaded.state, &events);

@@ -168,8 +168,8 @@ pub enum StoreError {
     #[error("the store is throttled")]
     Throttled,
     /// The database could not be reached or failed.
-    #[error("the store is unavailable: {0}")]
-    Unavailable(String),
+    #[error("the store is unavailable")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Something in the log cannot be what this program wrote.
     #[error("commit {version} of {stream} is corrupt: {reason}")]
     Corrupt {

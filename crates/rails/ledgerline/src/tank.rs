@@ -3,94 +3,91 @@
 
 use jiff::{civil::Date, tz::TimeZone};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::{Aggregate, Context, EventType, Rejection, RejectionKind};
+use crate::{Aggregate, Context, LongText, Refusal, Text, with_field};
 
-// --- Id ---------------------------------------------------------------------------------------------------------
-
-/// Streams are named `tank-<id>`.
-pub const CATEGORY: &str = "tank";
+// --- Values -----------------------------------------------------------------------------------------------------
 
 /// What a tank holds at most, in litres: 2^53 - 1, what every JSON reader can hold exactly.
 pub const CAPACITY: i64 = 9_007_199_254_740_991;
+
+crate::value_object! {
+    /// An amount in litres, from 1 to [`CAPACITY`].
+    pub struct Litres(i64),
+    |litres| (1..=CAPACITY).contains(&litres).then_some(litres),
+    format!("an amount is a whole number of litres from 1 to {CAPACITY}")
+}
+
+/// Where a tank is.
+pub type Site = Text<4_000>;
+
+/// What a tank holds.
+pub type Liquid = Text<100>;
+
+/// Whatever the caller wants to say: so long that tests can make commits that are too large.
+pub type Note = LongText<200_000>;
 
 /// Every shape of its events and states that may be in some log, as `shapes/<category>.json` of an application has them.
 pub const SHAPES: &str = include_str!("../shapes/tank.json");
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
-/// What happened to a tank.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", content = "data")]
-pub enum Event {
-    /// The tank is there from now on.
-    #[serde(rename_all = "camelCase")]
-    TankInstalled {
-        /// Where it is.
-        site: String,
-        /// What it holds. Schema 1 had none: every tank was for water.
-        liquid: String,
-        /// The subject of the caller, whose tank it is.
-        installed_by: Option<String>,
-        /// The day, in UTC.
-        on: Date,
-    },
-    /// Something came in.
-    TankFilled {
-        /// Litres, above 0.
-        amount: i64,
-        /// What is in it afterwards, in litres.
-        level: i64,
-        /// Whatever the caller wanted to say.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-        /// The day, in UTC.
-        on: Date,
-    },
-    /// Something went out.
-    TankDrawn {
-        /// Litres, above 0.
-        amount: i64,
-        /// What is in it afterwards, in litres.
-        level: i64,
-        /// Whatever the caller wanted to say.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<String>,
-        /// The day, in UTC.
-        on: Date,
-    },
-    /// It stands at another site.
-    TankMoved {
-        /// Where it is.
-        site: String,
-    },
-    /// The tank takes no more changes.
-    TankScrapped {
-        /// The day, in UTC.
-        on: Date,
-    },
+crate::events! {
+    /// What happened to a tank.
+    pub enum Event {
+        /// The tank is there from now on, and belongs to the caller. In schema 1 every tank was for water.
+        TankInstalled: 2 [for_water] { site: String, liquid: String, installed_by: Option<String>, on: Date },
+        /// An amount of litres came in, which makes the level.
+        TankFilled: 1 {
+            amount: i64,
+            level: i64,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            note: Option<String>,
+            on: Date,
+        },
+        /// An amount of litres went out, which leaves the level.
+        TankDrawn: 1 {
+            amount: i64,
+            level: i64,
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            note: Option<String>,
+            on: Date,
+        },
+        /// It stands at another site.
+        TankMoved: 1 { site: String },
+        /// The tank takes no more changes.
+        TankScrapped: 1 { on: Date },
+    }
 }
 
-/// `TankInstalled` from schema 1 to 2: before the liquid was recorded, every tank was for water.
-fn installed_for_water(mut data: Value) -> Value {
-    if let Some(fields) = data.as_object_mut() {
-        fields.entry("liquid").or_insert(json!("water"));
-    }
-    data
+/// `TankInstalled` from schema 1 to 2.
+fn for_water(data: Value) -> Value {
+    with_field(data, "liquid", "water")
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// What the rules need.
+/// Where a tank is in its life.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum State {
+    /// Nothing happened in this stream yet.
+    #[default]
+    Absent,
+    /// It can be filled and drawn from.
+    Installed(Installed),
+    /// It takes nothing any more.
+    Scrapped(Installed),
+}
+
+/// What the rules need to know of a tank that was installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
-    /// Where the tank is in its life.
-    pub status: Status,
-    /// Where it is; empty before it is installed.
+pub struct Installed {
+    /// Where it is.
     pub site: String,
-    /// What it holds; empty before it is installed.
+    /// What it holds.
     pub liquid: String,
     /// The subject of who installed it, whose tank it is.
     pub installed_by: Option<String>,
@@ -98,16 +95,30 @@ pub struct State {
     pub level: i64,
 }
 
-/// Where a tank is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Status {
-    /// Nothing happened in this stream yet.
-    Absent,
-    /// It can be filled and drawn from.
-    Installed,
-    /// It takes nothing any more.
-    Scrapped,
+impl State {
+    /// What is known of the tank, unless it was never installed.
+    #[must_use]
+    pub fn installed(&self) -> Option<&Installed> {
+        match self {
+            Self::Absent => None,
+            Self::Installed(tank) | Self::Scrapped(tank) => Some(tank),
+        }
+    }
+
+    /// What is in it, in litres.
+    #[must_use]
+    pub fn level(&self) -> i64 {
+        self.installed().map_or(0, |tank| tank.level)
+    }
+
+    /// The same with another thing known of the tank.
+    fn with(self, change: impl FnOnce(Installed) -> Installed) -> Self {
+        match self {
+            Self::Absent => Self::Absent,
+            Self::Installed(tank) => Self::Installed(change(tank)),
+            Self::Scrapped(tank) => Self::Scrapped(change(tank)),
+        }
+    }
 }
 
 // --- Decisions --------------------------------------------------------------------------------------------------
@@ -118,121 +129,56 @@ pub enum Command {
     /// Install it.
     Install {
         /// Where it is.
-        site: String,
+        site: Site,
         /// What it holds.
-        liquid: String,
+        liquid: Liquid,
     },
     /// Fill something in.
-    Fill {
-        /// Litres, from 1 to [`CAPACITY`].
-        amount: i64,
-        /// Whatever the caller wants to say.
-        note: Option<String>,
-    },
+    Fill(Amount),
     /// Take something out.
-    Draw {
-        /// Litres, from 1 to [`CAPACITY`].
-        amount: i64,
-        /// Whatever the caller wants to say.
-        note: Option<String>,
-    },
+    Draw(Amount),
     /// Move it. Nothing happens where it stands there already.
-    Move {
-        /// Where to.
-        site: String,
-    },
+    Move(Site),
     /// Scrap it.
     Scrap,
 }
 
-/// Why a command is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+/// How much goes in or out.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amount {
+    /// How much.
+    pub amount: Litres,
+    /// Whatever the caller wants to say.
+    #[serde(default)]
+    pub note: Option<Note>,
+}
+
+crate::refusals! {
     /// No such tank.
-    #[error("there is no such tank")]
-    Unknown,
+    UNKNOWN = not_found("unknown-tank", "there is no such tank");
     /// The id is taken.
-    #[error("a tank with this id exists already")]
-    AlreadyInstalled,
+    EXISTS = already_exists("tank-exists", "a tank with this id exists already");
     /// The tank belongs to somebody else.
-    #[error("the tank belongs to somebody else")]
-    NotYours,
+    NOT_YOURS = forbidden("not-your-tank", "the tank belongs to somebody else");
     /// The tank is scrapped.
-    #[error("the tank is scrapped")]
-    Scrapped,
+    SCRAPPED = refused("tank-scrapped", "the tank is scrapped");
     /// There is less in it.
-    #[error("the level of {level} does not cover {amount}")]
-    TooLittle {
-        /// What there is, in litres.
-        level: i64,
-        /// What was asked for, in litres.
-        amount: i64,
-    },
+    TOO_LITTLE = refused("too-little", "the level does not cover the amount");
     /// There is no room for so much.
-    #[error("the level would pass {CAPACITY}")]
-    Full,
+    FULL = refused("tank-full", "the level would pass 9007199254740991");
     /// Only an empty tank is scrapped.
-    #[error("the level is {level}, a tank is scrapped at 0")]
-    NotEmpty {
-        /// What there is, in litres.
-        level: i64,
-    },
+    NOT_EMPTY = refused("tank-not-empty", "a tank is scrapped at 0");
 }
 
-impl Rejection for Refusal {
-    fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown => RejectionKind::NotFound,
-            Self::AlreadyInstalled => RejectionKind::AlreadyExists,
-            Self::NotYours => RejectionKind::Forbidden,
-            Self::Scrapped | Self::TooLittle { .. } | Self::Full | Self::NotEmpty { .. } => {
-                RejectionKind::Refused
-            }
-        }
+/// The tank, if it takes changes of this caller.
+fn yours<'a>(state: &'a State, actor: Option<&str>) -> Result<&'a Installed, Refusal> {
+    let tank = state.installed().ok_or(UNKNOWN)?;
+    // What nobody installed is nobody's, also not that of a caller without a name.
+    if actor.is_none() || tank.installed_by.as_deref() != actor {
+        return Err(NOT_YOURS);
     }
-
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown-tank",
-            Self::AlreadyInstalled => "tank-exists",
-            Self::NotYours => "not-your-tank",
-            Self::Scrapped => "tank-scrapped",
-            Self::TooLittle { .. } => "too-little",
-            Self::Full => "tank-full",
-            Self::NotEmpty { .. } => "tank-not-empty",
-        }
-    }
-}
-
-fn changed(state: &State, command: &Command, actor: Option<&str>, on: Date) -> Result<Vec<Event>, Refusal> {
-    match state.status {
-        Status::Absent => return Err(Refusal::Unknown),
-        // What nobody installed is nobody's, also not that of a caller without a name.
-        Status::Installed | Status::Scrapped if actor.is_none() || state.installed_by.as_deref() != actor => {
-            return Err(Refusal::NotYours);
-        }
-        Status::Scrapped => return Err(Refusal::Scrapped),
-        Status::Installed => {}
-    }
-    let level = state.level;
-    let event = match command {
-        Command::Install { .. } => return Err(Refusal::AlreadyInstalled),
-        Command::Fill { amount, .. } if *amount > CAPACITY - level => return Err(Refusal::Full),
-        Command::Fill { amount, note } => {
-            Event::TankFilled { amount: *amount, level: level + amount, note: note.clone(), on }
-        }
-        Command::Draw { amount, .. } if *amount > level => {
-            return Err(Refusal::TooLittle { level, amount: *amount });
-        }
-        Command::Draw { amount, note } => {
-            Event::TankDrawn { amount: *amount, level: level - amount, note: note.clone(), on }
-        }
-        Command::Move { site } if *site == state.site => return Ok(Vec::new()),
-        Command::Move { site } => Event::TankMoved { site: site.clone() },
-        Command::Scrap if level != 0 => return Err(Refusal::NotEmpty { level }),
-        Command::Scrap => Event::TankScrapped { on },
-    };
-    Ok(vec![event])
+    if matches!(state, State::Scrapped(_)) { Err(SCRAPPED) } else { Ok(tank) }
 }
 
 /// The tank aggregate.
@@ -240,62 +186,77 @@ fn changed(state: &State, command: &Command, actor: Option<&str>, on: Date) -> R
 pub struct Tank;
 
 impl Aggregate for Tank {
-    const CATEGORY: &'static str = CATEGORY;
+    const CATEGORY: &'static str = "tank";
     const STATE_SCHEMA: u32 = 1;
-    const EVENTS: &'static [EventType] = &[
-        EventType { name: "TankInstalled", upcasters: &[installed_for_water] },
-        EventType::new("TankFilled"),
-        EventType::new("TankDrawn"),
-        EventType::new("TankMoved"),
-        EventType::new("TankScrapped"),
-    ];
+    const REFUSALS: &'static [Refusal] = REFUSALS;
 
     type State = State;
     type Event = Event;
     type Command = Command;
-    type Rejection = Refusal;
-
-    fn initial() -> State {
-        State {
-            status: Status::Absent,
-            site: String::new(),
-            liquid: String::new(),
-            installed_by: None,
-            level: 0,
-        }
-    }
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
-            Event::TankInstalled { site, liquid, installed_by, on: _ } => State {
-                status: Status::Installed,
+            Event::TankInstalled { site, liquid, installed_by, on: _ } => State::Installed(Installed {
                 site: site.clone(),
                 liquid: liquid.clone(),
                 installed_by: installed_by.clone(),
-                ..state
-            },
+                level: 0,
+            }),
             Event::TankFilled { level, amount: _, note: _, on: _ }
-            | Event::TankDrawn { level, amount: _, note: _, on: _ } => State { level: *level, ..state },
-            Event::TankMoved { site } => State { site: site.clone(), ..state },
-            Event::TankScrapped { on: _ } => State { status: Status::Scrapped, ..state },
+            | Event::TankDrawn { level, amount: _, note: _, on: _ } => {
+                state.with(|tank| Installed { level: *level, ..tank })
+            }
+            Event::TankMoved { site } => state.with(|tank| Installed { site: site.clone(), ..tank }),
+            Event::TankScrapped { on: _ } => match state {
+                State::Installed(tank) | State::Scrapped(tank) => State::Scrapped(tank),
+                State::Absent => State::Absent,
+            },
         }
     }
 
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let on = context.at.to_zoned(TimeZone::UTC).date();
-        let actor = context.actor.as_deref();
-        match (command, state.status) {
-            (Command::Install { site, liquid }, Status::Absent) => Ok(vec![Event::TankInstalled {
-                site: site.clone(),
-                liquid: liquid.clone(),
-                installed_by: actor.map(Into::into),
+        let tank = yours(state, context.actor.as_deref());
+        let event = match command {
+            Command::Install { .. } if *state != State::Absent => return Err(EXISTS),
+            Command::Install { site, liquid } => Event::TankInstalled {
+                site: site.to_string(),
+                liquid: liquid.to_string(),
+                installed_by: context.actor.clone(),
                 on,
-            }]),
-            (Command::Install { .. }, Status::Installed | Status::Scrapped) => Err(Refusal::AlreadyInstalled),
-            (
-                Command::Fill { .. } | Command::Draw { .. } | Command::Move { .. } | Command::Scrap,
-                Status::Absent | Status::Installed | Status::Scrapped,
-            ) => changed(state, command, actor, on),
-        }
+            },
+            Command::Fill(Amount { amount, note }) => {
+                let (level, amount, note) =
+                    (tank?.level, *amount.get(), note.as_ref().map(ToString::to_string));
+                if amount > CAPACITY - level {
+                    return Err(FULL);
+                }
+                Event::TankFilled { amount, level: level + amount, note, on }
+            }
+            Command::Draw(Amount { amount, note }) => {
+                let (level, amount, note) =
+                    (tank?.level, *amount.get(), note.as_ref().map(ToString::to_string));
+                if amount > level {
+                    let detail = format_args!("the level of {level} does not cover {amount}");
+                    return Err(TOO_LITTLE.saying(detail));
+                }
+                Event::TankDrawn { amount, level: level - amount, note, on }
+            }
+            Command::Move(site) => {
+                if tank?.site == *site.get() {
+                    return Ok(Vec::new());
+                }
+                Event::TankMoved { site: site.to_string() }
+            }
+            Command::Scrap => match tank?.level {
+                0 => Event::TankScrapped { on },
+                level => {
+                    return Err(
+                        NOT_EMPTY.saying(format_args!("the level is {level}, a tank is scrapped at 0"))
+                    );
+                }
+            },
+        };
+        Ok(vec![event])
     }
 }

@@ -1,6 +1,5 @@
 //! Accounts and transfers between them: the functions. Each module holds what a binary runs.
 
 pub mod commands;
-mod fields;
 pub mod process_managers;
 pub mod queries;

@@ -8,8 +8,9 @@
 )]
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use bank::account::Command;
-use bank_functions::commands::account::route;
+use bank::account::{Booking, Command};
+use bank_functions::commands::account::routes;
+use ledgerline::spec::valid;
 use ledgerline_lambda::http::{HttpRequest, Problem};
 
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
@@ -22,18 +23,20 @@ fn sample(name: &str) -> HttpRequest {
 }
 
 fn command(name: &str) -> Result<Command, Problem> {
-    route(&sample(name)).map(|routed| {
-        assert_eq!(routed.stream.as_str(), format!("account-{ID}"));
-        routed.command
-    })
+    let (request, routes) = (sample(name), routes());
+    let route = routes.iter().find(|route| route.key() == request.route()).unwrap();
+    let (stream, command) = route.read(&request)?;
+    assert_eq!(stream.as_str(), format!("account-{ID}"));
+    Ok(command)
 }
 
 #[test]
 fn the_samples_are_the_commands_that_they_are_named_after() {
-    let open = Command::Open { owner: "Ada".into(), currency: "EUR".into() };
-    assert_eq!(command("open"), Ok(open));
-    assert_eq!(command("credit"), Ok(Command::Credit { amount: 5_000, reference: Some("salary".into()) }));
-    assert_eq!(command("debit"), Ok(Command::Debit { amount: 4_000, reference: None }));
+    assert_eq!(command("open"), Ok(Command::Open(valid("Ada"), valid("EUR"))));
+    let salary = Booking { amount: valid(5_000), reference: Some(valid("salary")) };
+    assert_eq!(command("credit"), Ok(Command::Credit(salary)));
+    let debit = Booking { amount: valid(4_000), reference: None };
+    assert_eq!(command("debit"), Ok(Command::Debit(debit)));
     assert_eq!(command("close"), Ok(Command::Close));
     assert_eq!(command("invalid-amount").unwrap_err().field.as_deref(), Some("amount"));
 }

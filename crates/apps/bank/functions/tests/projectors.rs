@@ -7,20 +7,13 @@
     reason = "in a test a panic is the report"
 )]
 
-use std::marker::PhantomData;
-
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use aws_sdk_dynamodb::{Client, config::Builder};
-use bank::{
-    account::Account,
-    views::{balances, transactions},
-};
+use bank::views::{balances, transactions};
 use ledgerline::{Commit, EventStore, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
 use ledgerline_lambda::{
-    bus::StateProjector,
-    fifo::{Fifo, LogProjector},
-    wire::Message,
+    fifo::Fifo, log_projector::LogProjector, state_projector::StateProjector, wire::Message,
 };
 use ledgerline_local::testing::{self, Wire};
 use proptest::prelude::*;
@@ -49,8 +42,7 @@ impl Transactions {
             store: DynamoDbStore::new(client.clone(), testing::table("CommitsTable")),
             consumer: LogProjector {
                 table: ReadTable::new(client, testing::table("TransactionsTable")),
-                keys: transactions::TABLE,
-                changes: transactions::changes,
+                view: transactions::VIEW,
             },
         };
         Self { projector, wire }
@@ -168,7 +160,7 @@ async fn a_poisoned_message_stops_its_group_and_no_other() {
 async fn a_panic_over_one_message_leaves_the_others_their_turn() {
     let mut transactions = Transactions::new().await;
     let commits = transactions.log().await;
-    transactions.projector.consumer.changes = |commit| match commit.version {
+    transactions.projector.consumer.view.changes = |commit| match commit.version {
         2 => panic!("a bug"),
         _ => transactions::changes(commit),
     };
@@ -187,12 +179,7 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     let client =
         Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
     let table = ReadTable::new(client, testing::table("BalancesTable"));
-    let projector = StateProjector::<Account, _> {
-        table: table.clone(),
-        keys: balances::TABLE,
-        row: balances::row,
-        aggregate: PhantomData,
-    };
+    let projector = StateProjector { table: table.clone(), view: balances::VIEW };
     let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
     projector.project(event.detail.clone()).await.unwrap();
     let [write] = wire.take().try_into().unwrap();

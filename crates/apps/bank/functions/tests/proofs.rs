@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use bank::{
     All,
-    account::{self, Account},
-    transfer::{self, Status, Step, Transfer},
+    account::{self, Account, Booking},
+    transfer::{self, Step, Transfer},
     views::{balances, transactions, transfers},
 };
 use bank_functions::{commands, process_managers::transfer::Transfers};
 use fastrand::Rng;
 use futures::FutureExt;
-use ledgerline::{Commit, Consistency, EventStore, StreamId, load};
+use ledgerline::{Aggregate, Commit, Consistency, EventStore, load, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{fifo::Fifo, process_manager::ProcessManager, wire::Message};
 use ledgerline_proofs::{
@@ -25,13 +25,13 @@ use tokio::time::sleep;
 
 fn application() -> Application {
     Application::new::<All>("bank", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
-        .aggregate::<Account>(bookings, |state| state.total_balance.to_string())
-        .aggregate::<Transfer>(refused, |state| format!("{:?}", state.status))
-        .commands::<Account>("account-commands", commands::account::route)
-        .commands::<Transfer>("transfer-commands", commands::transfer::route)
-        .state_projector::<Account, _>("BalancesTable", balances::TABLE, balances::row)
-        .state_projector::<Transfer, _>("TransfersTable", transfers::TABLE, transfers::row)
-        .log_projector("TransactionsTable", account::CATEGORY, transactions::TABLE, transactions::changes)
+        .aggregate::<Account>(bookings, |state| state.total_balance().to_string())
+        .aggregate::<Transfer>(refused, |state| format!("{:?}", transfers::Status::of(state)))
+        .commands("account-commands", commands::account::routes)
+        .commands("transfer-commands", commands::transfer::routes)
+        .state_projector("BalancesTable", balances::VIEW)
+        .state_projector("TransfersTable", transfers::VIEW)
+        .log_projector("TransactionsTable", transactions::VIEW)
         .case(&["TransferPositionsTable"], || transferred("transfer (arrives)", 30, true))
         .case(&["TransferPositionsTable"], || transferred("transfer (refused)", 31, true))
         .case(&["TransferPositionsTable"], || transferred("transfer (given back)", 30, false))
@@ -44,23 +44,22 @@ fn bookings(name: &str, rng: &mut Rng) -> History<Account> {
     use account::Command;
     let mut commands = vec![open()];
     for _ in 0..rng.u32(1..6) {
-        let (amount, reference) = (rng.i64(1..100), rng.bool().then(|| "rent".to_owned()));
-        commands.push(match rng.bool() {
-            true => Command::Credit { amount, reference },
-            false => Command::Debit { amount, reference },
-        });
+        let reference = rng.bool().then(|| valid("rent"));
+        let booking = Booking { amount: valid(rng.i64(1..100)), reference };
+        commands.push(if rng.bool() { Command::Credit(booking) } else { Command::Debit(booking) });
     }
     commands.push(Command::Close);
     History { id: name.into(), actor: "ada".into(), commands }
 }
 
 fn open() -> account::Command {
-    account::Command::Open { owner: "Ada".into(), currency: "EUR".into() }
+    account::Command::Open(valid("Ada"), valid("EUR"))
 }
 
 /// An account with this balance.
 fn balance(id: &str, amount: i64) -> Vec<Commit> {
-    let commands = vec![open(), account::Command::Credit { amount, reference: None }];
+    let booking = Booking { amount: valid(amount), reference: None };
+    let commands = vec![open(), account::Command::Credit(booking)];
     History::<Account> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
 }
 
@@ -79,23 +78,24 @@ fn requested(id: &str, amount: i64) -> Vec<Commit> {
 
 /// A transfer from one account to the other.
 fn request(id: &str, amount: i64) -> transfer::Command {
-    transfer::Command::Request {
-        from_account_id: payer(id),
-        to_account_id: receiver(id),
-        amount,
-        currency: "EUR".into(),
-        reference: None,
-    }
+    let (from, to) = (valid(payer(id)), valid(receiver(id)));
+    transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference: None }
 }
 
 /// The account that a transfer's money comes from.
 fn payer(transfer: &str) -> String {
-    format!("{transfer}-from")
+    account_id(&format!("{transfer}-from"))
 }
 
 /// The account that it goes to.
 fn receiver(transfer: &str) -> String {
-    format!("{transfer}-to")
+    account_id(&format!("{transfer}-to"))
+}
+
+/// A UUID, the same for the same name.
+fn account_id(name: &str) -> String {
+    let mut rng = Rng::with_seed(name.bytes().fold(0, |seed, byte| seed.wrapping_mul(257) + u64::from(byte)));
+    uuid::Uuid::from_u128(rng.u128(..)).to_string()
 }
 
 // --- The process manager ----------------------------------------------------------------------------------------
@@ -180,20 +180,22 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
             }
         }
         let ended = load::<Transfer>(&store, &stream, None, Consistency::Strong).await;
-        let status = ended.map_err(|error| finding(error.to_string()))?.state.status;
+        let status = transfers::Status::of(&ended.map_err(|error| finding(error.to_string()))?.state);
         let mut balances = Vec::new();
         for (account, _) in &accounts {
-            let stream = StreamId::new("account", account).map_err(|error| finding(error.to_string()))?;
+            let stream = Account::stream(account).map_err(|error| finding(error.to_string()))?;
             let loaded = load::<Account>(&store, &stream, None, Consistency::Strong).await;
-            balances.push(loaded.map_err(|error| finding(error.to_string()))?.state.total_balance);
+            let state = loaded.map_err(|error| finding(error.to_string()))?.state;
+            balances.push(state.total_balance());
         }
+        use transfers::Status;
         let expected = match (amount <= 40, received) {
             (true, true) => (Status::Completed, vec![40 - amount, 1 + amount]),
             (true, false) => (Status::Refunded, vec![40, 0]),
             (false, true) => (Status::Refused, vec![40, 1]),
             (false, false) => (Status::Refused, vec![40, 0]),
         };
-        if (status, balances.clone()) != expected {
+        if (status, balances.clone()) != (Some(expected.0), expected.1.clone()) {
             return Err(finding(format!("{amount} moved: {status:?}, {balances:?}, not {expected:?}")));
         }
         Ok(())

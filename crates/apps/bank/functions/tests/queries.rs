@@ -7,16 +7,16 @@ use std::{process::Command, time::Duration};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use aws_sdk_dynamodb::Client;
 use bank::{
-    account::{Account, Status},
+    account::{Opened, State},
     views::{balances, transactions},
 };
-use bank_functions::queries::account::AccountQueries;
+use bank_functions::queries::account::routes;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use http::StatusCode;
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     http::{Problem, Response, Routes},
-    queries::Patience,
+    queries::{Patience, Queries, Views},
 };
 use ledgerline_local::testing;
 use serde_json::{Value, json};
@@ -25,19 +25,17 @@ const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 /// The subject of the token in the samples.
 const CALLER: &str = "2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10";
 
-async fn queries() -> AccountQueries {
+async fn queries() -> Queries {
     let dynamodb = testing::dynamodb(&["BalancesTable", "TransactionsTable"]).await;
     let client = Client::new(&testing::sdk_config(&dynamodb));
     let balances = ReadTable::new(client.clone(), testing::table("BalancesTable"));
     let transactions = ReadTable::new(client, testing::table("TransactionsTable"));
-    let initial = <Account as ledgerline::Aggregate>::initial();
-    let state = bank::account::State {
-        status: Status::Open,
+    let state = State::Open(Opened {
         owner: "Ada".into(),
         opened_by: Some(CALLER.into()),
         total_balance: 7,
-        ..initial
-    };
+        ..Opened::default()
+    });
     balances.put_newer(&balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
     let row = transactions::Row {
         account_id: ID.into(),
@@ -53,7 +51,9 @@ async fn queries() -> AccountQueries {
     let mut changes = ledgerline::Changes::new(transactions::TABLE);
     changes.put(&row).unwrap();
     transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &changes).await.unwrap();
-    AccountQueries::new(balances, transactions, Patience::new(Duration::from_millis(60)))
+    let views = Views::new(Patience::new(Duration::from_millis(60)));
+    let views = views.with(balances::TABLE, balances).with(transactions::TABLE, transactions);
+    Queries { routes: routes(), views }
 }
 
 fn sample(name: &str) -> Value {

@@ -145,7 +145,7 @@ async fn a_process_manager_killed_in_the_middle_moves_all_the_money_once() {
         .await;
         arrived += i64::from(expected == "completed") * 10;
     }
-    let balance = async |id: &str| bank.state(id).await.1.total_balance;
+    let balance = async |id: &str| bank.state(id).await.1.total_balance();
     assert_eq!((balance(&from).await, balance(&to).await), (100_000 - arrived, arrived));
     bank.settled(&from).await;
 }
@@ -165,7 +165,7 @@ async fn a_stack_that_was_killed_goes_on_with_its_data() {
     bank.kill();
 
     let bank = LocalStack::start(Some(data.path())).await;
-    assert_eq!(bank.state(&id).await.1.total_balance, 22);
+    assert_eq!(bank.state(&id).await.1.total_balance(), 22);
     bank.settled(&id).await;
     let again = bank.post_with(&path, &key, json!({ "amount": 1 })).await;
     assert_eq!((again.etag(), &again.body), (before.etag(), &before.body));

@@ -15,14 +15,13 @@ use aws_sdk_dynamodb::{
     config::{Builder, retry::RetryConfig},
 };
 use bank::{
-    account,
-    account::Account,
-    transfer,
-    transfer::{Status, Transfer},
+    account::{self, Account, Booking},
+    transfer::{self, Transfer},
+    views::transfers::Status,
 };
 use bank_functions::process_managers::transfer::Transfers;
 use ledgerline::{
-    Aggregate, Cache, Consistency, Context, EventStore, Execution, Meta, StreamId, execute, load,
+    Aggregate, Cache, Consistency, Context, EventStore, Execution, Meta, StreamId, execute, load, spec::valid,
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
@@ -72,22 +71,14 @@ impl Bank {
 
     async fn send<A: Aggregate>(&self, stream: &StreamId, command: A::Command, id: &str) {
         let context = Context { at: jiff::Timestamp::now(), actor: Some("ada".into()) };
-        let execution = Execution::<A> {
-            stream,
-            command: &command,
-            context: &context,
-            command_id: id,
-            meta: &Meta::default(),
-            precondition: None,
-            creates: false,
-            ledger: None,
-        };
+        let meta = Meta::default();
+        let execution = Execution::<A>::new(stream, &command, &context, id, &meta);
         let cache = Cache::new(NonZeroUsize::MIN);
         assert!(execute(&self.store(), &cache, &execution).await.is_ok(), "{id}");
     }
 
     async fn open(&self, id: &str, currency: &str, balance: i64) {
-        let open = account::Command::Open { owner: "Ada".into(), currency: currency.into() };
+        let open = account::Command::Open(valid("Ada"), valid(currency));
         self.send::<Account>(&account(id), open, &format!("open-{id}")).await;
         if balance > 0 {
             self.credit(id, balance).await;
@@ -95,18 +86,12 @@ impl Bank {
     }
 
     async fn credit(&self, id: &str, amount: i64) {
-        let command = account::Command::Credit { amount, reference: None };
+        let command = account::Command::Credit(Booking { amount: valid(amount), reference: None });
         self.send::<Account>(&account(id), command, &uuid::Uuid::now_v7().to_string()).await;
     }
 
     async fn request(&self, from: &str, to: &str, amount: i64) {
-        let command = transfer::Command::Request {
-            from_account_id: from.into(),
-            to_account_id: to.into(),
-            amount,
-            currency: "EUR".into(),
-            reference: Some("rent".into()),
-        };
+        let command = requested(from, to, amount);
         self.send::<Transfer>(&the_transfer(), command, "request").await;
     }
 
@@ -127,7 +112,11 @@ impl Bank {
             .await
             .unwrap()
             .state
-            .total_balance
+            .total_balance()
+    }
+
+    async fn status(&self) -> Status {
+        Status::of(&self.transfer().await).unwrap()
     }
 
     async fn transfer(&self) -> transfer::State {
@@ -135,12 +124,25 @@ impl Bank {
     }
 }
 
+const A: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+const B: &str = "5f0c1b1e-3d0a-4a55-8b4e-0a3f8c5f7d21";
+
 fn account(id: &str) -> StreamId {
-    StreamId::new("account", id).unwrap()
+    Account::stream(id).unwrap()
 }
 
 fn the_transfer() -> StreamId {
-    StreamId::new("transfer", "t").unwrap()
+    Transfer::stream("t").unwrap()
+}
+
+fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
+    let (from, to, reference) = (valid(from), valid(to), Some(valid("rent")));
+    transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference }
+}
+
+/// Where the transfer stands, and the code of the last refusal.
+fn ended(state: &transfer::State) -> (Status, Option<&str>) {
+    (Status::of(state).unwrap(), state.order().unwrap().reason.as_deref())
 }
 
 /// How a transfer can go, and where it ends.
@@ -157,31 +159,27 @@ impl Way {
 
     async fn prepare(self, bank: &Bank) {
         // Where it cannot go back, it takes all that there is, so that the account can be closed meanwhile.
-        bank.open("a", "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
-        bank.open(
-            "b",
-            if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" },
-            5,
-        )
-        .await;
-        bank.request("a", "b", 30).await;
+        bank.open(A, "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
+        bank.open(B, if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" }, 5)
+            .await;
+        bank.request(A, B, 30).await;
     }
 
     /// What others do while the transfer is interrupted.
     async fn meanwhile(self, bank: &Bank) {
         if self == Self::CannotGoBack {
-            if bank.balance("a").await == 0 && bank.transfer().await.status != Status::Stuck {
+            if bank.balance(A).await == 0 && bank.status().await != Status::Stuck {
                 let id = uuid::Uuid::now_v7().to_string();
                 let state =
-                    load::<Account>(&bank.store(), &account("a"), None, Consistency::Strong).await.unwrap();
-                if state.state.status == account::Status::Open {
-                    bank.send::<Account>(&account("a"), account::Command::Close, &id).await;
+                    load::<Account>(&bank.store(), &account(A), None, Consistency::Strong).await.unwrap();
+                if matches!(state.state, account::State::Open(_)) {
+                    bank.send::<Account>(&account(A), account::Command::Close, &id).await;
                 }
             }
         } else {
             // The next version of both accounts is another's: only the ledger knows of the command then.
-            bank.credit("a", 1).await;
-            bank.credit("b", 1).await;
+            bank.credit(A, 1).await;
+            bank.credit(B, 1).await;
         }
     }
 
@@ -201,8 +199,8 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     Way::Arrives.prepare(&bank).await;
     let manager = bank.manager();
     assert!(bank.deliver(&manager).await);
-    assert_eq!((bank.balance("a").await, bank.balance("b").await), (0, 35));
-    assert_eq!(bank.transfer().await.status, Status::Completed);
+    assert_eq!((bank.balance(A).await, bank.balance(B).await), (0, 35));
+    assert_eq!(bank.status().await, Status::Completed);
     // For each step: the position, the transfer, the account's command, the transfer's, the position.
     let step = |account: &[&'static str], transfer: &[&'static str]| {
         [&["GetItem", "Query"], account, transfer, &["PutItem"]].concat()
@@ -218,7 +216,7 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     // All of it again changes nothing: the positions are behind it.
     assert!(bank.deliver(&manager).await);
     assert_eq!(bank.wire.operations(), ["GetItem"; 3]);
-    let log = bank.store().get(&account("b"), 3).await.unwrap().unwrap();
+    let log = bank.store().get(&account(B), 3).await.unwrap().unwrap();
     assert_eq!(log.command, "transfer-t:2:credit");
     assert_eq!(log.meta.causation_id.as_deref(), Some("transfer-t:2"));
     assert_eq!(log.meta.actor.as_deref(), Some("ada"));
@@ -232,7 +230,7 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
         for calls in 0.. {
             let bank = Bank::new().await;
             way.prepare(&bank).await;
-            let (a, b) = (bank.balance("a").await, bank.balance("b").await);
+            let (a, b) = (bank.balance(A).await, bank.balance(B).await);
             bank.crash.after(calls);
             let finished = bank.deliver(&bank.manager()).await;
             bank.crash.recover();
@@ -245,9 +243,9 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
                 assert!(bank.deliver(&bank.manager()).await, "{way:?} after {calls} calls");
             }
             let state = bank.transfer().await;
-            let sum = bank.balance("a").await + bank.balance("b").await + state.under_way();
+            let sum = bank.balance(A).await + bank.balance(B).await + state.under_way();
             assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
-            let ended = (state.status, state.reason.as_deref());
+            let ended = ended(&state);
             // An uninterrupted one goes back before anybody can close the account.
             if way == Way::CannotGoBack && ended.0 == Status::Refunded {
                 assert_eq!(ended, (Status::Refunded, Some("other-currency")));
@@ -271,8 +269,8 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
         let bank = Bank::new().await;
         way.prepare(&bank).await;
         assert!(bank.deliver(&bank.manager()).await);
-        bank.credit("a", 1_000).await;
-        let before = (bank.balance("a").await, bank.balance("b").await, bank.transfer().await);
+        bank.credit(A, 1_000).await;
+        let before = (bank.balance(A).await, bank.balance(B).await, bank.transfer().await);
         let client = Client::new(&testing::sdk_config(&bank.dynamodb));
         for (table, keys) in
             [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
@@ -291,11 +289,7 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
             }
         }
         assert!(bank.deliver(&bank.manager()).await);
-        assert_eq!(
-            (bank.balance("a").await, bank.balance("b").await, bank.transfer().await),
-            before,
-            "{way:?}"
-        );
+        assert_eq!((bank.balance(A).await, bank.balance(B).await, bank.transfer().await), before, "{way:?}");
     }
 }
 
@@ -303,31 +297,16 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
 #[tokio::test]
 async fn nobody_sends_somebody_elses_money() {
     let bank = Bank::new().await;
-    bank.open("a", "EUR", 30).await;
-    bank.open("b", "EUR", 0).await;
-    let command = transfer::Command::Request {
-        from_account_id: "a".into(),
-        to_account_id: "b".into(),
-        amount: 30,
-        currency: "EUR".into(),
-        reference: None,
-    };
+    bank.open(A, "EUR", 30).await;
+    bank.open(B, "EUR", 0).await;
+    let (stream, command, meta) = (the_transfer(), requested(A, B, 30), Meta::default());
     let context = Context { at: jiff::Timestamp::now(), actor: Some("eve".into()) };
-    let execution = Execution::<Transfer> {
-        stream: &the_transfer(),
-        command: &command,
-        context: &context,
-        command_id: "request",
-        meta: &Meta::default(),
-        precondition: None,
-        creates: true,
-        ledger: None,
-    };
+    let execution = Execution::<Transfer>::new(&stream, &command, &context, "request", &meta);
     assert!(execute(&bank.store(), &Cache::new(NonZeroUsize::MIN), &execution).await.is_ok());
     assert!(bank.deliver(&bank.manager()).await);
     let state = bank.transfer().await;
-    assert_eq!((state.status, state.reason.as_deref()), (Status::Refused, Some("not-your-account")));
-    assert_eq!(bank.balance("a").await, 30);
+    assert_eq!(ended(&state), (Status::Refused, Some("not-your-account")));
+    assert_eq!(bank.balance(A).await, 30);
 }
 
 /// Rule 11: what the log does not let through stays in the queue, and says why.
@@ -338,7 +317,7 @@ async fn an_outage_is_no_answer() {
     bank.crash.after(3);
     assert!(!bank.deliver(&bank.manager()).await);
     bank.crash.recover();
-    assert_eq!(bank.transfer().await.status, Status::Requested);
+    assert_eq!(bank.status().await, Status::Requested);
     let positions = ReadTable::new(
         Client::new(&testing::sdk_config(&bank.dynamodb)),
         testing::table("TransferPositionsTable"),

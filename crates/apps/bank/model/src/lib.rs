@@ -1,8 +1,9 @@
-//! Accounts and transfers between them: the aggregates, one module each, always in the same order (id, events, state, decisions), and their
+//! Accounts and transfers between them: the aggregates, one module each, always in the same order (events, state, decisions), the values of their commands, and their
 //! views.
 
 pub mod account;
 pub mod transfer;
+pub mod values;
 pub mod views;
 
 use ledgerline::{Aggregates, Visitor};

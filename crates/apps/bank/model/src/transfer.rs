@@ -2,71 +2,69 @@
 //! given back when the credit is refused. The process manager `transfer` sends the commands to the accounts, and records
 //! here what came of them.
 
-use ledgerline::{Aggregate, Context, EventType, Rejection, RejectionKind};
+use ledgerline::{Aggregate, Context, Id, Refusal};
 use serde::{Deserialize, Serialize};
 
-// --- Id ---------------------------------------------------------------------------------------------------------
-
-/// Streams are named `transfer-<transfer id>`, the id a lower-case UUID.
-pub const CATEGORY: &str = "transfer";
+use crate::values::{Amount, Currency, Reference};
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
-/// What became of a transfer. These types are the storage format: change a shape only together with an upcaster in
-/// [`Transfer::EVENTS`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", content = "data", rename_all_fields = "camelCase")]
-pub enum Event {
-    /// Somebody wants money to go from one account to another.
-    TransferRequested {
-        /// Where it comes from.
-        from_account_id: String,
-        /// Where it goes.
-        to_account_id: String,
-        /// Minor units, above 0.
-        amount: i64,
-        /// ISO 4217 code, which both accounts must have.
-        currency: String,
-        /// The payer's note.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        reference: Option<String>,
-        /// The subject of the caller, on whose behalf the money moves.
-        requested_by: Option<String>,
-    },
-    /// The money left the first account.
-    TransferDebited {},
-    /// The first account refused. Nothing moved.
-    TransferRefused {
-        /// The code of the refusal.
-        reason: String,
-    },
-    /// The money arrived at the second account.
-    TransferCompleted {},
-    /// The second account refused.
-    TransferCreditRefused {
-        /// The code of the refusal.
-        reason: String,
-    },
-    /// The money is back at the first account.
-    TransferRefunded {},
-    /// The first account does not take it back: somebody has to look.
-    TransferRefundRefused {
-        /// The code of the refusal.
-        reason: String,
-    },
+ledgerline::events! {
+    /// What became of a transfer. A reason is the code of a refusal.
+    pub enum Event {
+        /// Somebody wants money to go from one account to another: an amount in minor units of the currency of both.
+        TransferRequested: 1 {
+            from_account_id: String, to_account_id: String, amount: i64, currency: String,
+            #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
+            requested_by: Option<String>,
+        },
+        /// The money left the first account.
+        TransferDebited: 1 {},
+        /// The first account refused. Nothing moved.
+        TransferRefused: 1 { reason: String },
+        /// The money arrived at the second account.
+        TransferCompleted: 1 {},
+        /// The second account refused.
+        TransferCreditRefused: 1 { reason: String },
+        /// The money is back at the first account.
+        TransferRefunded: 1 {},
+        /// The first account does not take it back: somebody has to look.
+        TransferRefundRefused: 1 { reason: String },
+    }
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// Where it stands.
+/// Where a transfer stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum State {
+    /// Nothing happened in this stream yet.
+    #[default]
+    Unrequested,
+    /// The first account is about to be debited.
+    Requested(Order),
+    /// The first account refused.
+    Refused(Order),
+    /// The money is on its way to the second account.
+    Debited(Order),
+    /// The money arrived.
+    Completed(Order),
+    /// The second account refused, the money is on its way back.
+    Returning(Order),
+    /// The money is back.
+    Refunded(Order),
+    /// The money cannot go back by itself.
+    Stuck(Order),
+}
+
+/// What was requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
-    /// Where it stands.
-    pub status: Status,
-    /// Where the money comes from.
+pub struct Order {
+    /// The account that the money comes from.
     pub from_account_id: String,
-    /// Where it goes.
+    /// The account that it goes to.
     pub to_account_id: String,
     /// Minor units.
     pub amount: i64,
@@ -80,53 +78,54 @@ pub struct State {
     pub reason: Option<String>,
 }
 
-/// Where a transfer stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Status {
-    /// Nothing happened in this stream yet.
-    Unrequested,
-    /// The first account is about to be debited.
-    Requested,
-    /// The first account refused.
-    Refused,
-    /// The money is on its way to the second account.
-    Debited,
-    /// It arrived.
-    Completed,
-    /// The second account refused, the money is on its way back.
-    Returning,
-    /// It is back.
-    Refunded,
-    /// It cannot go back by itself.
-    Stuck,
-}
-
-impl Status {
-    /// The step whose outcome is not recorded yet.
+impl State {
+    /// What was requested, if anything was.
     #[must_use]
-    pub fn awaits(self) -> Option<Step> {
+    pub fn order(&self) -> Option<&Order> {
         match self {
-            Self::Requested => Some(Step::Debit),
-            Self::Debited => Some(Step::Credit),
-            Self::Returning => Some(Step::Refund),
-            Self::Unrequested | Self::Refused | Self::Completed | Self::Refunded | Self::Stuck => None,
+            Self::Unrequested => None,
+            Self::Requested(order)
+            | Self::Refused(order)
+            | Self::Debited(order)
+            | Self::Completed(order)
+            | Self::Returning(order)
+            | Self::Refunded(order)
+            | Self::Stuck(order) => Some(order),
         }
     }
-}
 
-impl State {
+    /// The step whose outcome is not recorded yet.
+    #[must_use]
+    pub fn awaits(&self) -> Option<Step> {
+        match self {
+            Self::Requested(_) => Some(Step::Debit),
+            Self::Debited(_) => Some(Step::Credit),
+            Self::Returning(_) => Some(Step::Refund),
+            Self::Unrequested
+            | Self::Refused(_)
+            | Self::Completed(_)
+            | Self::Refunded(_)
+            | Self::Stuck(_) => None,
+        }
+    }
+
     /// Money that left one account and has not arrived at another, in minor units.
     #[must_use]
     pub fn under_way(&self) -> i64 {
-        match self.status {
-            Status::Debited | Status::Returning | Status::Stuck => self.amount,
-            Status::Unrequested
-            | Status::Requested
-            | Status::Refused
-            | Status::Completed
-            | Status::Refunded => 0,
+        match self {
+            Self::Debited(order) | Self::Returning(order) | Self::Stuck(order) => order.amount,
+            Self::Unrequested
+            | Self::Requested(_)
+            | Self::Refused(_)
+            | Self::Completed(_)
+            | Self::Refunded(_) => 0,
         }
+    }
+
+    /// The same order in another phase.
+    fn becomes(self, phase: fn(Order) -> Self, reason: Option<&String>) -> Self {
+        let order = self.order().map(|order| Order { reason: reason.cloned(), ..order.clone() });
+        order.map_or(Self::Unrequested, phase)
     }
 }
 
@@ -137,22 +136,22 @@ impl State {
 pub enum Command {
     /// A client wants money to move.
     Request {
-        /// Where it comes from.
-        from_account_id: String,
-        /// Where it goes.
-        to_account_id: String,
-        /// Minor units, above 0.
-        amount: i64,
-        /// ISO 4217 code.
-        currency: String,
+        /// The account that the money comes from.
+        from: Id,
+        /// The account that it goes to.
+        to: Id,
+        /// How much.
+        amount: Amount,
+        /// In which currency.
+        currency: Currency,
         /// The payer's note.
-        reference: Option<String>,
+        reference: Option<Reference>,
     },
     /// The process manager knows what came of a step.
     Record {
-        /// Of which.
+        /// The step.
         step: Step,
-        /// What: the code of the refusal where there was one.
+        /// What came of it: the code of the refusal where there was one.
         outcome: Result<(), String>,
     },
 }
@@ -184,41 +183,18 @@ impl Step {
     }
 }
 
-/// Why the answer is no.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// There is none.
-    #[error("there is no such transfer")]
-    Unknown,
+ledgerline::refusals! {
+    /// No such transfer.
+    UNKNOWN = not_found("unknown-transfer", "there is no such transfer");
     /// The id is taken.
-    #[error("a transfer with this id exists already")]
-    Exists,
+    EXISTS = already_exists("transfer-exists", "a transfer with this id exists already");
     /// From an account to itself.
-    #[error("money does not go from an account to itself")]
-    SameAccount,
-}
-
-impl Rejection for Refusal {
-    fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown => RejectionKind::NotFound,
-            Self::Exists => RejectionKind::AlreadyExists,
-            Self::SameAccount => RejectionKind::Refused,
-        }
-    }
-
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown-transfer",
-            Self::Exists => "transfer-exists",
-            Self::SameAccount => "same-account",
-        }
-    }
+    SAME_ACCOUNT = refused("same-account", "money does not go from an account to itself");
 }
 
 /// What is recorded of a step in this state; nothing where it was recorded before.
-fn record(status: Status, step: Step, outcome: &Result<(), String>) -> Option<Event> {
-    if status.awaits() != Some(step) {
+fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Event> {
+    if state.awaits() != Some(step) {
         return None;
     }
     Some(match (step, outcome.clone()) {
@@ -231,44 +207,21 @@ fn record(status: Status, step: Step, outcome: &Result<(), String>) -> Option<Ev
     })
 }
 
-/// The transfer aggregate.
+/// The transfer aggregate. The id of a transfer is a UUID.
 #[derive(Debug)]
 pub struct Transfer;
 
 impl Aggregate for Transfer {
-    const CATEGORY: &'static str = CATEGORY;
+    const CATEGORY: &'static str = "transfer";
     const STATE_SCHEMA: u32 = 1;
-    const EVENTS: &'static [EventType] = &[
-        EventType::new("TransferRequested"),
-        EventType::new("TransferDebited"),
-        EventType::new("TransferRefused"),
-        EventType::new("TransferCompleted"),
-        EventType::new("TransferCreditRefused"),
-        EventType::new("TransferRefunded"),
-        EventType::new("TransferRefundRefused"),
-    ];
+    const REFUSALS: &'static [Refusal] = REFUSALS;
 
     type State = State;
     type Event = Event;
     type Command = Command;
-    type Rejection = Refusal;
-
-    fn initial() -> State {
-        State {
-            status: Status::Unrequested,
-            from_account_id: String::new(),
-            to_account_id: String::new(),
-            amount: 0,
-            currency: String::new(),
-            reference: None,
-            requested_by: None,
-            reason: None,
-        }
-    }
 
     fn evolve(state: State, event: &Event) -> State {
-        let refused = |status: Status, reason: &String| (status, Some(reason.clone()));
-        let (status, reason) = match event {
+        match event {
             Event::TransferRequested {
                 from_account_id,
                 to_account_id,
@@ -276,49 +229,44 @@ impl Aggregate for Transfer {
                 currency,
                 reference,
                 requested_by,
-            } => {
-                return State {
-                    status: Status::Requested,
-                    from_account_id: from_account_id.clone(),
-                    to_account_id: to_account_id.clone(),
-                    amount: *amount,
-                    currency: currency.clone(),
-                    reference: reference.clone(),
-                    requested_by: requested_by.clone(),
-                    reason: None,
-                };
+            } => State::Requested(Order {
+                from_account_id: from_account_id.clone(),
+                to_account_id: to_account_id.clone(),
+                amount: *amount,
+                currency: currency.clone(),
+                reference: reference.clone(),
+                requested_by: requested_by.clone(),
+                reason: None,
+            }),
+            Event::TransferDebited {} => state.becomes(State::Debited, None),
+            Event::TransferRefused { reason } => state.becomes(State::Refused, Some(reason)),
+            Event::TransferCompleted {} => state.becomes(State::Completed, None),
+            Event::TransferCreditRefused { reason } => state.becomes(State::Returning, Some(reason)),
+            Event::TransferRefunded {} => {
+                // Why it came back stays known.
+                let reason = state.order().and_then(|order| order.reason.clone());
+                state.becomes(State::Refunded, reason.as_ref())
             }
-            Event::TransferDebited {} => (Status::Debited, None),
-            Event::TransferRefused { reason } => refused(Status::Refused, reason),
-            Event::TransferCompleted {} => (Status::Completed, None),
-            Event::TransferCreditRefused { reason } => refused(Status::Returning, reason),
-            // Why it came back stays known.
-            Event::TransferRefunded {} => (Status::Refunded, state.reason.clone()),
-            Event::TransferRefundRefused { reason } => refused(Status::Stuck, reason),
-        };
-        State { status, reason, ..state }
+            Event::TransferRefundRefused { reason } => state.becomes(State::Stuck, Some(reason)),
+        }
     }
 
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         match command {
-            Command::Request { .. } if state.status != Status::Unrequested => Err(Refusal::Exists),
-            Command::Request { from_account_id, to_account_id, .. } if from_account_id == to_account_id => {
-                Err(Refusal::SameAccount)
-            }
-            Command::Request { from_account_id, to_account_id, amount, currency, reference } => {
+            Command::Request { .. } if *state != State::Unrequested => Err(EXISTS),
+            Command::Request { from, to, .. } if from == to => Err(SAME_ACCOUNT),
+            Command::Request { from, to, amount, currency, reference } => {
                 Ok(vec![Event::TransferRequested {
-                    from_account_id: from_account_id.clone(),
-                    to_account_id: to_account_id.clone(),
-                    amount: *amount,
-                    currency: currency.clone(),
-                    reference: reference.clone(),
+                    from_account_id: from.to_string(),
+                    to_account_id: to.to_string(),
+                    amount: *amount.get(),
+                    currency: currency.to_string(),
+                    reference: reference.as_ref().map(ToString::to_string),
                     requested_by: context.actor.clone(),
                 }])
             }
-            Command::Record { .. } if state.status == Status::Unrequested => Err(Refusal::Unknown),
-            Command::Record { step, outcome } => {
-                Ok(record(state.status, *step, outcome).into_iter().collect())
-            }
+            Command::Record { .. } if *state == State::Unrequested => Err(UNKNOWN),
+            Command::Record { step, outcome } => Ok(record(state, *step, outcome).into_iter().collect()),
         }
     }
 }
@@ -326,7 +274,10 @@ impl Aggregate for Transfer {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use ledgerline::{fold, spec::given};
+    use ledgerline::{
+        fold,
+        spec::{decided_twice, given, valid},
+    };
     use proptest::prelude::*;
 
     use super::*;
@@ -335,20 +286,18 @@ mod tests {
         Context { at: Timestamp::UNIX_EPOCH, actor: Some("ada".into()) }
     }
 
+    const A: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+    const B: &str = "5f0c1b1e-3d0a-4a55-8b4e-0a3f8c5f7d21";
+
     fn request(from: &str, to: &str) -> Command {
-        Command::Request {
-            from_account_id: from.into(),
-            to_account_id: to.into(),
-            amount: 30,
-            currency: "EUR".into(),
-            reference: None,
-        }
+        let (from, to) = (valid(from), valid(to));
+        Command::Request { from, to, amount: valid(30), currency: valid("EUR"), reference: None }
     }
 
     fn requested() -> Event {
         Event::TransferRequested {
-            from_account_id: "a".into(),
-            to_account_id: "b".into(),
+            from_account_id: A.into(),
+            to_account_id: B.into(),
             amount: 30,
             currency: "EUR".into(),
             reference: None,
@@ -362,9 +311,29 @@ mod tests {
 
     #[test]
     fn it_is_requested_once_and_not_to_the_same_account() {
-        given::<Transfer>([]).when(request("a", "b"), &by_ada()).then([requested()]);
-        given::<Transfer>([]).when(request("a", "a"), &by_ada()).then_refused(&Refusal::SameAccount);
-        given::<Transfer>([requested()]).when(request("a", "b"), &by_ada()).then_refused(&Refusal::Exists);
+        given::<Transfer>([]).when(request(A, B), &by_ada()).then([requested()]);
+        given::<Transfer>([]).when(request(A, A), &by_ada()).then_refused(&SAME_ACCOUNT);
+        given::<Transfer>([requested()]).when(request(A, B), &by_ada()).then_refused(&EXISTS);
+    }
+
+    #[test]
+    fn a_transfer_that_nobody_requested_has_no_steps() {
+        given::<Transfer>([]).when(record(Step::Debit, Ok(())), &by_ada()).then_refused(&UNKNOWN);
+    }
+
+    /// The second time, a request is refused, and an outcome is known already.
+    #[test]
+    fn no_command_does_anything_when_it_is_sent_again() {
+        let requested = fold::<Transfer>(State::Unrequested, &[requested()]);
+        for (state, command) in
+            [(State::Unrequested, request(A, B)), (requested, record(Step::Debit, Ok(())))]
+        {
+            let expected = match command {
+                Command::Request { .. } => Err(EXISTS),
+                Command::Record { .. } => Ok(Vec::new()),
+            };
+            assert_eq!(decided_twice::<Transfer>(&state, &command, &by_ada()), expected);
+        }
     }
 
     #[test]

@@ -9,13 +9,13 @@
 )]
 
 use futures::future::join_all;
-use ledgerline::{Aggregate, StreamId, encode};
+use ledgerline::{Aggregate, StreamId, encode, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_local::testing::{Api, LocalStack, cold, commits, counted, event_types, eventually, send};
 use links::{
     link,
     link::Link,
-    user::{Action, Event, User},
+    user::{Action, Event, State, User},
 };
 use reqwest::{Method, StatusCode};
 use serde_json::json;
@@ -28,12 +28,11 @@ use serde_json::json;
 async fn a_user_is_a_row_for_each_event_in_its_envelope() {
     let (store, _) = counted().await;
     let (cache, stream) = (cold::<User>(), StreamId::new("user", "ada").unwrap());
-    let email = |email: &str| email.to_owned();
     for action in [
-        Action::Register { name: "admin".into(), email: email("example@example.com") },
-        Action::UpdateEmail { email: email("new.email@example.com") },
+        Action::Register(valid("admin"), valid("example@example.com")),
+        Action::UpdateEmail(valid("new.email@example.com")),
     ] {
-        let command = links::user::Command { user_id: "ada".into(), action };
+        let command = user(action);
         send(&store, &cache, &stream, &command, false).await.unwrap();
     }
     let log = commits(&store, &stream).await;
@@ -65,12 +64,12 @@ async fn a_registration_is_welcomed_with_one_mail() {
 // --- Beenion ------------------------------------------------------------------------------------------------------
 
 fn user(action: Action) -> links::user::Command {
-    links::user::Command { user_id: "ada".into(), action }
+    links::user::Command { user_id: valid("ada"), action }
 }
 
 async fn registered(store: &DynamoDbStore) -> StreamId {
     let stream = StreamId::new("user", "ada").unwrap();
-    let register = user(Action::Register { name: "Ada".into(), email: "ada@example.com".into() });
+    let register = user(Action::Register(valid("Ada"), valid("ada@example.com")));
     send(store, &cold::<User>(), &stream, &register, true).await.unwrap();
     stream
 }
@@ -85,9 +84,11 @@ fn the_reducer_adds_and_removes_those_whom_a_user_follows() {
     };
     let unfollowed =
         Event::UserUnfollowed { user_id: "ada".into(), unfollowed_user_id: "bob".into(), following: 1 };
-    let events = [followed("bob", 1), followed("cleo", 2), unfollowed];
-    let state = ledgerline::fold::<User>(User::initial(), &events);
-    assert_eq!(state.follows.keys().collect::<Vec<_>>(), ["cleo"]);
+    let registered =
+        Event::UserRegistered { user_id: "ada".into(), name: "Ada".into(), email: "ada@example.com".into() };
+    let events = [registered, followed("bob", 1), followed("cleo", 2), unfollowed];
+    let State::Registered(user) = ledgerline::fold::<User>(User::initial(), &events) else { panic!() };
+    assert_eq!(user.follows.keys().collect::<Vec<_>>(), ["cleo"]);
 }
 
 /// "Optimistic Concurrency Control", figure 3: followUser is invoked twice at the same time.
@@ -95,7 +96,7 @@ fn the_reducer_adds_and_removes_those_whom_a_user_follows() {
 async fn of_two_follows_at_once_one_is_stored() {
     let (store, _) = counted().await;
     let stream = registered(&store).await;
-    let follow = user(Action::Follow { other: "bob".into() });
+    let follow = user(Action::Follow(valid("bob")));
     // Two instances, which know nothing of each other.
     let (one, two) = (cold::<User>(), cold::<User>());
     let both = join_all([&one, &two].map(|cache| send(&store, cache, &stream, &follow, false))).await;
@@ -110,13 +111,13 @@ async fn a_user_with_a_thousand_events_loads_from_the_last_state() {
     let (store, wire) = counted().await;
     let (stream, cache) = (registered(&store).await, cold::<User>());
     for n in 0..500 {
-        for action in [Action::Follow { other: format!("u{n}") }, Action::Unfollow { other: format!("u{n}") }]
-        {
+        let other = || valid(format!("u{n}"));
+        for action in [Action::Follow(other()), Action::Unfollow(other())] {
             send(&store, &cache, &stream, &user(action), false).await.unwrap();
         }
     }
     wire.take();
-    let follow = user(Action::Follow { other: "bob".into() });
+    let follow = user(Action::Follow(valid("bob")));
     assert_eq!(send(&store, &cold::<User>(), &stream, &follow, false).await, Ok(1_002));
     let [query, _] = wire.take().try_into().unwrap();
     assert_eq!((query.operation.as_str(), query.units <= 1.0), ("Query", true));
@@ -129,12 +130,12 @@ async fn a_command_may_store_several_events_in_one_item() {
     let url = "https://example.com/";
     let stream = StreamId::new("link", &link::id("ada", url)).unwrap();
     let rate = |rating: u8, title: Option<&str>| links::link::Command {
-        user_id: "ada".into(),
-        link_url: url.into(),
-        rating,
-        title: title.map(Into::into),
+        user_id: valid("ada"),
+        link_url: valid(url),
+        rating: valid(rating),
+        title: title.map(valid),
         image: None,
-        tags: title.map(|_| vec!["example".into()]),
+        tags: title.and_then(|_| vec![valid("example")].try_into().ok()),
     };
     let cache = cold::<Link>();
     send(&store, &cache, &stream, &rate(4, Some("Example")), false).await.unwrap();

@@ -1,7 +1,7 @@
 //! Users, ratings and feeds, tried as ledgerline itself is.
 
 use fastrand::Rng;
-use ledgerline::Commit;
+use ledgerline::{Commit, spec::valid};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::process_manager::ProcessManager;
 use ledgerline_local::testing::table;
@@ -12,7 +12,7 @@ use ledgerline_proofs::{
 use links::{
     All,
     link::{self, Link},
-    user::{self, Action, User},
+    user::{self, Action, State, User},
     views::{feeds, link_ratings, user_ratings},
 };
 use links_functions::{
@@ -24,11 +24,14 @@ use links_functions::{
 fn application() -> Application {
     Application::new::<All>("links", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
         .aggregate::<Link>(ratings, |state| format!("{state:?}"))
-        .aggregate::<User>(follows, |state| format!("{:?}", state.follows.keys().collect::<Vec<_>>()))
-        .commands::<Link>("link-commands", commands::link::route)
-        .commands::<User>("user-commands", commands::user::route)
-        .log_projector("LinkRatingsTable", link::CATEGORY, link_ratings::TABLE, link_ratings::changes)
-        .log_projector("UserRatingsTable", link::CATEGORY, user_ratings::TABLE, user_ratings::changes)
+        .aggregate::<User>(follows, |state| match state {
+            State::Unregistered => String::new(),
+            State::Registered(user) => format!("{:?}", user.follows.keys().collect::<Vec<_>>()),
+        })
+        .commands("link-commands", commands::link::routes)
+        .commands("user-commands", commands::user::routes)
+        .log_projector("LinkRatingsTable", link_ratings::VIEW)
+        .log_projector("UserRatingsTable", user_ratings::VIEW)
         .reads(|commit| drop(feeds::work(commit)))
         .case(&["FeedsTable"], followed)
         .case(&["WelcomeEmailPositionsTable"], welcome)
@@ -42,12 +45,12 @@ fn ratings(name: &str, rng: &mut Rng) -> History<Link> {
 
 fn rated(user_id: &str, link_url: &str, rng: &mut Rng) -> History<Link> {
     let rate = |rng: &mut Rng| link::Command {
-        user_id: user_id.into(),
-        link_url: link_url.into(),
-        rating: rng.u8(1..=5),
-        title: rng.bool().then(|| "a title".to_owned()),
+        user_id: valid(user_id),
+        link_url: valid(link_url),
+        rating: valid(rng.u8(1..=5)),
+        title: rng.bool().then(|| valid("a title")),
         image: None,
-        tags: rng.bool().then(|| vec![rng.u8(..).to_string()]),
+        tags: if rng.bool() { vec![valid(rng.u8(..).to_string())].try_into().ok() } else { None },
     };
     let commands = (0..rng.u32(1..7)).map(|_| rate(rng)).collect();
     History { id: link::id(user_id, link_url), actor: user_id.into(), commands }
@@ -55,28 +58,28 @@ fn rated(user_id: &str, link_url: &str, rng: &mut Rng) -> History<Link> {
 
 /// A user who registers, follows others, and stops.
 fn follows(name: &str, rng: &mut Rng) -> History<User> {
-    let mut actions = vec![Action::Register { name: "Ada".into(), email: "ada@example.com".into() }];
+    let mut actions = vec![Action::Register(valid("Ada"), valid("ada@example.com"))];
     for _ in 0..rng.u32(1..6) {
-        let other = ["bob", "cleo"][rng.usize(0..2)].to_owned();
+        let other = valid(["bob", "cleo"][rng.usize(0..2)]);
         actions.push(match rng.bool() {
-            true => Action::Follow { other },
-            false => Action::Unfollow { other },
+            true => Action::Follow(other),
+            false => Action::Unfollow(other),
         });
     }
-    let commands = actions.into_iter().map(|action| user::Command { user_id: name.into(), action }).collect();
+    let commands = actions.into_iter().map(|action| user::Command { user_id: valid(name), action }).collect();
     History { id: name.into(), actor: name.into(), commands }
 }
 
 /// A user who registers, follows another one, stops, and follows again.
 fn follower(id: &str, other: &str) -> Vec<Commit> {
-    let other = || other.to_owned();
+    let other = || valid(other);
     let actions = [
-        Action::Register { name: "Ada".into(), email: "ada@example.com".into() },
-        Action::Follow { other: other() },
-        Action::Unfollow { other: other() },
-        Action::Follow { other: other() },
+        Action::Register(valid("Ada"), valid("ada@example.com")),
+        Action::Follow(other()),
+        Action::Unfollow(other()),
+        Action::Follow(other()),
     ];
-    let commands = actions.into_iter().map(|action| user::Command { user_id: id.into(), action }).collect();
+    let commands = actions.into_iter().map(|action| user::Command { user_id: valid(id), action }).collect();
     History::<User> { id: id.into(), actor: id.into(), commands }.commits_with_states()
 }
 

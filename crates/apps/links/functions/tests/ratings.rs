@@ -15,20 +15,22 @@ use aws_sdk_dynamodb::{
     config::{Builder, retry::RetryConfig},
 };
 use ledgerline::{
-    Aggregate, Commit, Context, EventStore, LogTable, Meta, StreamId,
+    Aggregate, Commit, Context, EventStore, LogTable, LogView, Meta, StreamId,
     changes::{Fields, Key},
     encode,
+    spec::valid,
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
-    fifo::{ChangesOf, Consumer, Fifo, LogProjector},
+    fifo::{Consumer, Fifo},
+    log_projector::LogProjector,
     wire::Message,
 };
 use ledgerline_local::testing::{self, Crash, Wire};
 use links::{
     link,
     link::Link,
-    user::{Action, User},
+    user::{Action, State, User},
     views::{feeds, link_ratings, user_ratings},
 };
 use links_functions::projectors::feeds::FeedProjector;
@@ -62,7 +64,7 @@ impl Log {
 
     fn user(&mut self, user: &str, action: Action) {
         let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some(user.to_owned()) };
-        let command = links::user::Command { user_id: user.to_owned(), action };
+        let command = links::user::Command { user_id: valid(user), action };
         let (version, state) = self.users.entry(user.to_owned()).or_insert((0, User::initial()));
         let events = User::decide(state, &command, &context).unwrap_or_default();
         if !events.is_empty() {
@@ -76,12 +78,12 @@ impl Log {
     fn rate(&mut self, user: &str, url: &str, rating: u8, more: bool) {
         let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some(user.to_owned()) };
         let command = links::link::Command {
-            user_id: user.to_owned(),
-            link_url: url.to_owned(),
-            rating,
-            title: more.then(|| format!("Title {rating}")),
+            user_id: valid(user),
+            link_url: valid(url),
+            rating: valid(rating),
+            title: more.then(|| valid(format!("Title {rating}"))),
             image: None,
-            tags: more.then(|| vec![format!("tag{rating}")]),
+            tags: if more { vec![valid(format!("tag{rating}"))].try_into().ok() } else { None },
         };
         let key = (user.to_owned(), url.to_owned());
         let (version, state) = self.links.entry(key).or_insert((0, Link::initial()));
@@ -104,7 +106,8 @@ impl Log {
         let mut feeds = BTreeSet::new();
         for (user, (_, state)) in &self.users {
             for ((author, url), (_, link)) in &self.links {
-                if state.follows.contains_key(author) {
+                let State::Registered(user_state) = state else { continue };
+                if user_state.follows.contains_key(author) {
                     feeds.insert((user.clone(), author.clone(), url.clone(), link.rating.unwrap()));
                 }
             }
@@ -124,15 +127,13 @@ enum Step {
 fn log(steps: &[Step]) -> Log {
     let mut log = Log::default();
     for user in USERS {
-        log.user(user, Action::Register { name: user.into(), email: format!("{user}@example.com") });
+        log.user(user, Action::Register(valid(user), valid(format!("{user}@example.com"))));
     }
     for step in steps {
         match *step {
             Step::Rate(user, link, rating, more) => log.rate(USERS[user], LINKS[link], rating, more),
-            Step::Follow(user, other) => log.user(USERS[user], Action::Follow { other: USERS[other].into() }),
-            Step::Unfollow(user, other) => {
-                log.user(USERS[user], Action::Unfollow { other: USERS[other].into() })
-            }
+            Step::Follow(user, other) => log.user(USERS[user], Action::Follow(valid(USERS[other]))),
+            Step::Unfollow(user, other) => log.user(USERS[user], Action::Unfollow(valid(USERS[other]))),
         }
     }
     log
@@ -218,18 +219,17 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 
 async fn equals_the_fold(
     id: &str,
-    table: LogTable,
-    changes: ChangesOf,
+    view: LogView,
     commits: &[Commit],
     order: &[prop::sample::Index],
 ) -> BTreeMap<Key, Fields> {
-    let world = World::new(id, commits, |rows| LogProjector { table: rows, keys: table, changes }).await;
+    let world = World::new(id, commits, |table| LogProjector { table, view }).await;
     deliver_all(&world, commits, order).await;
     let mut fold = BTreeMap::new();
     for commit in commits {
-        changes(commit).unwrap().fold(&mut fold);
+        (view.changes)(commit).unwrap().fold(&mut fold);
     }
-    let rows = world.rows(&table).await;
+    let rows = world.rows(&view.table).await;
     assert_eq!(rows, fold);
     rows
 }
@@ -248,7 +248,7 @@ proptest! {
         prop_assume!(!commits.is_empty());
         run(async {
             let rows =
-                equals_the_fold("LinkRatingsTable", link_ratings::TABLE, link_ratings::changes, &commits, &order).await;
+                equals_the_fold("LinkRatingsTable", link_ratings::VIEW, &commits, &order).await;
             for url in LINKS {
                 let ratings: Vec<u64> = log
                     .links
@@ -262,7 +262,7 @@ proptest! {
                 assert_eq!(shown, expected, "{url}");
             }
             let rows =
-                equals_the_fold("UserRatingsTable", user_ratings::TABLE, user_ratings::changes, &commits, &order).await;
+                equals_the_fold("UserRatingsTable", user_ratings::VIEW, &commits, &order).await;
             assert_eq!(rows.len(), log.links.len());
         });
     }
@@ -371,7 +371,7 @@ async fn following_brings_in_the_recent_ratings() {
     for n in 0..=feeds::RECENT {
         log.rate("bob", &format!("https://{n}.example/"), 3, false);
     }
-    log.user("ada", Action::Follow { other: "bob".into() });
+    log.user("ada", Action::Follow(valid("bob")));
     let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
     for commit in &log.commits {
         world.deliver(commit).await.unwrap();
@@ -388,9 +388,9 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     for n in 0..3 * feeds::RECENT {
         log.rate("bob", &format!("https://{n}.example/"), 3, false);
     }
-    log.user("ada", Action::Follow { other: "bob".into() });
+    log.user("ada", Action::Follow(valid("bob")));
     log.rate("bob", LINKS[0], 4, false);
-    log.user("ada", Action::Unfollow { other: "bob".into() });
+    log.user("ada", Action::Unfollow(valid("bob")));
     let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
     for commit in &log.commits {
         world.wire.take();
@@ -453,11 +453,8 @@ async fn a_rating_is_one_write_for_each_list() {
     log.rate("bob", LINKS[0], 4, true);
     log.rate("bob", LINKS[0], 5, true);
     let commits = log.of(&["link"]);
-    for (id, keys, changes) in [
-        ("LinkRatingsTable", link_ratings::TABLE, link_ratings::changes as ChangesOf),
-        ("UserRatingsTable", user_ratings::TABLE, user_ratings::changes),
-    ] {
-        let world = World::new(id, &commits, |table| LogProjector { table, keys, changes }).await;
+    for (id, view) in [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)] {
+        let world = World::new(id, &commits, |table| LogProjector { table, view }).await;
         for commit in &commits {
             world.deliver(commit).await.unwrap();
             assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
@@ -476,12 +473,8 @@ async fn a_rating_is_one_write_for_each_list() {
 async fn a_poisoned_stream_stops_its_own_group() {
     let log = log(&[Step::Rate(0, 0, 4, false), Step::Rate(1, 0, 2, false)]);
     let commits = log.of(&["link"]);
-    let world = World::new("LinkRatingsTable", &commits, |table| LogProjector {
-        table,
-        keys: link_ratings::TABLE,
-        changes: link_ratings::changes,
-    })
-    .await;
+    let view = link_ratings::VIEW;
+    let world = World::new("LinkRatingsTable", &commits, |table| LogProjector { table, view }).await;
     let mut poisoned = commits[0].clone();
     poisoned.events[1].schema = 99;
     let records: Vec<_> = [("1", &poisoned), ("2", &commits[1]), ("3", &poisoned)]

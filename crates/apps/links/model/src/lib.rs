@@ -3,6 +3,7 @@
 
 pub mod link;
 pub mod user;
+pub mod values;
 pub mod views;
 
 use ledgerline::{Aggregates, Visitor};

@@ -7,15 +7,13 @@
     reason = "in a test a panic is the report"
 )]
 
-use std::marker::PhantomData;
-
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use aws_sdk_dynamodb::Client;
 use ledgerline_dynamodb::ReadTable;
-use ledgerline_lambda::bus::StateProjector;
+use ledgerline_lambda::state_projector::StateProjector;
 use ledgerline_local::testing;
 use serde_json::{Value, json};
-use todo::{todo::Todo, views::todos};
+use todo::views::todos;
 
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
@@ -29,12 +27,7 @@ fn sample(name: &str) -> Value {
 async fn a_deleted_todo_stays_forgotten() {
     let dynamodb = testing::dynamodb(&["TodosTable"]).await;
     let table = ReadTable::new(Client::new(&testing::sdk_config(&dynamodb)), testing::table("TodosTable"));
-    let projector = StateProjector::<Todo, _> {
-        table: table.clone(),
-        keys: todos::TABLE,
-        row: todos::row,
-        aggregate: PhantomData,
-    };
+    let projector = StateProjector { table: table.clone(), view: todos::VIEW };
     let updated: EventBridgeEvent = serde_json::from_value(sample("todos-projector/updated")).unwrap();
     let mut deleted = updated.detail.clone();
     deleted["aggregate"]["lastKnownVersion"] = json!(3);

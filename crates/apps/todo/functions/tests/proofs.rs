@@ -1,10 +1,11 @@
 //! Todos, tried as ledgerline itself is.
 
 use fastrand::Rng;
+use ledgerline::spec::valid;
 use ledgerline_proofs::application::{Application, History};
 use todo::{
     All,
-    todo::{Command, Todo},
+    todo::{Command, Status, Todo, Update},
     views::todos,
 };
 use todo_functions::commands;
@@ -12,16 +13,17 @@ use todo_functions::commands;
 fn application() -> Application {
     Application::new::<All>("todo", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
         .aggregate::<Todo>(history, |state| format!("{state:?}"))
-        .commands::<Todo>("todo-commands", commands::todo::route)
-        .state_projector::<Todo, _>("TodosTable", todos::TABLE, todos::row)
+        .commands("todo-commands", commands::todo::routes)
+        .state_projector("TodosTable", todos::VIEW)
 }
 
 /// A todo that is changed and perhaps deleted.
 fn history(name: &str, rng: &mut Rng) -> History<Todo> {
-    let mut commands = vec![Command::Create { title: "a".into(), message: String::new() }];
+    let mut commands = vec![Command::Create(valid("a"), valid(""))];
     for number in 0..rng.u32(1..6) {
-        let title = Some(number.to_string());
-        commands.push(Command::Update { title, message: None, done: Some(rng.bool()) });
+        let status = if rng.bool() { Status::Open } else { Status::Done };
+        let title = Some(valid(number.to_string()));
+        commands.push(Command::Update(Update { title, message: None, status: Some(status) }));
     }
     if rng.bool() {
         commands.push(Command::Delete);

@@ -1,55 +1,105 @@
 //! Something to do: created, updated, done, reopened, and in the end deleted, by who created it. A deleted one is as if
 //! it had never been, except that its id stays taken.
 
-use ledgerline::{Aggregate, Context, EventType, Rejection, RejectionKind};
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
-// --- Id ---------------------------------------------------------------------------------------------------------
+use ledgerline::{Aggregate, Context, LongText, Refusal, Text, ValueObject, values};
+use serde::{Deserialize, Deserializer, Serialize};
 
-/// Streams are named `todo-<id>`, the id a lower-case UUID that the client made.
-pub const CATEGORY: &str = "todo";
+// --- Values -----------------------------------------------------------------------------------------------------
+
+/// What is to be done, in a few words.
+pub type Title = Text<200>;
+
+/// What is to be done, in more words.
+pub type Message = LongText<4_000>;
+
+/// What becomes of a todo that is updated: fields that are named change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Update {
+    /// In a few words.
+    #[serde(default)]
+    pub title: Option<Title>,
+    /// In more words.
+    #[serde(default)]
+    pub message: Option<Message>,
+    /// Whether it is done.
+    #[serde(default)]
+    pub status: Option<Status>,
+}
+
+/// Whether a todo is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Status {
+    /// To be done.
+    Open,
+    /// Done.
+    Done,
+}
+
+impl ValueObject for Status {
+    type Plain = String;
+
+    fn expected() -> Cow<'static, str> {
+        "a status is open or done".into()
+    }
+
+    fn read(text: String) -> Option<Self> {
+        match text.as_str() {
+            "open" => Some(Self::Open),
+            "done" => Some(Self::Done),
+            _ => None,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        values::deserialize(deserializer)
+    }
+}
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
-/// What happened to a todo. These types are the storage format: change a shape only together with an upcaster in
-/// [`Todo::EVENTS`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", content = "data")]
-pub enum Event {
-    /// It exists from now on.
-    #[serde(rename_all = "camelCase")]
-    TodoCreated {
-        /// In a few words.
-        title: String,
-        /// In more words; may be empty.
-        message: String,
-        /// The subject of the caller, whose it is.
-        created_by: Option<String>,
-    },
-    /// It says something else.
-    #[serde(rename_all = "camelCase")]
-    TodoUpdated {
-        /// In a few words, from now on.
-        title: String,
-        /// In more words, from now on.
-        message: String,
-    },
-    /// It is done.
-    TodoCompleted {},
-    /// It is not done after all.
-    TodoReopened {},
-    /// Nobody needs it any more.
-    TodoDeleted {},
+ledgerline::events! {
+    /// What happened to a todo.
+    pub enum Event {
+        /// It exists from now on, and belongs to the caller. The message may be empty.
+        TodoCreated: 1 { title: String, message: String, created_by: Option<String> },
+        /// It says something else from now on.
+        TodoUpdated: 1 { title: String, message: String },
+        /// It is done.
+        TodoCompleted: 1 {},
+        /// It is not done after all.
+        TodoReopened: 1 {},
+        /// Nobody needs it any more.
+        TodoDeleted: 1 {},
+    }
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// What the rules and the read model need.
+/// Where a todo is in its life.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum State {
+    /// Nothing happened in this stream yet.
+    #[default]
+    Uncreated,
+    /// To be done.
+    Open(Created),
+    /// Done.
+    Done(Created),
+    /// Deleted. Its stream stays, and its id with it.
+    Deleted(Created),
+}
+
+/// What the rules and the view need to know of a todo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
-    /// Where it is in its life.
-    pub status: Status,
+pub struct Created {
     /// In a few words.
     pub title: String,
     /// In more words.
@@ -58,18 +108,14 @@ pub struct State {
     pub created_by: Option<String>,
 }
 
-/// Where a todo is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Status {
-    /// Nothing happened in this stream yet.
-    Uncreated,
-    /// To be done.
-    Open,
-    /// Done.
-    Done,
-    /// Deleted. Its stream stays, and its id with it.
-    Deleted,
+impl State {
+    /// The todo, unless it was never created.
+    fn created(self) -> Option<Created> {
+        match self {
+            Self::Uncreated => None,
+            Self::Open(todo) | Self::Done(todo) | Self::Deleted(todo) => Some(todo),
+        }
+    }
 }
 
 // --- Decisions --------------------------------------------------------------------------------------------------
@@ -78,136 +124,96 @@ pub enum Status {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Create it.
-    Create {
-        /// In a few words.
-        title: String,
-        /// In more words.
-        message: String,
-    },
+    Create(Title, Message),
     /// Change what is named.
-    Update {
-        /// In a few words.
-        title: Option<String>,
-        /// In more words.
-        message: Option<String>,
-        /// Whether it is done.
-        done: Option<bool>,
-    },
+    Update(Update),
     /// Delete it.
     Delete,
 }
 
-/// Why the answer is no.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// There is none, or none any more.
-    #[error("there is no such todo")]
-    Unknown,
-    /// The id is taken, be it by one that was deleted.
-    #[error("a todo with this id exists already")]
-    Exists,
-    /// It belongs to somebody else.
-    #[error("the todo belongs to somebody else")]
-    NotYours,
+ledgerline::refusals! {
+    /// No such todo, or none any more.
+    UNKNOWN = not_found("unknown-todo", "there is no such todo");
+    /// The id is taken, be it by a todo that was deleted.
+    EXISTS = already_exists("todo-exists", "a todo with this id exists already");
+    /// The todo belongs to somebody else.
+    NOT_YOURS = forbidden("not-your-todo", "the todo belongs to somebody else");
 }
 
-impl Rejection for Refusal {
-    fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown => RejectionKind::NotFound,
-            Self::Exists => RejectionKind::AlreadyExists,
-            Self::NotYours => RejectionKind::Forbidden,
-        }
-    }
-
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown-todo",
-            Self::Exists => "todo-exists",
-            Self::NotYours => "not-your-todo",
-        }
+/// The todo and whether it is done, if it is there and the caller's.
+fn yours<'a>(state: &'a State, context: &Context) -> Result<(&'a Created, Status), Refusal> {
+    let (todo, status) = match state {
+        State::Uncreated | State::Deleted(_) => return Err(UNKNOWN),
+        State::Open(todo) => (todo, Status::Open),
+        State::Done(todo) => (todo, Status::Done),
+    };
+    // What nobody created is nobody's, also not that of a caller without a name.
+    if context.actor.is_none() || todo.created_by != context.actor {
+        Err(NOT_YOURS)
+    } else {
+        Ok((todo, status))
     }
 }
 
-fn must_be_yours(state: &State, context: &Context) -> Result<(), Refusal> {
-    match state.status {
-        Status::Uncreated | Status::Deleted => Err(Refusal::Unknown),
-        // What nobody created is nobody's, also not that of a caller without a name.
-        Status::Open | Status::Done if context.actor.is_none() || state.created_by != context.actor => {
-            Err(Refusal::NotYours)
-        }
-        Status::Open | Status::Done => Ok(()),
-    }
-}
-
-fn update(state: &State, title: Option<&str>, message: Option<&str>, done: Option<bool>) -> Vec<Event> {
+fn update((todo, status): (&Created, Status), update: &Update) -> Vec<Event> {
+    let title = update.title.as_ref().map_or(&todo.title, Title::get);
+    let message = update.message.as_ref().map_or(&todo.message, Message::get);
     let mut events = Vec::new();
-    let (title, message) = (title.unwrap_or(&state.title), message.unwrap_or(&state.message));
-    if title != state.title || message != state.message {
-        events.push(Event::TodoUpdated { title: title.into(), message: message.into() });
+    if *title != todo.title || *message != todo.message {
+        events.push(Event::TodoUpdated { title: title.clone(), message: message.clone() });
     }
-    match (state.status, done) {
-        (Status::Open, Some(true)) => events.push(Event::TodoCompleted {}),
-        (Status::Done, Some(false)) => events.push(Event::TodoReopened {}),
-        (Status::Uncreated | Status::Open | Status::Done | Status::Deleted, _) => {}
+    match (status, update.status) {
+        (Status::Open, Some(Status::Done)) => events.push(Event::TodoCompleted {}),
+        (Status::Done, Some(Status::Open)) => events.push(Event::TodoReopened {}),
+        (Status::Open | Status::Done, _) => {}
     }
     events
 }
 
-/// The todo aggregate.
+/// The todo aggregate. The id of a todo is a UUID, which the client makes.
 #[derive(Debug)]
 pub struct Todo;
 
 impl Aggregate for Todo {
-    const CATEGORY: &'static str = CATEGORY;
+    const CATEGORY: &'static str = "todo";
     const STATE_SCHEMA: u32 = 1;
-    const EVENTS: &'static [EventType] = &[
-        EventType::new("TodoCreated"),
-        EventType::new("TodoUpdated"),
-        EventType::new("TodoCompleted"),
-        EventType::new("TodoReopened"),
-        EventType::new("TodoDeleted"),
-    ];
+    const REFUSALS: &'static [Refusal] = REFUSALS;
 
     type State = State;
     type Event = Event;
     type Command = Command;
-    type Rejection = Refusal;
-
-    fn initial() -> State {
-        State { status: Status::Uncreated, title: String::new(), message: String::new(), created_by: None }
-    }
 
     fn evolve(state: State, event: &Event) -> State {
-        match event {
-            Event::TodoCreated { title, message, created_by } => State {
-                status: Status::Open,
+        match (state, event) {
+            (_, Event::TodoCreated { title, message, created_by }) => State::Open(Created {
                 title: title.clone(),
                 message: message.clone(),
                 created_by: created_by.clone(),
-            },
-            Event::TodoUpdated { title, message } => {
-                State { title: title.clone(), message: message.clone(), ..state }
+            }),
+            (State::Open(todo), Event::TodoUpdated { title, message }) => {
+                State::Open(Created { title: title.clone(), message: message.clone(), ..todo })
             }
-            Event::TodoCompleted {} => State { status: Status::Done, ..state },
-            Event::TodoReopened {} => State { status: Status::Open, ..state },
-            Event::TodoDeleted {} => State { status: Status::Deleted, ..state },
+            (State::Done(todo), Event::TodoUpdated { title, message }) => {
+                State::Done(Created { title: title.clone(), message: message.clone(), ..todo })
+            }
+            (state, Event::TodoCompleted {}) => state.created().map_or(State::Uncreated, State::Done),
+            (state, Event::TodoReopened {}) => state.created().map_or(State::Uncreated, State::Open),
+            (state, Event::TodoDeleted {}) => state.created().map_or(State::Uncreated, State::Deleted),
+            // No decision ever led here.
+            (state @ (State::Uncreated | State::Deleted(_)), Event::TodoUpdated { .. }) => state,
         }
     }
 
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         match command {
-            Command::Create { title, message } => match state.status {
-                Status::Uncreated => Ok(vec![Event::TodoCreated {
-                    title: title.clone(),
-                    message: message.clone(),
-                    created_by: context.actor.clone(),
-                }]),
-                Status::Open | Status::Done | Status::Deleted => Err(Refusal::Exists),
-            },
-            Command::Update { title, message, done } => must_be_yours(state, context)
-                .map(|()| update(state, title.as_deref(), message.as_deref(), *done)),
-            Command::Delete => must_be_yours(state, context).map(|()| vec![Event::TodoDeleted {}]),
+            Command::Create(..) if *state != State::Uncreated => Err(EXISTS),
+            Command::Create(title, message) => Ok(vec![Event::TodoCreated {
+                title: title.to_string(),
+                message: message.to_string(),
+                created_by: context.actor.clone(),
+            }]),
+            Command::Update(changes) => Ok(update(yours(state, context)?, changes)),
+            Command::Delete => yours(state, context).map(|_| vec![Event::TodoDeleted {}]),
         }
     }
 }
@@ -215,7 +221,10 @@ impl Aggregate for Todo {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use ledgerline::{decode, encode, spec::given};
+    use ledgerline::{
+        decode, encode, fold,
+        spec::{decided_twice, given, valid},
+    };
 
     use super::*;
 
@@ -232,30 +241,28 @@ mod tests {
     }
 
     fn create() -> Command {
-        Command::Create { title: "TODO".into(), message: "Make coffee".into() }
+        Command::Create(valid("TODO"), valid("Make coffee"))
     }
 
     fn say(message: &str) -> Command {
-        Command::Update { title: None, message: Some(message.into()), done: None }
+        Command::Update(Update { message: Some(valid(message)), ..Update::default() })
     }
 
-    fn set_done(done: bool) -> Command {
-        Command::Update { title: None, message: None, done: Some(done) }
+    fn set(status: Status) -> Command {
+        Command::Update(Update { status: Some(status), ..Update::default() })
     }
 
     #[test]
     fn it_is_created_once_and_its_id_stays_taken() {
         given::<Todo>([]).when(create(), &by("ada")).then([created()]);
-        given::<Todo>([created()]).when(create(), &by("ada")).then_refused(&Refusal::Exists);
-        given::<Todo>([created(), Event::TodoDeleted {}])
-            .when(create(), &by("ada"))
-            .then_refused(&Refusal::Exists);
+        given::<Todo>([created()]).when(create(), &by("ada")).then_refused(&EXISTS);
+        given::<Todo>([created(), Event::TodoDeleted {}]).when(create(), &by("ada")).then_refused(&EXISTS);
     }
 
     #[test]
     fn what_is_named_is_changed_in_one_commit() {
-        let update =
-            Command::Update { title: Some("Now".into()), message: Some("Two".into()), done: Some(true) };
+        let (title, message, status) = (Some(valid("Now")), Some(valid("Two")), Some(Status::Done));
+        let update = Command::Update(Update { title, message, status });
         given::<Todo>([created()]).when(update.clone(), &by("ada")).then([
             Event::TodoUpdated { title: "Now".into(), message: "Two".into() },
             Event::TodoCompleted {},
@@ -268,10 +275,10 @@ mod tests {
 
     #[test]
     fn it_is_done_and_reopened() {
-        given::<Todo>([created()]).when(set_done(true), &by("ada")).then([Event::TodoCompleted {}]);
-        given::<Todo>([created()]).when(set_done(false), &by("ada")).then([]);
+        given::<Todo>([created()]).when(set(Status::Done), &by("ada")).then([Event::TodoCompleted {}]);
+        given::<Todo>([created()]).when(set(Status::Open), &by("ada")).then([]);
         given::<Todo>([created(), Event::TodoCompleted {}])
-            .when(set_done(false), &by("ada"))
+            .when(set(Status::Open), &by("ada"))
             .then([Event::TodoReopened {}]);
     }
 
@@ -279,8 +286,8 @@ mod tests {
     fn a_deleted_one_is_as_unknown_as_one_that_never_was() {
         given::<Todo>([created()]).when(Command::Delete, &by("ada")).then([Event::TodoDeleted {}]);
         for history in [vec![], vec![created(), Event::TodoDeleted {}]] {
-            for command in [say("Two"), set_done(true), Command::Delete] {
-                given::<Todo>(history.clone()).when(command, &by("ada")).then_refused(&Refusal::Unknown);
+            for command in [say("Two"), set(Status::Done), Command::Delete] {
+                given::<Todo>(history.clone()).when(command, &by("ada")).then_refused(&UNKNOWN);
             }
         }
     }
@@ -288,9 +295,27 @@ mod tests {
     #[test]
     fn nobody_else_changes_it() {
         for stranger in [by("eve"), Context { actor: None, ..by("ada") }] {
-            for command in [say("Two"), set_done(true), Command::Delete] {
-                given::<Todo>([created()]).when(command, &stranger).then_refused(&Refusal::NotYours);
+            for command in [say("Two"), set(Status::Done), Command::Delete] {
+                given::<Todo>([created()]).when(command, &stranger).then_refused(&NOT_YOURS);
             }
+        }
+    }
+
+    #[test]
+    fn no_command_does_anything_when_it_is_sent_again() {
+        let created = fold::<Todo>(State::Uncreated, &[created()]);
+        for (state, command) in [
+            (State::Uncreated, create()),
+            (created.clone(), say("Two")),
+            (created.clone(), set(Status::Done)),
+            (created, Command::Delete),
+        ] {
+            let expected = match command {
+                Command::Create(..) => Err(EXISTS),
+                Command::Update(_) => Ok(Vec::new()),
+                Command::Delete => Err(UNKNOWN),
+            };
+            assert_eq!(decided_twice::<Todo>(&state, &command, &by("ada")), expected);
         }
     }
 

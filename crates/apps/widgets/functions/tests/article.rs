@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
-use ledgerline::StreamId;
+use ledgerline::{StreamId, spec::valid};
 use ledgerline_local::{
     services::DynamoDb,
     template,
@@ -20,14 +20,14 @@ use serde_json::{Value, json};
 use widgets::widget::{Command, Widget};
 
 fn create() -> Command {
-    Command::Create { name: "Sprocket".into(), description: String::new(), stock: 5 }
+    Command::Create(valid("Sprocket"), valid(""), valid(5))
 }
 
 fn commands() -> [Command; 3] {
     [
-        Command::ChangeName { name: "Cog".into() },
-        Command::ChangeDescription { description: "Round".into() },
-        Command::UpdateStock { stock: 4 },
+        Command::ChangeName(valid("Cog")),
+        Command::ChangeDescription(valid("Round")),
+        Command::UpdateStock(valid(4)),
     ]
 }
 

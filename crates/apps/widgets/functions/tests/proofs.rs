@@ -1,6 +1,7 @@
 //! Widgets, tried as ledgerline itself is.
 
 use fastrand::Rng;
+use ledgerline::spec::valid;
 use ledgerline_proofs::application::{Application, History};
 use widgets::{
     All, views,
@@ -11,16 +12,16 @@ use widgets_functions::commands;
 fn application() -> Application {
     Application::new::<All>("widgets", concat!(env!("CARGO_MANIFEST_DIR"), "/../model/shapes"))
         .aggregate::<Widget>(history, |state| format!("{state:?}"))
-        .commands::<Widget>("widget-commands", commands::widget::route)
-        .state_projector::<Widget, _>("WidgetsTable", views::widgets::TABLE, views::widgets::row)
+        .commands("widget-commands", commands::widget::routes)
+        .state_projector("WidgetsTable", views::widgets::VIEW)
 }
 
 /// A widget that is created and changed.
 fn history(name: &str, rng: &mut Rng) -> History<Widget> {
-    let create = Command::Create { name: "Cog".into(), description: "Round".into(), stock: 1 };
+    let create = Command::Create(valid("Cog"), valid("Round"), valid(1));
     let changes = (0..rng.u32(1..4)).map(|_| match rng.bool() {
-        true => Command::UpdateStock { stock: rng.u32(..100) },
-        false => Command::ChangeName { name: rng.u8(..).to_string() },
+        true => Command::UpdateStock(valid(rng.u32(..100))),
+        false => Command::ChangeName(valid(rng.u8(..).to_string())),
     });
     let commands = [create].into_iter().chain(changes).collect();
     History { id: name.into(), actor: "ada".into(), commands }

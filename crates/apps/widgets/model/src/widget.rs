@@ -1,64 +1,53 @@
 //! A widget: a small device that is sold on a website, with a name, a description and a stock. It belongs to who created
 //! it. Events as in the article on the AWS event store.
 
-use ledgerline::{Aggregate, Context, EventType, Rejection, RejectionKind};
+use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text};
 use serde::{Deserialize, Serialize};
 
-// --- Id ---------------------------------------------------------------------------------------------------------
+// --- Values -----------------------------------------------------------------------------------------------------
 
-/// Streams are named `widget-<widget id>`, the id a lower-case UUID.
-pub const CATEGORY: &str = "widget";
+/// What a widget is called.
+pub type Name = Text<200>;
 
-/// The largest stock.
-pub const MAX_STOCK: u32 = 1_000_000_000;
+/// What a widget is.
+pub type Description = LongText<2_000>;
+
+/// How many there are of a widget.
+pub type Stock = Number<0, 1_000_000_000>;
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
-/// What happened to a widget. These types are the storage format: change a shape only together with an upcaster in
-/// [`Widget::EVENTS`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "type", content = "data")]
-pub enum Event {
-    /// It exists from now on.
-    #[serde(rename_all = "camelCase")]
-    WidgetCreated {
-        /// Its name.
-        name: String,
-        /// What it is; may be empty.
-        description: String,
-        /// How many there are.
-        stock: u32,
-        /// The subject of the caller, whose it is.
-        created_by: Option<String>,
-    },
-    /// It has another name.
-    #[serde(rename_all = "camelCase")]
-    WidgetNameChanged {
-        /// Its name from now on.
-        name: String,
-    },
-    /// It is described in other words.
-    #[serde(rename_all = "camelCase")]
-    WidgetDescriptionChanged {
-        /// What it is, from now on.
-        description: String,
-    },
-    /// There are more or fewer of it.
-    #[serde(rename_all = "camelCase")]
-    WidgetStockUpdated {
-        /// How many there are from now on.
-        stock: u32,
-    },
+ledgerline::events! {
+    /// What happened to a widget.
+    pub enum Event {
+        /// It exists from now on, and belongs to the caller. The description may be empty.
+        WidgetCreated: 1 { name: String, description: String, stock: u32, created_by: Option<String> },
+        /// It has another name from now on.
+        WidgetNameChanged: 1 { name: String },
+        /// It is described in other words from now on.
+        WidgetDescriptionChanged: 1 { description: String },
+        /// There are so many of it from now on.
+        WidgetStockUpdated: 1 { stock: u32 },
+    }
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// What the rules and the read model need.
+/// Whether a widget is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum State {
+    /// Nothing happened in this stream yet.
+    #[default]
+    Uncreated,
+    /// It is there.
+    Created(Created),
+}
+
+/// What the rules and the view need to know of a widget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
-    /// Whether it was created.
-    pub exists: bool,
+pub struct Created {
     /// Its name.
     pub name: String,
     /// What it is.
@@ -69,144 +58,113 @@ pub struct State {
     pub created_by: Option<String>,
 }
 
+impl State {
+    fn with(self, change: impl FnOnce(Created) -> Created) -> Self {
+        match self {
+            Self::Uncreated => Self::Uncreated,
+            Self::Created(widget) => Self::Created(change(widget)),
+        }
+    }
+}
+
 // --- Decisions --------------------------------------------------------------------------------------------------
 
 /// What a client can ask of a widget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// `CreateWidget`.
-    Create {
-        /// Its name.
-        name: String,
-        /// What it is.
-        description: String,
-        /// How many there are, up to [`MAX_STOCK`].
-        stock: u32,
-    },
+    Create(Name, Description, Stock),
     /// `ChangeWidgetName`.
-    ChangeName {
-        /// Its name from now on.
-        name: String,
-    },
+    ChangeName(Name),
     /// `ChangeWidgetDescription`.
-    ChangeDescription {
-        /// What it is, from now on.
-        description: String,
-    },
+    ChangeDescription(Description),
     /// `UpdateWidgetStock`.
-    UpdateStock {
-        /// How many there are from now on, up to [`MAX_STOCK`].
-        stock: u32,
-    },
+    UpdateStock(Stock),
 }
 
-/// Why the answer is no.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// There is none.
-    #[error("there is no such widget")]
-    Unknown,
+ledgerline::refusals! {
+    /// No such widget.
+    UNKNOWN = not_found("unknown-widget", "there is no such widget");
     /// The id is taken.
-    #[error("a widget with this id exists already")]
-    Exists,
-    /// It belongs to somebody else.
-    #[error("the widget belongs to somebody else")]
-    NotYours,
+    EXISTS = already_exists("widget-exists", "a widget with this id exists already");
+    /// The widget belongs to somebody else.
+    NOT_YOURS = forbidden("not-your-widget", "the widget belongs to somebody else");
 }
 
-impl Rejection for Refusal {
-    fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown => RejectionKind::NotFound,
-            Self::Exists => RejectionKind::AlreadyExists,
-            Self::NotYours => RejectionKind::Forbidden,
-        }
-    }
-
-    fn code(&self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown-widget",
-            Self::Exists => "widget-exists",
-            Self::NotYours => "not-your-widget",
-        }
-    }
-}
-
-fn must_be_yours(state: &State, context: &Context) -> Result<(), Refusal> {
-    if !state.exists {
-        Err(Refusal::Unknown)
-    } else if context.actor.is_none() || state.created_by != context.actor {
+/// The widget, if it is there and the caller's.
+fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
+    match state {
+        State::Uncreated => Err(UNKNOWN),
         // What nobody created is nobody's, also not that of a caller without a name.
-        Err(Refusal::NotYours)
-    } else {
-        Ok(())
+        State::Created(widget) if context.actor.is_none() || widget.created_by != context.actor => {
+            Err(NOT_YOURS)
+        }
+        State::Created(widget) => Ok(widget),
     }
 }
 
-/// The widget aggregate.
+/// As events have it.
+fn plain(stock: Stock) -> u32 {
+    u32::try_from(*stock.get()).unwrap_or_default()
+}
+
+/// The widget aggregate. The id of a widget is a UUID.
 #[derive(Debug)]
 pub struct Widget;
 
 impl Aggregate for Widget {
-    const CATEGORY: &'static str = CATEGORY;
-    const STATE_SCHEMA: u32 = 1;
-    const EVENTS: &'static [EventType] = &[
-        EventType::new("WidgetCreated"),
-        EventType::new("WidgetNameChanged"),
-        EventType::new("WidgetDescriptionChanged"),
-        EventType::new("WidgetStockUpdated"),
-    ];
+    const CATEGORY: &'static str = "widget";
+    const STATE_SCHEMA: u32 = 2;
+    const REFUSALS: &'static [Refusal] = REFUSALS;
 
     type State = State;
     type Event = Event;
     type Command = Command;
-    type Rejection = Refusal;
-
-    fn initial() -> State {
-        State::default()
-    }
 
     fn evolve(state: State, event: &Event) -> State {
         match event {
-            Event::WidgetCreated { name, description, stock, created_by } => State {
-                exists: true,
+            Event::WidgetCreated { name, description, stock, created_by } => State::Created(Created {
                 name: name.clone(),
                 description: description.clone(),
                 stock: *stock,
                 created_by: created_by.clone(),
-            },
-            Event::WidgetNameChanged { name } => State { name: name.clone(), ..state },
-            Event::WidgetDescriptionChanged { description } => {
-                State { description: description.clone(), ..state }
+            }),
+            Event::WidgetNameChanged { name } => {
+                state.with(|widget| Created { name: name.clone(), ..widget })
             }
-            Event::WidgetStockUpdated { stock } => State { stock: *stock, ..state },
+            Event::WidgetDescriptionChanged { description } => {
+                state.with(|widget| Created { description: description.clone(), ..widget })
+            }
+            Event::WidgetStockUpdated { stock } => state.with(|widget| Created { stock: *stock, ..widget }),
         }
     }
 
-    /// What it is like already is no change: nothing is appended.
+    /// What the widget is like already is no change: nothing is appended.
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
-        let (event, changes) = match command {
-            Command::Create { .. } if state.exists => return Err(Refusal::Exists),
-            Command::Create { name, description, stock } => {
-                return Ok(vec![Event::WidgetCreated {
-                    name: name.clone(),
-                    description: description.clone(),
-                    stock: *stock,
+        let (changes, event) = match command {
+            Command::Create(..) if *state != State::Uncreated => return Err(EXISTS),
+            Command::Create(name, description, stock) => {
+                let event = Event::WidgetCreated {
+                    name: name.to_string(),
+                    description: description.to_string(),
+                    stock: plain(*stock),
                     created_by: context.actor.clone(),
-                }]);
+                };
+                (true, event)
             }
-            Command::ChangeName { name } => {
-                (Event::WidgetNameChanged { name: name.clone() }, *name != state.name)
-            }
-            Command::ChangeDescription { description } => (
-                Event::WidgetDescriptionChanged { description: description.clone() },
-                *description != state.description,
+            Command::ChangeName(name) => (
+                yours(state, context)?.name != *name.get(),
+                Event::WidgetNameChanged { name: name.to_string() },
             ),
-            Command::UpdateStock { stock } => {
-                (Event::WidgetStockUpdated { stock: *stock }, *stock != state.stock)
+            Command::ChangeDescription(text) => {
+                let changes = yours(state, context)?.description != *text.get();
+                (changes, Event::WidgetDescriptionChanged { description: text.to_string() })
+            }
+            Command::UpdateStock(stock) => {
+                let stock = plain(*stock);
+                (yours(state, context)?.stock != stock, Event::WidgetStockUpdated { stock })
             }
         };
-        must_be_yours(state, context)?;
         Ok(if changes { vec![event] } else { Vec::new() })
     }
 }
@@ -214,7 +172,10 @@ impl Aggregate for Widget {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use ledgerline::spec::given;
+    use ledgerline::{
+        fold,
+        spec::{decided_twice, given, valid},
+    };
 
     use super::*;
 
@@ -232,24 +193,24 @@ mod tests {
     }
 
     fn create() -> Command {
-        Command::Create { name: "Sprocket".into(), description: "Round".into(), stock: 5 }
+        Command::Create(valid("Sprocket"), valid("Round"), valid(5))
     }
 
     fn changes() -> [(Command, Event); 3] {
         [
-            (Command::ChangeName { name: "Cog".into() }, Event::WidgetNameChanged { name: "Cog".into() }),
+            (Command::ChangeName(valid("Cog")), Event::WidgetNameChanged { name: "Cog".into() }),
             (
-                Command::ChangeDescription { description: "Flat".into() },
+                Command::ChangeDescription(valid("Flat")),
                 Event::WidgetDescriptionChanged { description: "Flat".into() },
             ),
-            (Command::UpdateStock { stock: 0 }, Event::WidgetStockUpdated { stock: 0 }),
+            (Command::UpdateStock(valid(0)), Event::WidgetStockUpdated { stock: 0 }),
         ]
     }
 
     #[test]
     fn it_is_created_once() {
         given::<Widget>([]).when(create(), &by("ada")).then([created()]);
-        given::<Widget>([created()]).when(create(), &by("eve")).then_refused(&Refusal::Exists);
+        given::<Widget>([created()]).when(create(), &by("eve")).then_refused(&EXISTS);
     }
 
     #[test]
@@ -257,9 +218,9 @@ mod tests {
         let nobody = Context { actor: None, ..by("ada") };
         for (command, event) in changes() {
             given::<Widget>([created()]).when(command.clone(), &by("ada")).then([event]);
-            given::<Widget>([created()]).when(command.clone(), &by("eve")).then_refused(&Refusal::NotYours);
-            given::<Widget>([created()]).when(command.clone(), &nobody).then_refused(&Refusal::NotYours);
-            given::<Widget>([]).when(command, &by("ada")).then_refused(&Refusal::Unknown);
+            given::<Widget>([created()]).when(command.clone(), &by("eve")).then_refused(&NOT_YOURS);
+            given::<Widget>([created()]).when(command.clone(), &nobody).then_refused(&NOT_YOURS);
+            given::<Widget>([]).when(command, &by("ada")).then_refused(&UNKNOWN);
         }
     }
 
@@ -267,6 +228,21 @@ mod tests {
     fn what_it_is_like_already_changes_nothing() {
         for (command, event) in changes() {
             given::<Widget>([created(), event]).when(command, &by("ada")).then([]);
+        }
+    }
+
+    #[test]
+    fn no_command_does_anything_when_it_is_sent_again() {
+        let created = fold::<Widget>(State::Uncreated, &[created()]);
+        let changes = changes().map(|(command, _)| (created.clone(), command));
+        for (state, command) in changes.into_iter().chain([(State::Uncreated, create())]) {
+            let expected = match command {
+                Command::Create(..) => Err(EXISTS),
+                Command::ChangeName(_) | Command::ChangeDescription(_) | Command::UpdateStock(_) => {
+                    Ok(vec![])
+                }
+            };
+            assert_eq!(decided_twice::<Widget>(&state, &command, &by("ada")), expected);
         }
     }
 }

@@ -10,7 +10,10 @@ use futures::{StreamExt, TryStreamExt};
 use ledgerline::{LogTable, changes::Key};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::read_table::{Item, ReadTable, TableError, from_item, invalid, table_error, to_item};
+use crate::{
+    error::table_error,
+    read_table::{Item, ReadTable, TableError, from_item, invalid, to_item},
+};
 
 /// The most rows that one call writes.
 const WRITES: usize = 25;
@@ -76,7 +79,7 @@ impl ReadTable {
                 .return_consumed_capacity(ReturnConsumedCapacity::Total)
                 .send()
                 .await
-                .map_err(|error| table_error(&error))?;
+                .map_err(table_error)?;
             writes = output.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
             if writes.is_empty() {
                 return Ok(());
@@ -111,7 +114,7 @@ impl ReadTable {
                     .return_consumed_capacity(ReturnConsumedCapacity::Total)
                     .send()
                     .await
-                    .map_err(|error| table_error(&error))?;
+                    .map_err(table_error)?;
                 for item in output.responses.unwrap_or_default().remove(&self.name).unwrap_or_default() {
                     found.push(from_item(item)?);
                 }

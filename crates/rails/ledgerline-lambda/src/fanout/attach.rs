@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventStore, LoadError, RecordedState, StoreError, Visitor, encode_state,
-    states,
+    Aggregate, Aggregates, Causes, Commit, EventStore, LoadError, RecordedState, StoreError, Visitor,
+    encode_state, states,
 };
 
 /// Knows the fold of every aggregate by its category.
@@ -66,17 +66,19 @@ async fn recorded_states<A: Aggregate>(
     let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let folded = states::<A>(store, &wanting).await.map_err(|error| match &error {
         LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_)) => {
-            tracing::error!(%error, "a state could not be loaded");
+            tracing::error!(error = %Causes(&error), "a state could not be loaded");
             Missing::Now
         }
         LoadError::Store(StoreError::Corrupt { .. }) | LoadError::Decode { .. } => {
-            Missing::Never(error.to_string())
+            Missing::Never(Causes(&error).to_string())
         }
     });
     let mut folded = folded.map(Vec::into_iter);
     let mut next = || match &mut folded {
         Ok(states) => match states.next() {
-            Some(state) => encode_state::<A>(&state).map_err(|error| Missing::Never(error.to_string())),
+            Some(state) => {
+                encode_state::<A>(&state).map_err(|error| Missing::Never(Causes(&error).to_string()))
+            }
             None => Err(Missing::Now),
         },
         Err(missing) => Err(missing.clone()),

@@ -1,13 +1,13 @@
 //! The bus: one entry per event, the state attached.
 
 use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
-use ledgerline::{Commit, RecordedState};
+use ledgerline::{Causes, Commit, RecordedState};
 use serde_json::value::RawValue;
 
 use crate::{
     fanout::{
         Sent,
-        send::{Refusal, all_refused, calls, describe, send_all},
+        send::{Declined, all_refused, calls, send_all},
     },
     wire::{Aggregate, BusEntry, Event},
 };
@@ -86,7 +86,7 @@ impl Bus {
         sent
     }
 
-    async fn put(&self, entries: &[(usize, PutEventsRequestEntry)]) -> Vec<(usize, Refusal)> {
+    async fn put(&self, entries: &[(usize, PutEventsRequestEntry)]) -> Vec<(usize, Declined)> {
         let batch = entries.iter().map(|(_, entry)| entry.clone()).collect();
         match self.client.put_events().set_entries(Some(batch)).send().await {
             Ok(answer) => {
@@ -101,9 +101,9 @@ impl Bus {
                         | "InvalidArgument"
                         | "NotAuthorizedForDetailTypeException"
                         | "NotAuthorizedForSourceException") => {
-                            (place, Refusal::Permanent(permanent.to_owned()))
+                            (place, Declined::Permanent(permanent.to_owned()))
                         }
-                        _ => (place, Refusal::Transient),
+                        _ => (place, Declined::Transient),
                     })
                     .collect();
                 if let Some((place, _)) = failed.first() {
@@ -116,7 +116,7 @@ impl Bus {
                 failed
             }
             Err(error) => {
-                tracing::warn!(error = describe(&error), "the bus did not take a call");
+                tracing::warn!(error = %Causes(&error), "the bus did not take a call");
                 all_refused(entries.len())
             }
         }

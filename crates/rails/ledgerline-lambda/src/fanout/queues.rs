@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
-use ledgerline::{Commit, StreamId};
+use ledgerline::{Causes, Commit, StreamId};
 use sha2::{Digest, Sha256};
 
 use crate::{
     fanout::{
         Sent,
-        send::{Refusal, all_refused, calls, describe, send_all},
+        send::{Declined, all_refused, calls, send_all},
     },
     wire::{Message, Reference},
 };
@@ -95,7 +95,7 @@ impl Queues {
         }
     }
 
-    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<(usize, Refusal)> {
+    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<(usize, Declined)> {
         let mut batch = self.client.send_message_batch().queue_url(url);
         for (place, message) in messages.iter().enumerate() {
             let entry = SendMessageBatchRequestEntry::builder()
@@ -119,9 +119,9 @@ impl Queues {
                     let entry = answer.failed().iter().find(|entry| entry.id() == place.to_string());
                     match entry {
                         Some(entry) if is_permanent(entry.code()) => {
-                            Refusal::Permanent(entry.code().to_owned())
+                            Declined::Permanent(entry.code().to_owned())
                         }
-                        Some(_) | None => Refusal::Transient,
+                        Some(_) | None => Declined::Transient,
                     }
                 };
                 let missing = (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
@@ -133,7 +133,7 @@ impl Queues {
                 failed
             }
             Err(error) => {
-                tracing::warn!(error = describe(&error), "the queue did not take a call");
+                tracing::warn!(error = %Causes(&error), "the queue did not take a call");
                 all_refused(messages.len())
             }
         }

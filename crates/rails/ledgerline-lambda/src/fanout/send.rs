@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use backon::{BackoffBuilder, ExponentialBuilder};
 
 use crate::metrics;
@@ -12,7 +11,7 @@ const MAX_RESENDS: usize = 4;
 
 /// Why an entry was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum Declined {
     /// It may be taken next time.
     Transient,
     /// It never will be; the service's code for why.
@@ -20,8 +19,8 @@ pub(crate) enum Refusal {
 }
 
 /// A call that failed as a whole is one in which every entry did.
-pub(crate) fn all_refused(entries: usize) -> Vec<(usize, Refusal)> {
-    (0..entries).map(|place| (place, Refusal::Transient)).collect()
+pub(crate) fn all_refused(entries: usize) -> Vec<(usize, Declined)> {
+    (0..entries).map(|place| (place, Declined::Transient)).collect()
 }
 
 /// Sends a batch, and then those of its entries that failed, a bounded number of times. Returns the entries that are
@@ -30,8 +29,8 @@ pub(crate) fn all_refused(entries: usize) -> Vec<(usize, Refusal)> {
 /// `call` makes one call and returns the places in its argument of the entries that failed.
 pub(crate) async fn send_all<T: Clone>(
     mut entries: Vec<T>,
-    call: impl AsyncFn(&[T]) -> Vec<(usize, Refusal)>,
-) -> Vec<(T, Refusal)> {
+    call: impl AsyncFn(&[T]) -> Vec<(usize, Declined)>,
+) -> Vec<(T, Declined)> {
     let mut left = Vec::new();
     let mut delays = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(20))
@@ -41,11 +40,11 @@ pub(crate) async fn send_all<T: Clone>(
         .build();
     loop {
         let mut again = Vec::new();
-        for (place, refusal) in call(&entries).await {
+        for (place, declined) in call(&entries).await {
             let Some(entry) = entries.get(place).cloned() else { continue };
-            match refusal {
-                Refusal::Transient => again.push(entry),
-                Refusal::Permanent(_) => left.push((entry, refusal)),
+            match declined {
+                Declined::Transient => again.push(entry),
+                Declined::Permanent(_) => left.push((entry, declined)),
             }
         }
         entries = again;
@@ -55,7 +54,7 @@ pub(crate) async fn send_all<T: Clone>(
                 tokio::time::sleep(delay).await;
             }
             None => {
-                left.extend(entries.into_iter().map(|entry| (entry, Refusal::Transient)));
+                left.extend(entries.into_iter().map(|entry| (entry, Declined::Transient)));
                 return left;
             }
         }
@@ -81,14 +80,6 @@ pub(crate) fn calls<T: Clone>(entries: &[T], max_bytes: usize, size: impl Fn(&T)
         }
     }
     calls
-}
-
-/// An SDK error in one line, without payloads.
-pub(crate) fn describe<E: ProvideErrorMetadata>(error: &SdkError<E>) -> String {
-    match error.code() {
-        Some(code) => format!("{code}: {}", error.message().unwrap_or_default()),
-        None => error.to_string(),
-    }
 }
 
 #[cfg(test)]
@@ -118,7 +109,7 @@ mod tests {
                 match sent.borrow().len() {
                     1 => (0..10)
                         .filter(|place| mask & (1 << place) != 0)
-                        .map(|place| (place, Refusal::Transient))
+                        .map(|place| (place, Declined::Transient))
                         .collect(),
                     _ => Vec::new(),
                 }
@@ -137,11 +128,11 @@ mod tests {
         let left = block_on(send_all(vec!['a', 'b', 'c'], async |entries: &[char]| {
             *calls.borrow_mut() += 1;
             let place = |entry: char| entries.iter().position(|other| *other == entry);
-            let kept = place('a').map(|place| (place, Refusal::Transient));
-            let never = place('c').map(|place| (place, Refusal::Permanent("no".into())));
+            let kept = place('a').map(|place| (place, Declined::Transient));
+            let never = place('c').map(|place| (place, Declined::Permanent("no".into())));
             kept.into_iter().chain(never).collect()
         }));
-        assert_eq!(left, [('c', Refusal::Permanent("no".into())), ('a', Refusal::Transient)]);
+        assert_eq!(left, [('c', Declined::Permanent("no".into())), ('a', Declined::Transient)]);
         assert_eq!(calls.into_inner(), 1 + MAX_RESENDS);
     }
 

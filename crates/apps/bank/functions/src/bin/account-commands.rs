@@ -1,8 +1,6 @@
-//! Opens, credits, debits and closes accounts.
-
-use bank_functions::commands::account;
+//! Takes the commands of accounts: opens, credits, debits and closes them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(account::route).await
+    ledgerline_lambda::commands::run(bank_functions::commands::account::routes()).await
 }

@@ -1,8 +1,6 @@
-//! Answers from the read models of accounts.
-
-use bank_functions::queries::account::AccountQueries;
+//! Answers from the views of accounts: balances and transactions.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::http::run(AccountQueries::from_env).await
+    ledgerline_lambda::queries::run(bank_functions::queries::account::routes()).await
 }

@@ -1,8 +1,6 @@
-//! Writes the balance that an event carries, if it is newer than the row.
-
-use bank::{account::Account, views::balances};
+//! Writes the balance of an account from the state that an event carries, unless the row is as new.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::bus::run::<Account, _>("BALANCES_TABLE", balances::TABLE, balances::row).await
+    ledgerline_lambda::state_projector::run(bank::views::balances::VIEW).await
 }

@@ -1,6 +1,6 @@
-//! Creates and renames transfers.
+//! Takes the commands of transfers: requests them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(bank_functions::commands::transfer::route).await
+    ledgerline_lambda::commands::run(bank_functions::commands::transfer::routes()).await
 }

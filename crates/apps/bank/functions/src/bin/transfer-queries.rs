@@ -1,8 +1,6 @@
-//! Answers from the read models of transfers.
-
-use bank_functions::queries::transfer::TransferQueries;
+//! Answers from the view of transfers.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::http::run(TransferQueries::from_env).await
+    ledgerline_lambda::queries::run(bank_functions::queries::transfer::routes()).await
 }

@@ -1,8 +1,6 @@
-//! Writes the transfers that an event carries, if it is newer than the row.
-
-use bank::{transfer::Transfer, views::transfers};
+//! Writes where a transfer stands from the state that an event carries, unless the row is as new.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::bus::run::<Transfer, _>("TRANSFERS_TABLE", transfers::TABLE, transfers::row).await
+    ledgerline_lambda::state_projector::run(bank::views::transfers::VIEW).await
 }

@@ -1,10 +1,10 @@
 //! The balance of every account: one row each, written from the state that an event carries.
 
 use jiff::civil::Date;
-use ledgerline::StateTable;
+use ledgerline::{Index, StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
-use crate::account::{State, Status};
+use crate::account::{Account, Opened, State};
 
 /// One account.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +35,24 @@ pub struct Row {
     pub version: u64,
 }
 
-/// Where the rows are.
-pub const TABLE: StateTable = StateTable { key: "accountId" };
+/// Whether an account takes bookings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Status {
+    /// It does.
+    Open,
+    /// It takes nothing any more.
+    Closed,
+}
 
-/// Name of the index by opener, in which their accounts are in order of the owner's name.
-pub const BY_OPENER: &str = "byOpener";
+/// Where the rows are.
+pub const TABLE: StateTable = StateTable { variable: "BALANCES_TABLE", key: "accountId" };
+
+/// The accounts of who opened them, in order of the owner's name.
+pub const BY_OPENER: Index = Index { name: "byOpener", partition: "openedBy", sort: "listing" };
+
+/// The view.
+pub const VIEW: StateView<Account, Row> = StateView { table: TABLE, row };
 
 /// How an account is sorted into its opener's list: by the owner's name. The name ends with a unit separator, which no
 /// text that is let in contains, so that the accounts of "Ada" are those whose listing begins with `listing("Ada", "")`
@@ -52,7 +65,12 @@ pub fn listing(owner: &str, account_id: &str) -> String {
 /// The row that shows this state of the account.
 #[must_use]
 pub fn row(account_id: &str, version: u64, state: State) -> Option<Row> {
-    let State { status, owner, currency, opened_by, total_balance, last_month, last_month_balance } = state;
+    let (status, account) = match state {
+        State::Unopened => return None,
+        State::Open(account) => (Status::Open, account),
+        State::Closed(account) => (Status::Closed, account),
+    };
+    let Opened { owner, currency, opened_by, total_balance, last_month, last_month_balance } = account;
     Some(Row {
         account_id: account_id.to_owned(),
         opened_by,

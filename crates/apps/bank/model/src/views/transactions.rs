@@ -1,13 +1,17 @@
 //! The transactions of every account: one row for each credit and debit, written from the log.
 
 use jiff::{Timestamp, civil::Date};
-use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, DecodeError, LogTable, LogView, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Event};
 
 /// Where the rows are.
-pub const TABLE: LogTable = LogTable { partition: "accountId", sort: "entry" };
+pub const TABLE: LogTable =
+    LogTable { variable: "TRANSACTIONS_TABLE", partition: "accountId", sort: "entry" };
+
+/// The view.
+pub const VIEW: LogView = LogView { table: TABLE, of: &[Account::CATEGORY], changes };
 
 /// One credit or debit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +52,7 @@ pub enum Kind {
 ///
 /// # Errors
 /// When an event of it cannot be read.
-pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for row in rows(commit)? {
         changes.put(&row)?;

@@ -1,9 +1,9 @@
 //! The transfers: where each stands, written from the state that an event carries.
 
-use ledgerline::StateTable;
+use ledgerline::{StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
-use crate::transfer::{State, Status};
+use crate::transfer::{Order, State, Transfer};
 
 /// One transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,23 +34,59 @@ pub struct Row {
     pub version: u64,
 }
 
+/// Where a transfer stands, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Status {
+    /// The first account is about to be debited.
+    Requested,
+    /// The first account refused.
+    Refused,
+    /// The money is on its way to the second account.
+    Debited,
+    /// The money arrived.
+    Completed,
+    /// The second account refused, the money is on its way back.
+    Returning,
+    /// The money is back.
+    Refunded,
+    /// The money cannot go back by itself.
+    Stuck,
+}
+
+impl Status {
+    /// Where the transfer stands, if it was requested.
+    #[must_use]
+    pub fn of(state: &State) -> Option<Self> {
+        match state {
+            State::Unrequested => None,
+            State::Requested(_) => Some(Self::Requested),
+            State::Refused(_) => Some(Self::Refused),
+            State::Debited(_) => Some(Self::Debited),
+            State::Completed(_) => Some(Self::Completed),
+            State::Returning(_) => Some(Self::Returning),
+            State::Refunded(_) => Some(Self::Refunded),
+            State::Stuck(_) => Some(Self::Stuck),
+        }
+    }
+}
+
 /// Where the rows are.
-pub const TABLE: StateTable = StateTable { key: "transferId" };
+pub const TABLE: StateTable = StateTable { variable: "TRANSFERS_TABLE", key: "transferId" };
+
+/// The view.
+pub const VIEW: StateView<Transfer, Row> = StateView { table: TABLE, row };
 
 /// The row that shows this state.
 #[must_use]
 pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
-    let State { status, from_account_id, to_account_id, amount, currency, reference, requested_by, reason } =
-        state;
+    let status = Status::of(&state)?;
+    let Order { from_account_id, to_account_id, amount, currency, reference, requested_by, reason } =
+        state.order()?.clone();
     // What is wrong with somebody else's account is theirs to know, and in the log.
     let reason = reason.map(|reason| match status {
         Status::Returning | Status::Refunded => "not-accepted".to_owned(),
-        Status::Unrequested
-        | Status::Requested
-        | Status::Refused
-        | Status::Debited
-        | Status::Completed
-        | Status::Stuck => reason,
+        Status::Requested | Status::Refused | Status::Debited | Status::Completed | Status::Stuck => reason,
     });
     Some(Row {
         transfer_id: transfer_id.to_owned(),

@@ -8,7 +8,7 @@ use links_functions::projectors::feeds::FeedProjector;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
     ledgerline_lambda::fifo::run(async |sdk| {
-        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text("FEEDS_TABLE")?);
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?);
         table.connect(TABLE.partition).await;
         Ok(FeedProjector { table })
     })

@@ -1,6 +1,6 @@
-//! Creates and renames links.
+//! Takes the commands of links: rates them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(links_functions::commands::link::route).await
+    ledgerline_lambda::commands::run(links_functions::commands::link::routes()).await
 }

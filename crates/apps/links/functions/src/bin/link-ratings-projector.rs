@@ -1,8 +1,6 @@
-//! Lists the link ratings, from the log.
-
-use links::views::link_ratings;
+//! Lists the ratings of every link, and counts and sums them, from the log.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::fifo::project("LINK_RATINGS_TABLE", link_ratings::TABLE, link_ratings::changes).await
+    ledgerline_lambda::log_projector::run(links::views::link_ratings::VIEW).await
 }

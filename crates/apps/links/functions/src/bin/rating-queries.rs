@@ -1,8 +1,6 @@
-//! Answers from the read models of ratings.
-
-use links_functions::queries::rating::RatingQueries;
+//! Answers from the views of ratings: of a link, of a user, and the feed of a user.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::http::run(RatingQueries::from_env).await
+    ledgerline_lambda::queries::run(links_functions::queries::rating::routes()).await
 }

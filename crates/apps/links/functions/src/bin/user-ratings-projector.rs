@@ -1,8 +1,6 @@
-//! Lists the user ratings, from the log.
-
-use links::views::user_ratings;
+//! Lists the ratings of every user, from the log.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::fifo::project("USER_RATINGS_TABLE", user_ratings::TABLE, user_ratings::changes).await
+    ledgerline_lambda::log_projector::run(links::views::user_ratings::VIEW).await
 }

@@ -2,20 +2,20 @@
 
 use ledgerline::StreamId;
 use ledgerline_lambda::{
-    commands::{Routed, stream},
-    fields::{Text, nothing},
+    commands::Route,
     http::{HttpRequest, Problem},
 };
-use links::user::{Action, CATEGORY, Command, State, User, id_of};
+use links::{
+    user::{Action, Command, State, User},
+    values::{Email, Name, UserId},
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::fields::Email;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Register {
-    name: Text<200>,
+    name: Name,
     email: Email,
 }
 
@@ -25,53 +25,41 @@ struct UpdateEmail {
     email: Email,
 }
 
-/// Reads a request.
-///
-/// # Errors
-/// A problem that names the field.
-pub fn route(request: &HttpRequest) -> Result<Routed<User>, Problem> {
-    let id = || request.path_parameter("id").map(ToOwned::to_owned);
-    match request.route() {
-        "POST /users" => {
-            let Register { name, email } = request.json()?;
-            // Callers register themselves: there is nobody else whom they could be.
-            let id = id_of(request.actor()?).ok_or_else(|| {
-                Problem::field("Authorization", "the subject of the token is too long to be a user's id")
-            })?;
-            // There is nothing of a user to be read but this.
-            let location = Some(format!("/users/{id}/ratings"));
-            routed(id, Action::Register { name: name.0, email: email.0 }, location)
-        }
-        "POST /users/{id}/email" => {
-            let UpdateEmail { email } = request.json()?;
-            routed(id()?, Action::UpdateEmail { email: email.0 }, None)
-        }
-        "PUT /users/{id}/follows/{otherId}" => {
-            nothing(request)?;
-            routed(id()?, Action::Follow { other: other(request)? }, None)
-        }
-        "DELETE /users/{id}/follows/{otherId}" => {
-            nothing(request)?;
-            routed(id()?, Action::Unfollow { other: other(request)? }, None)
-        }
-        _ => Err(Problem::no_route()),
-    }
+/// The routes.
+#[must_use]
+pub fn routes() -> Vec<Route<User>> {
+    let update_email = |request: &HttpRequest| {
+        let UpdateEmail { email } = request.json()?;
+        of(request, Action::UpdateEmail(email))
+    };
+    vec![
+        // There is nothing of a user to be read but their ratings.
+        Route::new("POST /users", register, changed).creating("/users/{id}/ratings"),
+        Route::new("POST /users/{id}/email", update_email, changed),
+        Route::new("PUT /users/{id}/follows/{otherId}", |request| to(request, Action::Follow), changed),
+        Route::new("DELETE /users/{id}/follows/{otherId}", |request| to(request, Action::Unfollow), changed),
+    ]
 }
 
-fn other(request: &HttpRequest) -> Result<String, Problem> {
-    let other = request.path_parameter("otherId")?;
-    StreamId::new(CATEGORY, other).map_err(|error| Problem::field("otherId", error.to_string()))?;
-    Ok(other.to_owned())
+/// Callers register themselves: there is nobody else whom they could be.
+fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
+    let Register { name, email } = request.json()?;
+    let user_id = UserId::of_subject(request.actor()?).ok_or_else(|| {
+        Problem::field("Authorization", "the subject of the token is too long to be a user's id")
+    })?;
+    Ok((user_id.to_string(), Command { user_id, action: Action::Register(name, email) }))
 }
 
-fn routed(user_id: String, action: Action, location: Option<String>) -> Result<Routed<User>, Problem> {
-    Ok(Routed {
-        stream: stream(CATEGORY, &user_id)?,
-        command: Command { user_id, action },
-        location,
-        if_match_required: false,
-        body: changed,
-    })
+/// What the user of the path does.
+fn of(request: &HttpRequest, action: Action) -> Result<(String, Command), Problem> {
+    let user_id = request.path_value::<UserId>("id")?;
+    Ok((user_id.to_string(), Command { user_id, action }))
+}
+
+/// What the user of the path does to another one.
+fn to(request: &HttpRequest, action: fn(UserId) -> Action) -> Result<(String, Command), Problem> {
+    request.nothing()?;
+    of(request, action(request.path_value("otherId")?))
 }
 
 fn changed(stream: &StreamId, _: &State, version: u64) -> Value {

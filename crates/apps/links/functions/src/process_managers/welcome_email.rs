@@ -76,7 +76,7 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 impl Reaction for WelcomeEmail {
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for (index, recorded) in commit.events.iter().enumerate() {
-            let event = decode::<User>(recorded).map_err(|source| ApplyError::decode(commit, source))?;
+            let event = decode::<User>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
             match (event, &self.sender) {
                 (Event::UserRegistered { email, name: _, user_id: _ }, Some(sender)) => {
                     self.once(commit, index, sender, &email).await?;

@@ -5,10 +5,13 @@ use ledgerline::{
     guard::{Verdict, judge},
 };
 use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
-use ledgerline_lambda::fifo::{ApplyError, Consumer};
+use ledgerline_lambda::{
+    fifo::{ApplyError, Consumer},
+    queries::of_log,
+};
 use links::views::{
     feeds,
-    feeds::{Entry, FROM, Follow, RECENT, Recent, TABLE, Then},
+    feeds::{Entry, FROM, Follow, OF, RECENT, Recent, TABLE, Then},
 };
 
 /// Rows that are read at once: bounds what is done between two marks of how far it is (rule 11).
@@ -23,7 +26,10 @@ pub struct FeedProjector {
 
 impl Consumer for FeedProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        let work = feeds::work(commit).map_err(|source| ApplyError::decode(commit, source))?;
+        if !OF.contains(&commit.stream.category()) {
+            return Err(ApplyError::NotWanted { stream: commit.stream.clone(), version: commit.version });
+        }
+        let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let (stream, version) = (commit.stream.as_str(), commit.version);
         let Some(then) = work.then else {
             return Ok(self.table.apply(&TABLE, stream, version, &work.changes).await?);
@@ -87,7 +93,7 @@ impl FeedProjector {
         match then {
             Then::Deliver { author, place, link } => {
                 let owner = feeds::followers(author);
-                let page = self.table.page::<Follow>(&rows(&owner, PAGE, cursor)).await?;
+                let page = self.table.page::<Follow>(&of_log(&TABLE, &owner, PAGE, cursor)).await?;
                 let entry =
                     |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
                 self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
@@ -95,7 +101,7 @@ impl FeedProjector {
             }
             Then::BringIn { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let newest = PageQuery { newest_first: true, ..rows(&owner, RECENT, None) };
+                let newest = PageQuery { newest_first: true, ..of_log(&TABLE, &owner, RECENT, None) };
                 let page = self.table.page::<Recent>(&newest).await?;
                 let entry =
                     |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
@@ -107,7 +113,7 @@ impl FeedProjector {
             }
             Then::Remove { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let newest = PageQuery { newest_first: true, ..rows(&owner, PAGE, cursor) };
+                let newest = PageQuery { newest_first: true, ..of_log(&TABLE, &owner, PAGE, cursor) };
                 let page = self.table.page::<Recent>(&newest).await?;
                 let there = page.rows.iter().filter(|recent| recent.entry.as_str() >= from);
                 let key = |recent: &Recent| {
@@ -120,18 +126,5 @@ impl FeedProjector {
                 Ok((page.cursor.filter(|_| keys.len() == page.rows.len()), last))
             }
         }
-    }
-}
-
-/// Rows of one partition, read strongly.
-fn rows<'a>(owner: &'a str, limit: i32, cursor: Option<&'a str>) -> PageQuery<'a> {
-    PageQuery {
-        index: None,
-        partition: (TABLE.partition, owner),
-        keys: &[TABLE.sort],
-        starts_with: None,
-        newest_first: false,
-        limit,
-        cursor,
     }
 }

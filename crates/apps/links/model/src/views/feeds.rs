@@ -20,13 +20,16 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::{link, link::Link, user, user::User};
 
+/// The categories that the feeds are made of.
+pub const OF: &[&str] = &[Link::CATEGORY, User::CATEGORY];
+
 /// Where the rows are.
-pub const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };
+pub const TABLE: LogTable = LogTable { variable: "FEEDS_TABLE", partition: "owner", sort: "entry" };
 
 /// How many of an author's ratings a new follower gets.
 pub const RECENT: i32 = 100;
@@ -157,10 +160,10 @@ pub struct Work {
 
 impl Work {
     /// Something more has to be done. Once for each commit: how far it is, is marked for one thing only.
-    fn then(&mut self, then: Then) -> Result<(), DecodeError> {
+    fn then(&mut self, then: Then) -> Result<(), ChangesError> {
         match self.then.replace(then) {
             None => Ok(()),
-            Some(_) => Err(DecodeError::Unencodable("two things for one commit of the feeds".into())),
+            Some(_) => Err(ChangesError::NoRow("two things for one commit of the feeds".into())),
         }
     }
 }
@@ -201,14 +204,14 @@ pub enum Then {
 ///
 /// # Errors
 /// When an event of it cannot be read.
-pub fn work(commit: &Commit) -> Result<Work, DecodeError> {
+pub fn work(commit: &Commit) -> Result<Work, ChangesError> {
     match commit.stream.category() {
-        user::CATEGORY => of_user(commit),
+        User::CATEGORY => of_user(commit),
         _ => of_link(commit),
     }
 }
 
-fn of_link(commit: &Commit) -> Result<Work, DecodeError> {
+fn of_link(commit: &Commit) -> Result<Work, ChangesError> {
     let mut work = Work { changes: Changes::new(TABLE), then: None };
     let link = commit.stream.id();
     for recorded in &commit.events {
@@ -244,7 +247,7 @@ fn of_link(commit: &Commit) -> Result<Work, DecodeError> {
     Ok(work)
 }
 
-fn of_user(commit: &Commit) -> Result<Work, DecodeError> {
+fn of_user(commit: &Commit) -> Result<Work, ChangesError> {
     let mut work = Work { changes: Changes::new(TABLE), then: None };
     for recorded in &commit.events {
         match decode::<User>(recorded)? {

@@ -1,12 +1,15 @@
 //! All ratings of a link, by whomever, and their count and sum: written from the log.
 
-use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
 
 /// Where the rows are: the partition is the link's URL, which no stream is named like.
-pub const TABLE: LogTable = LogTable { partition: "linkUrl", sort: "entry" };
+pub const TABLE: LogTable = LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
+
+/// The view.
+pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], changes };
 
 /// Begins the sort key of every rating; the user's id follows.
 pub const RATINGS: &str = "rating#";
@@ -44,7 +47,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// When an event of it cannot be read.
-pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for recorded in &commit.events {
         match decode::<Link>(recorded)? {

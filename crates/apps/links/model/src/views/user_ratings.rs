@@ -1,12 +1,15 @@
 //! All ratings of a user: one row for each link, written from the log.
 
-use ledgerline::{Changes, Commit, DecodeError, LogTable, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
 
 /// Where the rows are.
-pub const TABLE: LogTable = LogTable { partition: "owner", sort: "entry" };
+pub const TABLE: LogTable = LogTable { variable: "USER_RATINGS_TABLE", partition: "owner", sort: "entry" };
+
+/// The view.
+pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], changes };
 
 /// The partition with a user's ratings. No stream is named like it, whatever ids users have.
 #[must_use]
@@ -37,7 +40,7 @@ pub struct Row {
 ///
 /// # Errors
 /// When an event of it cannot be read.
-pub fn changes(commit: &Commit) -> Result<Changes, DecodeError> {
+pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     let link = commit.stream.id();
     for recorded in &commit.events {

@@ -1,6 +1,6 @@
-//! Creates and renames todos.
+//! Takes the commands of todos: creates, updates and deletes them.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(todo_functions::commands::todo::route).await
+    ledgerline_lambda::commands::run(todo_functions::commands::todo::routes()).await
 }

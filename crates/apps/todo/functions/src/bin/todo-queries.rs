@@ -1,8 +1,6 @@
-//! Answers from the read models of todos.
-
-use todo_functions::queries::todo::TodoQueries;
+//! Answers from the view of todos.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::http::run(TodoQueries::from_env).await
+    ledgerline_lambda::queries::run(todo_functions::queries::todo::routes()).await
 }

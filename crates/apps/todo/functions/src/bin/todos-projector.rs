@@ -1,8 +1,6 @@
-//! Writes the todos that an event carries, if it is newer than the row.
-
-use todo::{todo::Todo, views::todos};
+//! Writes a todo from the state that an event carries, unless the row is as new.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::bus::run::<Todo, _>("TODOS_TABLE", todos::TABLE, todos::row).await
+    ledgerline_lambda::state_projector::run(todo::views::todos::VIEW).await
 }

@@ -1,9 +1,9 @@
 //! The todos: one row for each, written from the state that an event carries, and forgotten with the todo.
 
-use ledgerline::StateTable;
+use ledgerline::{Index, StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
-use crate::todo::{State, Status};
+use crate::todo::{Created, State, Status, Todo};
 
 /// One todo.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,19 +27,20 @@ pub struct Row {
 }
 
 /// Where the rows are.
-pub const TABLE: StateTable = StateTable { key: "id" };
+pub const TABLE: StateTable = StateTable { variable: "TODOS_TABLE", key: "id" };
 
-/// Name of the index by creator, in which their todos are in order of status and id.
-pub const BY_CREATOR: &str = "byCreator";
+/// The todos of who created them, in order of status and id.
+pub const BY_CREATOR: Index = Index { name: "byCreator", partition: "createdBy", sort: "listing" };
+
+/// The view.
+pub const VIEW: StateView<Todo, Row> = StateView { table: TABLE, row };
 
 /// How a todo is sorted into its creator's list. The todos of one status begin with `listing(status, "")`.
 #[must_use]
 pub fn listing(status: Status, id: &str) -> String {
     let status = match status {
-        Status::Uncreated => "uncreated",
         Status::Open => "open",
         Status::Done => "done",
-        Status::Deleted => "deleted",
     };
     format!("{status}#{id}")
 }
@@ -47,14 +48,11 @@ pub fn listing(status: Status, id: &str) -> String {
 /// The row that shows this state; none of a todo that was deleted.
 #[must_use]
 pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
-    let State { status, title, message, created_by } = state;
-    (status != Status::Deleted).then(|| Row {
-        id: id.to_owned(),
-        created_by,
-        listing: listing(status, id),
-        title,
-        message,
-        status,
-        version,
-    })
+    let (status, todo) = match state {
+        State::Uncreated | State::Deleted(_) => return None,
+        State::Open(todo) => (Status::Open, todo),
+        State::Done(todo) => (Status::Done, todo),
+    };
+    let Created { title, message, created_by } = todo;
+    Some(Row { id: id.to_owned(), created_by, listing: listing(status, id), title, message, status, version })
 }

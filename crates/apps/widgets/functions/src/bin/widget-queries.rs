@@ -1,8 +1,6 @@
-//! Answers from the read models of widgets.
-
-use widgets_functions::queries::widget::WidgetQueries;
+//! Answers from the view of widgets.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::http::run(WidgetQueries::from_env).await
+    ledgerline_lambda::queries::run(widgets_functions::queries::widget::routes()).await
 }

@@ -1,8 +1,6 @@
-//! Writes the widgets that an event carries, if it is newer than the row.
-
-use ::widgets::{views::widgets, widget::Widget};
+//! Writes a widget from the state that an event carries, unless the row is as new.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::bus::run::<Widget, _>("WIDGETS_TABLE", widgets::TABLE, widgets::row).await
+    ledgerline_lambda::state_projector::run(widgets::views::widgets::VIEW).await
 }

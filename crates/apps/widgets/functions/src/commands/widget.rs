@@ -1,40 +1,34 @@
 //! The routes of widgets.
 
-use ledgerline::StreamId;
-use ledgerline_lambda::{
-    commands::{Routed, stream},
-    fields::{Id, LongText, Number, Text},
-    http::{HttpRequest, Problem},
-};
+use ledgerline::{Id, StreamId};
+use ledgerline_lambda::commands::{Route, changes, creates};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use uuid::Uuid;
-use widgets::widget::{CATEGORY, Command, MAX_STOCK, State, Widget};
+use widgets::widget::{Command, Description, Name, State, Stock, Widget};
 
-type Stock = Number<0, { MAX_STOCK }>;
-
+/// What creates a widget. Without an id, it gets a new one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Create {
     #[serde(default)]
     widget_id: Option<Id>,
-    name: Text<200>,
+    name: Name,
     #[serde(default)]
-    description: Option<LongText<2_000>>,
+    description: Description,
     #[serde(default)]
-    stock: Option<Stock>,
+    stock: Stock,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangeName {
-    name: Text<200>,
+    name: Name,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChangeDescription {
-    description: LongText<2_000>,
+    description: Description,
 }
 
 #[derive(Deserialize)]
@@ -43,46 +37,19 @@ struct UpdateStock {
     stock: Stock,
 }
 
-/// Reads a request.
-///
-/// # Errors
-/// A problem that names the field.
-pub fn route(request: &HttpRequest) -> Result<Routed<Widget>, Problem> {
-    match request.route() {
-        "POST /widgets" => {
-            let Create { widget_id, name, description, stock } = request.json()?;
-            let id = widget_id.map_or_else(Uuid::now_v7, |Id(id)| id);
-            Ok(Routed {
-                stream: stream(CATEGORY, &id.to_string())?,
-                command: Command::Create {
-                    name: name.0,
-                    description: description.unwrap_or_default().0,
-                    stock: stock.unwrap_or_default().0,
-                },
-                location: Some(format!("/widgets/{id}")),
-                if_match_required: false,
-                body: changed,
-            })
-        }
-        "POST /widgets/{id}/name" => {
-            let ChangeName { name } = request.json()?;
-            change(request, Command::ChangeName { name: name.0 })
-        }
-        "POST /widgets/{id}/description" => {
-            let ChangeDescription { description } = request.json()?;
-            change(request, Command::ChangeDescription { description: description.0 })
-        }
-        "POST /widgets/{id}/stock" => {
-            let UpdateStock { stock } = request.json()?;
-            change(request, Command::UpdateStock { stock: stock.0 })
-        }
-        _ => Err(Problem::no_route()),
-    }
-}
-
-fn change(request: &HttpRequest, command: Command) -> Result<Routed<Widget>, Problem> {
-    let stream = stream(CATEGORY, &request.path_uuid("id")?.to_string())?;
-    Ok(Routed { stream, command, location: None, if_match_required: false, body: changed })
+/// The routes.
+#[must_use]
+pub fn routes() -> Vec<Route<Widget>> {
+    let create = |body: Create| (body.widget_id, Command::Create(body.name, body.description, body.stock));
+    let name = |body: ChangeName| Command::ChangeName(body.name);
+    let description = |body: ChangeDescription| Command::ChangeDescription(body.description);
+    let stock = |body: UpdateStock| Command::UpdateStock(body.stock);
+    vec![
+        creates("POST /widgets", create, changed),
+        changes("POST /widgets/{id}/name", name, changed),
+        changes("POST /widgets/{id}/description", description, changed),
+        changes("POST /widgets/{id}/stock", stock, changed),
+    ]
 }
 
 fn changed(stream: &StreamId, _: &State, version: u64) -> Value {

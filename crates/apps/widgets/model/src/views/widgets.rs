@@ -1,9 +1,9 @@
 //! The widgets: one row for each, written from the state that an event carries.
 
-use ledgerline::StateTable;
+use ledgerline::{Index, StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
-use crate::widget::State;
+use crate::widget::{Created, State, Widget};
 
 /// One widget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,14 +25,17 @@ pub struct Row {
 }
 
 /// Where the rows are.
-pub const TABLE: StateTable = StateTable { key: "widgetId" };
+pub const TABLE: StateTable = StateTable { variable: "WIDGETS_TABLE", key: "widgetId" };
 
-/// Name of the index by creator, in which their widgets are in order of their names.
-pub const BY_CREATOR: &str = "byCreator";
+/// The widgets of who created them, in order of their names.
+pub const BY_CREATOR: Index = Index { name: "byCreator", partition: "createdBy", sort: "name" };
+
+/// The view.
+pub const VIEW: StateView<Widget, Row> = StateView { table: TABLE, row };
 
 /// The row that shows this state.
 #[must_use]
 pub fn row(widget_id: &str, version: u64, state: State) -> Option<Row> {
-    let State { exists: _, name, description, stock, created_by } = state;
+    let State::Created(Created { name, description, stock, created_by }) = state else { return None };
     Some(Row { widget_id: widget_id.to_owned(), created_by, name, description, stock, version })
 }

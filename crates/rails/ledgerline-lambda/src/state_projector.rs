@@ -1,11 +1,11 @@
 //! The runner of state projectors: functions behind a rule of the bus, whose read model is one row per aggregate.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::sync::Arc;
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::Timestamp;
-use ledgerline::{Aggregate, StateTable, StreamId};
+use ledgerline::{Aggregate, Causes, StateView, StreamId};
 use ledgerline_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
 use serde_json::Value;
@@ -16,50 +16,43 @@ use crate::{
     wire::BusEntry,
 };
 
-/// The row that shows a state at a version, or none where the read model forgets the aggregate.
-pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
-
 /// For how long a row that was forgotten keeps older events out, in seconds: 30 days. An event may be
 /// retried by EventBridge for a day, by Lambda for six hours, and wait in dead-letter queues for 14 days.
 const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 
 /// Runs a state projector: writes the row of every event's state, unless the row is as new already (rule 8).
 ///
-/// `table` is the environment variable that names the table, `keys` where the rows are in it.
-///
 /// ```no_run
-/// use ledgerline::{StateTable, tank::{State, Tank}};
-/// use serde::Serialize;
+/// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
 ///
-/// #[derive(Serialize)]
+/// #[derive(serde::Serialize)]
 /// struct Row {
 ///     id: String,
 ///     level: i64,
 ///     version: u64,
 /// }
 ///
+/// const LEVELS: StateView<Tank, Row> =
+///     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "id" }, row };
+///
 /// /// `None` would forget the row.
 /// fn row(id: &str, version: u64, state: State) -> Option<Row> {
-///     Some(Row { id: id.to_owned(), level: state.level, version })
+///     Some(Row { id: id.to_owned(), level: state.level(), version })
 /// }
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::bus::run::<Tank, _>("LEVELS_TABLE", StateTable { key: "id" }, row).await
+///     ledgerline_lambda::state_projector::run(LEVELS).await
 /// }
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong.
-pub async fn run<A: Aggregate, Row: Serialize + 'static>(
-    table: &'static str,
-    keys: StateTable,
-    row: RowOf<A, Row>,
-) -> Result<(), Error> {
+/// When its configuration is wrong: the variable of the view's table.
+pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>) -> Result<(), Error> {
     let build = async {
-        let table = ReadTable::new(dynamodb().await, config::text(table)?);
-        table.connect(keys.key).await;
-        let projector = Arc::new(StateProjector::<A, Row> { table, keys, row, aggregate: PhantomData });
+        let table = ReadTable::new(dynamodb().await, config::text(view.table.variable)?);
+        table.connect(view.table.key).await;
+        let projector = Arc::new(StateProjector { table, view });
         Ok(Box::new(move |event: EventBridgeEvent<Value>| {
             let projector = Arc::clone(&projector);
             async move { projector.project(event.detail).await }.boxed_local()
@@ -80,12 +73,8 @@ fn serve(
 pub struct StateProjector<A: Aggregate, Row> {
     /// Where the rows are.
     pub table: ReadTable,
-    /// Where in it.
-    pub keys: StateTable,
-    /// Makes them.
-    pub row: RowOf<A, Row>,
-    /// The aggregate whose states they show.
-    pub aggregate: PhantomData<A>,
+    /// What they are.
+    pub view: StateView<A, Row>,
 }
 
 /// Why an entry was not projected. Lambda retries it, then it goes to the dead-letter queue.
@@ -124,7 +113,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             }
             Err(error) => {
                 let stream = stream.as_ref().map(StreamId::as_str);
-                tracing::error!(stream, correlation_id, %error, "projection");
+                tracing::error!(stream, correlation_id, error = %Causes(error), "projection");
             }
         }
         Ok(result.map(|_| ())?)
@@ -143,12 +132,12 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         }
         let state = serde_path_to_error::deserialize(Value::Object(entry.aggregate.state))
             .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
-        let written = match (self.row)(stream.id(), version, state) {
+        let written = match (self.view.row)(stream.id(), version, state) {
             Some(row) => self.table.put_newer(&row, version).await?,
             None => {
                 // From now on, also where the event itself waited for weeks: others may have waited with it.
                 let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
-                self.table.forget(&self.keys, stream.id(), version, expires).await?
+                self.table.forget(&self.view.table, stream.id(), version, expires).await?
             }
         };
         if written {

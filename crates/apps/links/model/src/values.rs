@@ -1,0 +1,166 @@
+//! The values that commands of users and links are made of. What is not allowed here cannot be asked for.
+
+use email_address::{EmailAddress, Options};
+use ledgerline::{Number, StreamId, Text};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Deserialize;
+use url::Url;
+
+/// The longest URL, in bytes: less than the longest partition key.
+pub const MAX_URL: usize = 2_000;
+
+/// How many tags a link can have.
+pub const MAX_TAGS: usize = 20;
+
+ledgerline::value_object! {
+    /// The id of a user: made of the subject of the caller's token, so that a user's commands are nobody else's.
+    pub struct UserId(String),
+    |id| StreamId::new("user", &id).is_ok().then_some(id),
+    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ : -"
+}
+
+/// What is written in another way in a user's id: all but letters, digits, dots, dashes and underscores.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
+
+impl UserId {
+    /// The id of the user who signs in as this subject, unless it would be too long: the subject itself, with everything that
+    /// the names of streams do not have written as a colon and the byte in hexadecimal digits. No two subjects have one id.
+    #[must_use]
+    pub fn of_subject(subject: &str) -> Option<Self> {
+        Self::new(utf8_percent_encode(subject, ENCODED).to_string().replace('%', ":")).ok()
+    }
+}
+
+ledgerline::value_object! {
+    /// An address for mails (RFC 5321), without a name around it.
+    pub struct Email(String),
+    |text| {
+        let options = Options::default().without_display_text().without_domain_literal().with_required_tld();
+        (text.is_ascii() && EmailAddress::parse_with_options(&text, options).is_ok()).then_some(text)
+    },
+    "an address for mails is like ada@example.com"
+}
+
+ledgerline::value_object! {
+    /// A URL of the web in its one spelling (WHATWG URL Standard), without a password in it.
+    pub struct WebUrl(String),
+    |text| {
+        let url = Url::parse(&text).ok()?;
+        let web = matches!(url.scheme(), "http" | "https") && url.has_host();
+        let url = (web && url.username().is_empty() && url.password().is_none()).then(|| url.to_string())?;
+        (url.len() <= MAX_URL).then_some(url)
+    },
+    format!("expected a URL with http or https, of up to {MAX_URL} bytes when it is encoded, and without a password")
+}
+
+/// From 1 to 5.
+pub type Rating = Number<1, 5>;
+
+/// How a user is called.
+pub type Name = Text<200>;
+
+/// What a user calls a link.
+pub type Title = Text<200>;
+
+/// What a user sorts a link by.
+pub type Tag = Text<50>;
+
+/// Up to [`MAX_TAGS`] tags.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Vec<Tag>")]
+pub struct Tags(Vec<Tag>);
+
+impl Tags {
+    /// The tags.
+    #[must_use]
+    pub fn get(&self) -> &[Tag] {
+        &self.0
+    }
+}
+
+impl TryFrom<Vec<Tag>> for Tags {
+    type Error = String;
+
+    fn try_from(tags: Vec<Tag>) -> Result<Self, String> {
+        if tags.len() > MAX_TAGS { Err(format!("a link has up to {MAX_TAGS} tags")) } else { Ok(Self(tags)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn addresses_are_plain_ones() {
+        for (text, valid) in [
+            ("ada@example.com", true),
+            ("ada.l+news@mail.example.com", true),
+            ("ada", false),
+            ("ada@", false),
+            ("ada@localhost", false),
+            ("Ada <ada@example.com>", false),
+            ("ada@example.com, eve@example.com", false),
+            ("ada@example.com\r\nBcc: eve@example.com", false),
+            ("äda@example.com", false),
+        ] {
+            assert_eq!(Email::new(text).is_ok(), valid, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_link_has_one_spelling() {
+        for (text, url) in [
+            ("https://example.com", Some("https://example.com/")),
+            ("HTTPS://EXAMPLE.com:443/a/../b?q=1#f", Some("https://example.com/b?q=1#f")),
+            ("http://bücher.example/ä", Some("http://xn--bcher-kva.example/%C3%A4")),
+            ("https://ada:secret@example.com/", None),
+            ("ftp://example.com/", None),
+            ("javascript:alert(1)", None),
+            ("/relative", None),
+            ("", None),
+        ] {
+            assert_eq!(WebUrl::new(text).ok().map(WebUrl::into_inner).as_deref(), url, "{text}");
+        }
+        let long = |length: usize| WebUrl::new(format!("https://example.com/{}", "x".repeat(length - 20)));
+        assert!(long(MAX_URL).is_ok() && long(MAX_URL + 1).is_err());
+    }
+
+    #[test]
+    fn twenty_tags_are_taken_and_one_more_is_refused() {
+        let tags = |count: usize| Tags::try_from(vec![Tag::new("a").unwrap(); count]);
+        assert!(tags(MAX_TAGS).is_ok());
+        assert_eq!(tags(MAX_TAGS + 1).unwrap_err(), "a link has up to 20 tags");
+    }
+
+    #[test]
+    fn an_id_is_the_subject_as_far_as_streams_can_be_named_like_it() {
+        for (subject, id) in [
+            ("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10", Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10")),
+            ("auth0|5f7c", Some("auth0:7C5f7c")),
+            ("ada@example.com", Some("ada:40example.com")),
+            ("a:7C", Some("a:3A7C")),
+            ("", None),
+        ] {
+            assert_eq!(UserId::of_subject(subject).map(UserId::into_inner).as_deref(), id, "{subject}");
+        }
+        assert!(UserId::of_subject(&"x".repeat(128)).is_some());
+        assert_eq!(UserId::of_subject(&"x".repeat(129)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_value_panic(text in ".*") {
+            let _ = (Email::new(text.clone()), WebUrl::new(text.clone()), UserId::new(text));
+        }
+
+        #[test]
+        fn no_two_subjects_have_one_id(left in ".{1,30}", right in ".{1,30}") {
+            if let (Some(a), Some(b)) = (UserId::of_subject(&left), UserId::of_subject(&right)) {
+                prop_assert_eq!(a == b, left == right);
+                prop_assert!(a.get().bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:".contains(&b)));
+            }
+        }
+    }
+}

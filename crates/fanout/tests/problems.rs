@@ -1,0 +1,60 @@
+//! docs/http.md names every problem that a client can be told of, with its status.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::collections::BTreeMap;
+
+use applications::All;
+use ledgerline::{Aggregate, Aggregates, RefusalKind, Visitor};
+use ledgerline_lambda::http::{PROBLEM_TYPES, Problem};
+
+/// Codes and statuses, by the table of the page.
+fn documented() -> BTreeMap<String, u16> {
+    let page = include_str!("../../../docs/http.md");
+    let (_, problems) = page.split_once("## Problems").unwrap();
+    let rows = problems.lines().filter(|line| line.starts_with("| `"));
+    let codes = rows.flat_map(|row| {
+        let mut cells = row.split('|').skip(1);
+        let (codes, status) = (cells.next().unwrap(), cells.next().unwrap().trim().parse().unwrap());
+        codes.split('`').skip(1).step_by(2).map(move |code| (code.to_owned(), status))
+    });
+    codes.collect()
+}
+
+#[test]
+fn every_problem_is_documented_with_its_status() {
+    struct Refusals(Vec<(&'static str, u16)>);
+    impl Visitor for Refusals {
+        fn visit<A: Aggregate>(&mut self) {
+            self.0.extend(
+                A::REFUSALS.iter().map(|refusal| (refusal.code(), Problem::from(refusal).status.as_u16())),
+            );
+        }
+    }
+    let mut told = Refusals(Vec::new());
+    All::visit(&mut told);
+    told.0.extend(PROBLEM_TYPES.iter().map(|kind| (kind.code, kind.status.as_u16())));
+    let documented = documented();
+    let missing: Vec<_> =
+        told.0.iter().filter(|(code, status)| documented.get(*code) != Some(status)).collect();
+    assert!(missing.is_empty(), "docs/http.md lacks these, or has another status for them: {missing:?}");
+}
+
+/// One code means one thing, whichever aggregate says it.
+#[test]
+fn a_code_has_one_family() {
+    struct Kinds(BTreeMap<&'static str, RefusalKind>);
+    impl Visitor for Kinds {
+        fn visit<A: Aggregate>(&mut self) {
+            for refusal in A::REFUSALS {
+                let known = *self.0.entry(refusal.code()).or_insert(refusal.kind());
+                assert_eq!(known, refusal.kind(), "{} of {}", refusal.code(), A::CATEGORY);
+            }
+        }
+    }
+    let mut kinds = Kinds(BTreeMap::new());
+    All::visit(&mut kinds);
+    for kind in PROBLEM_TYPES {
+        assert!(!kinds.0.contains_key(kind.code), "{} is a problem of the rails", kind.code);
+    }
+}

@@ -1,0 +1,60 @@
+//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
+
+use ledgerline::{Commit, LogView, guard::Verdict};
+use ledgerline_dynamodb::ReadTable;
+
+use crate::{
+    Error, config,
+    fifo::{self, ApplyError, Consumer},
+};
+
+/// Runs a log projector: makes the changes of every commit exactly once and in order (rule 7).
+///
+/// ```no_run
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, tank::Tank};
+///
+/// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
+/// const COUNTS: LogView = LogView { table: TABLE, of: &[Tank::CATEGORY], changes };
+///
+/// fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
+///     let mut changes = Changes::new(TABLE);
+///     changes.add(commit.stream.id(), "sum", "commits", 1);
+///     Ok(changes)
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::log_projector::run(COUNTS).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
+pub async fn run(view: LogView) -> Result<(), Error> {
+    fifo::run(async |sdk| {
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
+        table.connect(view.table.partition).await;
+        Ok(LogProjector { table, view })
+    })
+    .await
+}
+
+/// The parts of a log projector.
+#[derive(Debug)]
+pub struct LogProjector {
+    /// Where the rows are.
+    pub table: ReadTable,
+    /// What they are.
+    pub view: LogView,
+}
+
+impl Consumer for LogProjector {
+    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        let (stream, version) = (&commit.stream, commit.version);
+        if !self.view.of.contains(&stream.category()) {
+            return Err(ApplyError::NotWanted { stream: stream.clone(), version });
+        }
+        let changes = (self.view.changes)(commit).map_err(|source| ApplyError::changes(commit, source))?;
+        Ok(self.table.apply(&self.view.table, stream.as_str(), version, &changes).await?)
+    }
+}

@@ -1,0 +1,111 @@
+//! How a domain says no.
+
+use std::{borrow::Cow, fmt};
+
+/// A domain's refusal of a command, with what the edge needs to answer it.
+///
+/// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). Where the detail depends on the state, the
+/// decision gives another one with [`saying`](Self::saying).
+///
+/// ```
+/// use ledgerline::Refusal;
+///
+/// const TOO_LITTLE: Refusal = Refusal::refused("too-little", "there is less in it");
+///
+/// let refusal = TOO_LITTLE.saying("the level of 5 does not cover 6");
+/// assert_eq!(refusal.code(), TOO_LITTLE.code());
+/// assert_eq!(refusal.to_string(), "the level of 5 does not cover 6");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Refusal {
+    kind: RefusalKind,
+    code: &'static str,
+    detail: Cow<'static, str>,
+}
+
+impl Refusal {
+    /// The aggregate does not exist.
+    #[must_use]
+    pub const fn not_found(code: &'static str, detail: &'static str) -> Self {
+        Self { kind: RefusalKind::NotFound, code, detail: Cow::Borrowed(detail) }
+    }
+
+    /// The aggregate exists already.
+    #[must_use]
+    pub const fn already_exists(code: &'static str, detail: &'static str) -> Self {
+        Self { kind: RefusalKind::AlreadyExists, code, detail: Cow::Borrowed(detail) }
+    }
+
+    /// The caller may not do this.
+    #[must_use]
+    pub const fn forbidden(code: &'static str, detail: &'static str) -> Self {
+        Self { kind: RefusalKind::Forbidden, code, detail: Cow::Borrowed(detail) }
+    }
+
+    /// A rule of the domain says no.
+    #[must_use]
+    pub const fn refused(code: &'static str, detail: &'static str) -> Self {
+        Self { kind: RefusalKind::Refused, code, detail: Cow::Borrowed(detail) }
+    }
+
+    /// The same refusal with a detail of this one case.
+    #[must_use]
+    pub fn saying(self, detail: impl fmt::Display) -> Self {
+        Self { detail: Cow::Owned(detail.to_string()), ..self }
+    }
+
+    /// Which family of answers it belongs to.
+    #[must_use]
+    pub const fn kind(&self) -> RefusalKind {
+        self.kind
+    }
+
+    /// Stable name in kebab case, for programs: the end of the problem's `type`.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        self.code
+    }
+
+    /// What is wrong, for people.
+    #[must_use]
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+}
+
+/// The families of refusals. The edge maps them to HTTP in one place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The aggregate does not exist.
+    NotFound,
+    /// The aggregate exists already.
+    AlreadyExists,
+    /// The caller may not do this.
+    Forbidden,
+    /// A rule of the domain says no.
+    Refused,
+}
+
+/// Declares the refusals of an aggregate, each a constant, and `REFUSALS`, the list of all of them, which is the aggregate's
+/// [`Aggregate::REFUSALS`](crate::Aggregate::REFUSALS).
+///
+/// ```
+/// ledgerline::refusals! {
+///     /// No such tank.
+///     UNKNOWN = not_found("unknown-tank", "there is no such tank");
+///     /// There is less in it.
+///     TOO_LITTLE = refused("too-little", "the level does not cover the amount");
+/// }
+///
+/// assert_eq!(REFUSALS.iter().map(ledgerline::Refusal::code).collect::<Vec<_>>(), ["unknown-tank", "too-little"]);
+/// ```
+#[macro_export]
+macro_rules! refusals {
+    ($($(#[$attribute:meta])* $name:ident = $kind:ident($code:literal, $detail:literal);)+) => {
+        $($(#[$attribute])* pub const $name: $crate::Refusal = $crate::Refusal::$kind($code, $detail);)+
+
+        /// Every refusal of this aggregate.
+        pub const REFUSALS: &[$crate::Refusal] = &[$($name),+];
+    };
+}

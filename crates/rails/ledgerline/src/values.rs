@@ -1,0 +1,335 @@
+//! Value objects: types that cannot hold what their rule does not allow. Commands are made of them, so that HTTP, process managers
+//! and imports can only send what the domain can decide on, and every limit stands in one place.
+//!
+//! Events and states hold plain values: a rule that is tightened later must not stop an old event from being read.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::Value;
+
+/// What a value object was to be made of, and may not be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub Cow<'static, str>);
+
+/// A type that is made of a plain value by a rule.
+///
+/// [`value_object!`](crate::value_object) declares one; [`Text`], [`LongText`], [`Number`] and [`Id`] are there already.
+pub trait ValueObject: Sized {
+    /// What it is made of.
+    type Plain: Plain;
+
+    /// What is told to whoever gives something else: "an amount is a whole number from 1 to 10".
+    fn expected() -> Cow<'static, str>;
+
+    /// Makes one, in its one spelling; `None` where the rule does not allow it.
+    fn read(plain: Self::Plain) -> Option<Self>;
+}
+
+/// A value of JSON that a value object can be made of.
+pub trait Plain: Sized {
+    /// The value, if it is of this type: a text is no number, and 1.0 is no whole number.
+    fn of_json(value: Value) -> Option<Self>;
+}
+
+impl Plain for String {
+    fn of_json(value: Value) -> Option<Self> {
+        if let Value::String(text) = value { Some(text) } else { None }
+    }
+}
+
+impl Plain for i64 {
+    /// A fraction, an exponent or a number past 64 bits is no integer to the parser: it is refused, never rounded.
+    fn of_json(value: Value) -> Option<Self> {
+        value.as_i64()
+    }
+}
+
+/// Makes a value object of a plain value.
+///
+/// # Errors
+/// When its rule does not allow the value.
+pub fn try_new<V: ValueObject>(plain: impl Into<V::Plain>) -> Result<V, Invalid> {
+    V::read(plain.into()).ok_or_else(|| Invalid(V::expected()))
+}
+
+/// Reads a value object from what was sent.
+///
+/// # Errors
+/// The words of its rule, whatever is wrong.
+pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(deserializer: D) -> Result<V, D::Error> {
+    let plain = V::Plain::of_json(Value::deserialize(deserializer)?);
+    plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
+}
+
+/// Declares a value object: its name, what it is made of, the rule, and what is told to whoever breaks it.
+///
+/// The rule gives the value in its one spelling, or `None`.
+///
+/// ```
+/// ledgerline::value_object! {
+///     /// An ISO 4217 code.
+///     pub struct Currency(String),
+///     |code: String| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
+///     "a currency is three capital letters, such as EUR"
+/// }
+///
+/// assert_eq!(Currency::new("EUR").unwrap().get(), "EUR");
+/// assert_eq!(Currency::new("euro").unwrap_err().to_string(), "a currency is three capital letters, such as EUR");
+/// assert!(serde_json::from_str::<Currency>("978").is_err());
+/// ```
+#[macro_export]
+macro_rules! value_object {
+    ($(#[$attribute:meta])* pub struct $name:ident($plain:ty), $rule:expr, $expected:expr $(,)?) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name($plain);
+
+        impl $crate::ValueObject for $name {
+            type Plain = $plain;
+
+            fn expected() -> ::std::borrow::Cow<'static, str> {
+                $expected.into()
+            }
+
+            fn read(plain: $plain) -> Option<Self> {
+                let rule: fn($plain) -> Option<$plain> = $rule;
+                rule(plain).map(Self)
+            }
+        }
+
+        $crate::value_object!(@methods [] $name, $plain);
+    };
+    (@methods [$($generics:tt)*] $name:ty, $plain:ty) => {
+        impl<$($generics)*> $name {
+            /// Makes one of a plain value.
+            ///
+            /// # Errors
+            /// When the rule does not allow the value; the message says what is allowed.
+            pub fn new(plain: impl Into<$plain>) -> Result<Self, $crate::Invalid> {
+                $crate::values::try_new(plain)
+            }
+
+            /// The plain value.
+            #[must_use]
+            pub const fn get(&self) -> &$plain {
+                &self.0
+            }
+
+            /// The plain value.
+            #[must_use]
+            pub fn into_inner(self) -> $plain {
+                self.0
+            }
+        }
+
+        impl<$($generics)*> ::std::str::FromStr for $name
+        where
+            $plain: ::std::str::FromStr,
+        {
+            type Err = $crate::Invalid;
+
+            fn from_str(text: &str) -> Result<Self, $crate::Invalid> {
+                let plain = text.parse::<$plain>().ok().and_then(<Self as $crate::ValueObject>::read);
+                plain.ok_or_else(|| $crate::Invalid(<Self as $crate::ValueObject>::expected()))
+            }
+        }
+
+        impl<'de, $($generics)*> ::serde::Deserialize<'de> for $name {
+            fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::values::deserialize(deserializer)
+            }
+        }
+
+        impl<$($generics)*> ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+/// Characters that no text has: controls, and the two that are no characters (Unicode, 23.7).
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
+}
+
+/// Text of 1 to `MAX` characters, without control characters and outer spaces.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Text<const MAX: usize>(String);
+
+impl<const MAX: usize> ValueObject for Text<MAX> {
+    type Plain = String;
+
+    fn expected() -> Cow<'static, str> {
+        format!("expected text of 1 to {MAX} characters, without control characters or outer spaces").into()
+    }
+
+    fn read(text: String) -> Option<Self> {
+        let clean = (1..=MAX).contains(&text.chars().count())
+            && !text.chars().any(is_control)
+            && text.trim() == text.as_str();
+        clean.then_some(Self(text))
+    }
+}
+
+value_object!(@methods [const MAX: usize] Text<MAX>, String);
+
+impl<const MAX: usize> Text<MAX> {
+    /// The most characters that it has.
+    pub const MAX: usize = MAX;
+}
+
+/// Text of up to `MAX` characters, which may be none, in any number of lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LongText<const MAX: usize>(String);
+
+impl<const MAX: usize> ValueObject for LongText<MAX> {
+    type Plain = String;
+
+    fn expected() -> Cow<'static, str> {
+        format!(
+            "expected text of up to {MAX} characters, without control characters but line breaks and tabs"
+        )
+        .into()
+    }
+
+    fn read(text: String) -> Option<Self> {
+        let clean =
+            text.chars().count() <= MAX && !text.chars().any(|c| is_control(c) && !matches!(c, '\n' | '\t'));
+        clean.then_some(Self(text))
+    }
+}
+
+value_object!(@methods [const MAX: usize] LongText<MAX>, String);
+
+/// A whole number from `MIN` to `MAX`. Numbers from 0 on have a default, which is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Number<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> ValueObject for Number<MIN, MAX> {
+    type Plain = i64;
+
+    fn expected() -> Cow<'static, str> {
+        format!("expected a whole number from {MIN} to {MAX}").into()
+    }
+
+    fn read(number: i64) -> Option<Self> {
+        (MIN..=MAX).contains(&number).then_some(Self(number))
+    }
+}
+
+value_object!(@methods [const MIN: i64, const MAX: i64] Number<MIN, MAX>, i64);
+
+impl<const MAX: i64> Default for Number<0, MAX> {
+    fn default() -> Self {
+        Self(0)
+    }
+}
+
+value_object! {
+    /// The id of an aggregate: a UUID as 32 hexadecimal digits in five groups. Upper case is read, and written in lower case, so that
+    /// one thing has one id. Its other spellings (RFC 9562 knows of none, but parsers do) are refused.
+    pub struct Id(String),
+    |text: String| {
+        let uuid = if text.len() == 36 { uuid::Uuid::parse_str(&text).ok() } else { None };
+        uuid.map(|uuid| uuid.to_string())
+    },
+    "an id is a UUID, such as 163082d2-b005-45d7-9eb6-aa1f83efd55d"
+}
+
+impl From<uuid::Uuid> for Id {
+    fn from(uuid: uuid::Uuid) -> Self {
+        Self(uuid.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn is_read<V: serde::de::DeserializeOwned>(value: &Value) -> bool {
+        serde_json::from_value::<V>(value.clone()).is_ok()
+    }
+
+    #[test]
+    fn numbers_are_whole_and_in_range() {
+        for (value, valid) in [
+            (json!(1), true),
+            (json!(5), true),
+            (json!(0), false),
+            (json!(6), false),
+            (json!(-1), false),
+            (json!(1.0), false),
+            (json!("1"), false),
+            (json!(4_294_967_297_u64), false),
+            (json!(18_446_744_073_709_551_615_u64), false),
+        ] {
+            assert_eq!(is_read::<Number<1, 5>>(&value), valid, "{value}");
+        }
+    }
+
+    #[test]
+    fn text_is_one_clean_line() {
+        for (text, valid) in [
+            ("a", true),
+            ("abcde", true),
+            ("abcdef", false),
+            ("", false),
+            (" a", false),
+            ("a\nb", false),
+            ("\u{fffe}", false),
+        ] {
+            assert_eq!(is_read::<Text<5>>(&json!(text)), valid, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn long_text_may_have_lines_and_may_be_none() {
+        for (text, valid) in
+            [("", true), ("a\n\tb", true), ("a\rb", false), ("\u{7}", false), ("abcdef", false)]
+        {
+            assert_eq!(is_read::<LongText<5>>(&json!(text)), valid, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ids_have_one_spelling() {
+        let id = Id::new("163082D2-B005-45D7-9EB6-AA1F83EFD55D").unwrap();
+        assert_eq!(id.get(), "163082d2-b005-45d7-9eb6-aa1f83efd55d");
+        for bad in
+            ["", "1", "163082d2b00545d79eb6aa1f83efd55d", "{163082d2-b005-45d7-9eb6-aa1f83efd55d}", "../x"]
+        {
+            assert!(!is_read::<Id>(&json!(bad)), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_json_makes_a_value_panic(text in ".*", number in any::<f64>()) {
+            for value in [json!(text), json!(number), json!(null), json!([text]), json!({})] {
+                let _ = is_read::<Text<140>>(&value);
+                let _ = is_read::<LongText<140>>(&value);
+                let _ = is_read::<Number<1, 5>>(&value);
+                let _ = is_read::<Id>(&value);
+            }
+        }
+
+        /// Whatever is given: what is made holds what its rule allows, and what is not made breaks the rule.
+        #[test]
+        fn no_value_holds_what_its_rule_does_not_allow(number in any::<i64>(), text in ".{0,8}") {
+            match Number::<1, 5>::new(number) {
+                Ok(made) => prop_assert!((1..=5).contains(made.get()) && *made.get() == number),
+                Err(_) => prop_assert!(!(1..=5).contains(&number)),
+            }
+            if let Ok(made) = Text::<4>::new(text.clone()) {
+                prop_assert!(made.get().chars().count() <= 4 && !made.get().chars().any(char::is_control));
+                prop_assert_eq!(made.into_inner(), text);
+            }
+        }
+    }
+}
