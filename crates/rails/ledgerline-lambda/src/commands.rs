@@ -22,8 +22,12 @@ use crate::{
         PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of,
     },
     metrics,
+    needs::{COMMITS, Endpoint, Needs, REQUESTS, Scope, Source},
     start::{dynamodb, store},
 };
+
+/// The variable with the seconds for which an Idempotency-Key is remembered.
+const RETENTION: &str = "REQUEST_RETENTION_SECONDS";
 
 /// Streams that a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
@@ -170,9 +174,12 @@ pub fn acts<A: Aggregate>(
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`.
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
-    crate::http::run(async || {
-        let requests = config::text("REQUESTS_TABLE")?;
-        let retention = config::parsed("REQUEST_RETENTION_SECONDS")?;
+    let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: Scope::Write };
+    let source = Source::Http(routes.iter().map(endpoint).collect());
+    let needs = Needs::new(source, [COMMITS, REQUESTS], [RETENTION]);
+    crate::http::run(needs, async || {
+        let requests = config::text(REQUESTS.variable)?;
+        let retention = config::parsed(RETENTION)?;
         let store = store(dynamodb().await).await?.with_requests(requests);
         Ok(Commands::<A, DynamoDbStore> { store, cache: Cache::new(CACHED_STREAMS), retention, routes })
     })

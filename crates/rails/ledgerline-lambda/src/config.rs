@@ -2,9 +2,14 @@
 
 use std::{env, fmt::Display, str::FromStr};
 
+use crate::needs::may_read;
+
 /// A variable that is missing or wrong. A function with such a configuration does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
+    /// The function does not name it in what it needs, so that nobody wires it.
+    #[error("the function reads the environment variable {0}, and does not say that it needs it")]
+    Undeclared(&'static str),
     /// It is not set, or empty.
     #[error("the environment variable {0} is not set")]
     Missing(&'static str),
@@ -23,6 +28,9 @@ pub enum ConfigError {
 /// # Errors
 /// When it is missing or empty.
 pub fn text(name: &'static str) -> Result<String, ConfigError> {
+    if !may_read(name) {
+        return Err(ConfigError::Undeclared(name));
+    }
     env::var(name).ok().filter(|value| !value.is_empty()).ok_or(ConfigError::Missing(name))
 }
 
@@ -50,6 +58,9 @@ pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Re
 /// # Errors
 /// When it is missing.
 pub fn lines(name: &'static str) -> Result<Vec<String>, ConfigError> {
+    if !may_read(name) {
+        return Err(ConfigError::Undeclared(name));
+    }
     let value = env::var(name).map_err(|_| ConfigError::Missing(name))?;
     let lines = value.lines().map(str::trim).filter(|line| !line.is_empty());
     Ok(lines.map(ToOwned::to_owned).collect())

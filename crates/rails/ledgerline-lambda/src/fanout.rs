@@ -24,11 +24,16 @@ use crate::{
         queues::Queues,
     },
     metrics,
-    stream::{Handler, Record, Unreadable},
+    needs::{COMMITS, Needs, Source},
+    stream::{self, Handler, Record, Unreadable},
 };
 
 /// The lower of the limits that EventBridge and SQS had and have: 256 KB.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// The variables of the fanout: see [`Wiring::from_env`].
+const VARIABLES: [&str; 5] =
+    ["EVENT_BUS", "EVENT_SOURCE", "LOG_QUEUES", "DEAD_LETTER_QUEUE", "MAX_MESSAGE_BYTES"];
 
 /// The parts of the fanout.
 #[derive(Debug)]
@@ -92,6 +97,14 @@ fn log_queues(lines: &[String]) -> Result<BTreeMap<String, Vec<String>>, String>
     Ok(queues)
 }
 
+/// Runs the fanout of these aggregates.
+///
+/// # Errors
+/// When a variable is missing or wrong, or the log cannot be read.
+pub async fn run<L: Aggregates>() -> Result<(), Error> {
+    stream::run(Needs::new(Source::Stream, [COMMITS], VARIABLES), Fanout::from_env::<L>).await
+}
+
 impl Fanout {
     /// A fanout of the commits in this store, which belong to these aggregates.
     #[must_use]
@@ -109,10 +122,7 @@ impl Fanout {
     }
 
     /// From `COMMITS_TABLE` and the [`Wiring`], with its connections opened.
-    ///
-    /// # Errors
-    /// When a variable is missing or wrong, or the log cannot be read.
-    pub async fn from_env<L: Aggregates>() -> Result<Self, Error> {
+    async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
         let sdk = crate::sdk_config().await;
         let store = crate::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;

@@ -14,6 +14,7 @@ use ledgerline_dynamodb::TableError;
 
 use crate::{
     Error, metrics,
+    needs::{COMMITS, Needs, Source, Table},
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
@@ -43,11 +44,15 @@ pub trait Consumer {
 }
 
 /// Runs a consumer of commits: every commit exactly once and in order (rule 7), or at least once for what a consumer does
-/// besides its position.
+/// besides its position. It takes the commits of the categories in `of`, and needs these tables and variables besides
+/// `COMMITS_TABLE`.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
 pub async fn run<C: Consumer + 'static>(
+    of: &'static [&'static str],
+    tables: impl IntoIterator<Item = Table>,
+    environment: &'static [&'static str],
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
 ) -> Result<(), Error> {
     let build = async {
@@ -59,14 +64,17 @@ pub async fn run<C: Consumer + 'static>(
             async move { Ok(fifo.batch(&event.records).await) }.boxed_local()
         }) as Handle<_, SqsBatchResponse>)
     };
-    serve(build.boxed_local()).await
+    let tables = [COMMITS].into_iter().chain(tables);
+    let needs = Needs::new(Source::Queue(of.to_vec()), tables, environment.iter().copied());
+    serve(needs, build.boxed_local()).await
 }
 
 /// Compiled once for all functions behind a FIFO queue.
 fn serve(
+    needs: Needs,
     build: LocalBoxFuture<'_, Result<Handle<SqsEvent, SqsBatchResponse>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    start(build)
+    start(needs, build)
 }
 
 /// The parts of a function behind a FIFO queue of commits.
@@ -92,8 +100,8 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
-    /// The queue is wired to a category that the view is not made of.
-    #[error("the view takes no commits of this category: version {version} of {stream}")]
+    /// The queue is wired to a category that the consumer does not take.
+    #[error("the function takes no commits of this category: version {version} of {stream}")]
     NotWanted {
         /// The stream.
         stream: StreamId,
@@ -133,6 +141,17 @@ pub enum ApplyError {
 }
 
 impl ApplyError {
+    /// Refuses a commit of a category that is not among these: the queue is wired to the wrong streams.
+    ///
+    /// # Errors
+    /// [`ApplyError::NotWanted`].
+    pub fn unless_of(of: &[&str], commit: &Commit) -> Result<(), Self> {
+        if of.contains(&commit.stream.category()) {
+            return Ok(());
+        }
+        Err(Self::NotWanted { stream: commit.stream.clone(), version: commit.version })
+    }
+
     /// An event of this commit cannot be read, or a row of it cannot be written.
     #[must_use]
     pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {

@@ -21,6 +21,7 @@ use tracing::Instrument;
 use crate::{
     Error,
     config::{self, ConfigError},
+    needs::Needs,
     start::{Handle, start},
 };
 
@@ -411,7 +412,10 @@ fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<Str
 ///
 /// # Errors
 /// When the parts cannot be built, or `PROBLEM_TYPES` is missing.
-pub async fn run<Parts: Routes>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
+pub async fn run<Parts: Routes>(
+    needs: Needs,
+    build: impl AsyncFnOnce() -> Result<Parts, Error>,
+) -> Result<(), Error> {
     let build = async {
         let routes = Arc::new(build().await?);
         Ok(Box::new(move |request| {
@@ -419,13 +423,17 @@ pub async fn run<Parts: Routes>(build: impl AsyncFnOnce() -> Result<Parts, Error
             async move { respond(&*routes, &request).await }.boxed_local()
         }) as Answers)
     };
-    serve(build.boxed_local()).await
+    serve(needs, build.boxed_local()).await
 }
 
 type Answers = Box<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
 /// Compiled once for all functions behind the HTTP API.
-fn serve(build: LocalBoxFuture<'_, Result<Answers, Error>>) -> LocalBoxFuture<'_, Result<(), Error>> {
+fn serve(
+    mut needs: Needs,
+    build: LocalBoxFuture<'_, Result<Answers, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    needs.environment.insert("PROBLEM_TYPES");
     let build = async {
         let (developer, answers) = (developer()?, build.await?);
         // Set once in a process: a second function in it, which only a test has, is of the same product.
@@ -438,7 +446,7 @@ fn serve(build: LocalBoxFuture<'_, Result<Answers, Error>>) -> LocalBoxFuture<'_
             async move { Ok(answer.await.into_lambda()) }.boxed_local()
         }) as Handle<_, ApiGatewayV2httpResponse>)
     };
-    start(build.boxed_local())
+    start(needs, build.boxed_local())
 }
 
 /// Who calls where nothing verifies tokens: `sam local start-api` leaves authorizers out. Never on AWS itself: a function
@@ -472,7 +480,10 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
 ///
 /// ```no_run
 /// use http::StatusCode;
-/// use ledgerline_lambda::http::{HttpRequest, Problem, Response, Routes};
+/// use ledgerline_lambda::{
+///     http::{HttpRequest, Problem, Response, Routes},
+///     needs::{Endpoint, Needs, Scope, Source},
+/// };
 /// use serde_json::json;
 ///
 /// struct Queries;
@@ -488,7 +499,9 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::http::run(async || Ok(Queries)).await
+///     let endpoint = Endpoint { route: "GET /hello", scope: Scope::Read };
+///     let needs = Needs::new(Source::Http(vec![endpoint]), [], []);
+///     ledgerline_lambda::http::run(needs, async || Ok(Queries)).await
 /// }
 /// ```
 pub trait Routes: 'static {

@@ -7,6 +7,7 @@ pub mod fifo;
 pub mod http;
 pub mod log_projector;
 pub mod metrics;
+pub mod needs;
 pub mod process_manager;
 pub mod queries;
 mod start;

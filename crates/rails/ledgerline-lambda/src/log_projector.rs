@@ -31,7 +31,7 @@ use crate::{
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
 pub async fn run(view: LogView) -> Result<(), Error> {
-    fifo::run(async |sdk| {
+    fifo::run(view.of, [view.table.into()], &[], async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
         table.connect(view.table.partition).await;
         Ok(LogProjector { table, view })
@@ -50,11 +50,8 @@ pub struct LogProjector {
 
 impl Consumer for LogProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        let (stream, version) = (&commit.stream, commit.version);
-        if !self.view.of.contains(&stream.category()) {
-            return Err(ApplyError::NotWanted { stream: stream.clone(), version });
-        }
+        ApplyError::unless_of(self.view.of, commit)?;
         let changes = (self.view.changes)(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        Ok(self.table.apply(&self.view.table, stream.as_str(), version, &changes).await?)
+        Ok(self.table.apply(&self.view.table, commit.stream.as_str(), commit.version, &changes).await?)
     }
 }

@@ -38,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// struct Greet;
 ///
 /// impl Reaction for Greet {
+///     const OF: &'static [&'static str] = &["tank"];
+///
 ///     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
 ///         if commit.version == 1 {
 ///             tracing::info!(stream = %commit.stream, "hello");
@@ -47,34 +49,39 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// }
 /// ```
 pub trait Reaction {
+    /// The categories whose commits it reacts to.
+    const OF: &'static [&'static str];
+
     /// Does what is due after this commit. Every commit comes in the order of its stream, and may come again after
     /// something of it was done: whatever is done here has to take that.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
-/// Runs a process manager.
+/// Runs a process manager, which reads these variables besides those of every process manager.
 ///
 /// ```no_run
 /// # use ledgerline::Commit;
 /// # use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
 /// # struct Greet;
 /// # impl Reaction for Greet {
+/// #     const OF: &'static [&'static str] = &["tank"];
 /// #     async fn react(&self, _: &Commit) -> Result<(), ApplyError> {
 /// #         Ok(())
 /// #     }
 /// # }
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::process_manager::run(async |_sdk, _store| Ok(Greet)).await
+///     ledgerline_lambda::process_manager::run(&[], async |_sdk, _store| Ok(Greet)).await
 /// }
 /// ```
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, and what `build` reads.
 pub async fn run<R: Reaction + 'static>(
+    environment: &'static [&'static str],
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    fifo::run(async |sdk| {
+    fifo::run(R::OF, [POSITIONS.into()], environment, async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
         let store = start::store(client).await?;
@@ -94,6 +101,7 @@ pub struct ProcessManager<R> {
 
 impl<R: Reaction> Consumer for ProcessManager<R> {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        ApplyError::unless_of(R::OF, commit)?;
         let (stream, version) = (commit.stream.as_str(), commit.version);
         let (position, _) = self.positions.progress(&POSITIONS, stream).await?;
         match judge(position, version) {

@@ -15,8 +15,12 @@ use crate::{
     Error,
     config::{self, ConfigError},
     http::{HttpRequest, Problem, READ_MODEL_BEHIND, Response, Routes, versions_of},
+    needs::{Endpoint, Needs, Scope, Source, Table},
     start::dynamodb,
 };
+
+/// The variable with the milliseconds for which a read with `minVersion` waits.
+const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 
 /// How soon a read model that is behind is looked at again at first; then after twice as long each time, so that who waits
 /// for what never comes costs a score of reads and not hundreds.
@@ -27,27 +31,6 @@ const MAX_PAUSE: Duration = Duration::from_millis(200);
 const DEFAULT_LIMIT: i32 = 50;
 /// Rows in a page, at the most.
 const MAX_LIMIT: i32 = 200;
-
-/// A table that queries read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Table {
-    /// The environment variable that names it.
-    pub variable: &'static str,
-    /// Name of its partition key.
-    pub partition: &'static str,
-}
-
-impl From<StateTable> for Table {
-    fn from(table: StateTable) -> Self {
-        Self { variable: table.variable, partition: table.key }
-    }
-}
-
-impl From<LogTable> for Table {
-    fn from(table: LogTable) -> Self {
-        Self { variable: table.variable, partition: table.partition }
-    }
-}
 
 /// A route of a function that answers from views.
 pub struct Query {
@@ -201,7 +184,7 @@ pub fn page<Row: DeserializeOwned + 'static>(
         let rows: Vec<_> = page.rows.iter().map(shown).collect();
         Ok(Response::json(StatusCode::OK, listed(name, json!(rows), page.cursor)))
     };
-    Query::new(key, [table.into()], answer)
+    Query::new(key, [Table { indexes: vec![index], ..table.into() }], answer)
 }
 
 /// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:
@@ -356,7 +339,11 @@ impl Views {
 /// # Errors
 /// When its configuration is wrong: the variables of its tables, and `READ_YOUR_WRITE_TIMEOUT_MS` where a route waits.
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
-    crate::http::run(async || {
+    let endpoint = |query: &Query| Endpoint { route: query.key, scope: Scope::Read };
+    let source = Source::Http(routes.iter().map(endpoint).collect());
+    let waits = routes.iter().any(|query| query.waits).then_some(TIMEOUT);
+    let needs = Needs::new(source, routes.iter().flat_map(|query| query.tables.clone()), waits);
+    crate::http::run(needs, async || {
         let views = Views::from_env(&routes).await?;
         Ok(Queries { routes, views })
     })
@@ -395,7 +382,7 @@ impl Patience {
     /// # Errors
     /// When the variable is missing or no number.
     pub fn from_env() -> Result<Self, ConfigError> {
-        Ok(Self(Duration::from_millis(config::parsed("READ_YOUR_WRITE_TIMEOUT_MS")?)))
+        Ok(Self(Duration::from_millis(config::parsed(TIMEOUT)?)))
     }
 
     async fn read<T>(

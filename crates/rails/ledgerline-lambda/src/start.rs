@@ -1,6 +1,6 @@
 //! How a function starts: logs, configuration, clients with open connections, then the runtime.
 
-use std::time::Duration;
+use std::{io::Write, time::Duration};
 
 use aws_config::{BehaviorVersion, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
 use futures::{FutureExt, future::LocalBoxFuture};
@@ -14,12 +14,13 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Error, config, metrics};
+use crate::{Error, config, metrics, needs::Needs};
 
 /// What a function does with an event.
 pub type Handle<Event, Answer> = Box<dyn Fn(Event) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
-/// Runs a function: builds what handles its events, then handles one event at a time.
+/// Runs a function with these needs: builds what handles its events, then handles one event at a time. With the argument
+/// `--needs` it prints the needs instead, as JSON.
 ///
 /// Both are behind pointers, so that what is compiled for a call of this depends on the kind of events alone. Each kind is
 /// called for in one place of this crate; otherwise the runtime and the reading of events would be compiled once more for
@@ -28,13 +29,20 @@ pub type Handle<Event, Answer> = Box<dyn Fn(Event) -> LocalBoxFuture<'static, Re
 /// # Errors
 /// When it cannot be built. It is logged, and the process ends: a misconfigured function must not take events.
 pub fn start<'a, Event, Answer>(
+    needs: Needs,
     build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
 ) -> LocalBoxFuture<'a, Result<(), Error>>
 where
     Event: DeserializeOwned + 'static,
     Answer: Serialize + 'static,
 {
-    async {
+    async move {
+        if std::env::args().nth(1).as_deref() == Some("--needs") {
+            // In one piece, and then the process ends: nothing is configured yet.
+            writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&needs)?)?;
+            return Ok(());
+        }
+        needs.declare();
         init_logs();
         let built = async { Ok::<_, Error>((metrics::init()?, build.await?)) };
         let (metrics, handle) = match built.await {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::Timestamp;
-use ledgerline::{Aggregate, Causes, StateView, StreamId};
+use ledgerline::{Aggregate, Causes, EventTypes, StateView, StreamId};
 use ledgerline_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     Error, config, metrics,
+    needs::{Needs, Source},
     start::{Handle, dynamodb, start},
     wire::BusEntry,
 };
@@ -58,14 +59,17 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
             async move { projector.project(event.detail).await }.boxed_local()
         }) as Handle<_, ()>)
     };
-    serve(build.boxed_local()).await
+    let events = A::Event::TYPES.iter().map(|known| known.name).collect();
+    let source = Source::Bus { category: A::CATEGORY, events };
+    serve(Needs::new(source, [view.table.into()], []), build.boxed_local()).await
 }
 
 /// Compiled once for all functions behind the bus.
 fn serve(
+    needs: Needs,
     build: LocalBoxFuture<'_, Result<Handle<EventBridgeEvent<Value>, ()>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    start(build)
+    start(needs, build)
 }
 
 /// The parts of a state projector.

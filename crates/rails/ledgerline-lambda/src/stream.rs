@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::{
     Error,
+    needs::Needs,
     start::{Handle, start},
 };
 
@@ -56,7 +57,10 @@ pub struct Unreadable {
 ///
 /// # Errors
 /// When the parts cannot be built.
-pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Error>) -> Result<(), Error> {
+pub async fn run<Parts: Handler>(
+    needs: Needs,
+    build: impl AsyncFnOnce() -> Result<Parts, Error>,
+) -> Result<(), Error> {
     let build = async {
         let parts = Arc::new(build().await?);
         Ok(Box::new(move |batch| {
@@ -69,7 +73,7 @@ pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Erro
             .boxed_local()
         }) as Handle<Batch, DynamoDbEventResponse>)
     };
-    start(build.boxed_local()).await
+    start(needs, build.boxed_local()).await
 }
 
 /// What handles the records of a stream.
@@ -78,8 +82,6 @@ pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Erro
 ///
 /// ```no_run
 /// use ledgerline::{Aggregates, Visitor, tank::Tank};
-/// use ledgerline_lambda::fanout::Fanout;
-///
 /// struct All;
 ///
 /// impl Aggregates for All {
@@ -90,7 +92,7 @@ pub async fn run<Parts: Handler>(build: impl AsyncFnOnce() -> Result<Parts, Erro
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::stream::run(Fanout::from_env::<All>).await
+///     ledgerline_lambda::fanout::run::<All>().await
 /// }
 /// ```
 pub trait Handler: 'static {

@@ -24,7 +24,7 @@ pub struct LogTable {
 }
 
 /// An index of a table of states.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Index {
     /// Its name.
     pub name: &'static str,

@@ -159,6 +159,19 @@ fn a_function_without_its_configuration_names_the_variable_and_ends() {
     assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
 }
 
+/// The wiring is checked against this.
+#[test]
+fn a_function_says_what_it_needs() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_account-queries")).env_clear().arg("--needs").output().unwrap();
+    let needs: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let routes = needs["source"]["http"].as_array().unwrap();
+    assert!(routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" })));
+    assert_eq!(needs["tables"][0]["indexes"][0]["name"], "byOpener");
+    let variables = ["BALANCES_TABLE", "PROBLEM_TYPES", "READ_YOUR_WRITE_TIMEOUT_MS", "TRANSACTIONS_TABLE"];
+    assert_eq!(needs["environment"], json!(variables));
+}
+
 /// Whoever sets it on AWS would let everybody in as one user.
 #[test]
 fn a_development_user_is_for_emulators_only() {

@@ -38,6 +38,8 @@ impl<S> Transfers<S> {
 }
 
 impl<S: EventStore> Reaction for Transfers<S> {
+    const OF: &'static [&'static str] = &[Transfer::CATEGORY];
+
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for recorded in &commit.events {
             let event = decode::<Transfer>(recorded).map_err(|source| ApplyError::changes(commit, source))?;

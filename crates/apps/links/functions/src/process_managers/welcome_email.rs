@@ -14,7 +14,7 @@ use aws_sdk_sesv2::{
     operation::send_email::SendEmailError,
     types::{Body, Content, Destination, EmailContent, Message},
 };
-use ledgerline::{Commit, decode};
+use ledgerline::{Aggregate, Commit, decode};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     fifo::ApplyError,
@@ -74,6 +74,8 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 }
 
 impl Reaction for WelcomeEmail {
+    const OF: &'static [&'static str] = &[User::CATEGORY];
+
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for (index, recorded) in commit.events.iter().enumerate() {
             let event = decode::<User>(recorded).map_err(|source| ApplyError::changes(commit, source))?;

@@ -26,9 +26,7 @@ pub struct FeedProjector {
 
 impl Consumer for FeedProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        if !OF.contains(&commit.stream.category()) {
-            return Err(ApplyError::NotWanted { stream: commit.stream.clone(), version: commit.version });
-        }
+        ApplyError::unless_of(OF, commit)?;
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let (stream, version) = (commit.stream.as_str(), commit.version);
         let Some(then) = work.then else {
