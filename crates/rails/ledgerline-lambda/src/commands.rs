@@ -62,7 +62,7 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 }
 
 impl<A: Aggregate> Route<A> {
-    /// A route whose request is read by this function into the aggregate's id and the command. `key` is method and path as
+    /// A route. The function `read` makes the aggregate's id and the command of a request. `key` is method and path as
     /// the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn new(
@@ -103,7 +103,8 @@ impl<A: Aggregate> Route<A> {
     }
 }
 
-/// A route that starts a stream: `POST /tanks`. `read` takes the body apart, into the id, if the client chose one, and the command.
+/// A route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the client chose one, and the command. Without
+/// an id, the aggregate gets a new one.
 #[must_use]
 pub fn creates<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -118,7 +119,8 @@ pub fn creates<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
 }
 
-/// A route that changes what is there: `POST /tanks/{id}/fills`. The body is what `command` makes the command of, and mostly is.
+/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command of the body; mostly it is a variant of the
+/// command.
 #[must_use]
 pub fn changes<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -132,7 +134,7 @@ pub fn changes<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer)
 }
 
-/// A route that changes what is there, and whose request has nothing more to say: no body, or an empty object.
+/// A route that changes an aggregate and has no fields: the body is missing or an empty object.
 #[must_use]
 pub fn acts<A: Aggregate>(
     key: &'static str,
@@ -195,7 +197,7 @@ pub struct Commands<A: Aggregate, S> {
     pub cache: Cache<A>,
     /// Seconds for which an Idempotency-Key is remembered.
     pub retention: i64,
-    /// What it takes.
+    /// The routes that it takes.
     pub routes: Vec<Route<A>>,
 }
 
@@ -206,7 +208,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let route = route.ok_or_else(Problem::no_route)?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
-        // Two callers may choose the same key: it is theirs only together with who they are. A key has no spaces, so the
+        // Two callers may choose the same key: the caller's subject is a part of it. A key has no spaces, so the
         // first one ends it, and no two pairs give one text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
         let fingerprint = if key.is_some() { fingerprint(request)? } else { String::new() };

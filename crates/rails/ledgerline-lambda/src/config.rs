@@ -7,7 +7,7 @@ use crate::needs::may_read;
 /// A variable that is missing or wrong. A function with such a configuration does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The function does not name it in what it needs, so that nobody wires it.
+    /// The function reads it and does not name it among its needs, so that no check would notice where it is missing.
     #[error("the function reads the environment variable {0}, and does not say that it needs it")]
     Undeclared(&'static str),
     /// It is not set, or empty.

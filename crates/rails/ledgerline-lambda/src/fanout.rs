@@ -144,7 +144,7 @@ impl Fanout {
     }
 }
 
-/// What cannot be passed on, with what it takes to find it in the log.
+/// A record or commit that cannot be passed on, with what it takes to find it in the log.
 #[derive(Debug, serde::Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum DeadLetter<'a> {

@@ -22,7 +22,7 @@ use crate::{
 /// Commits that are read at once to repair a gap: bounds the memory that it takes (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
-/// What is done with the commits of a queue, one after the other.
+/// Takes the commits of a queue, one after the other.
 ///
 /// ```
 /// use ledgerline::{Commit, guard::Verdict};
@@ -89,7 +89,7 @@ pub struct Fifo<S, C> {
 /// Why a commit was not applied. The message comes again, then it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The message is none that the fanout wrote.
+    /// The fanout did not write this message.
     #[error("not a message of this program: {0}")]
     Malformed(String),
     /// The log does not have what the message names.

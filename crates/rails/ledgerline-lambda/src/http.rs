@@ -93,7 +93,7 @@ pub struct Problem {
     pub detail: String,
     /// The field, parameter or header that is wrong.
     pub field: Option<String>,
-    /// The version that the aggregate has, where that is what is wrong.
+    /// The version of the aggregate, where another one was expected.
     pub version: Option<u64>,
 }
 
@@ -262,7 +262,7 @@ impl HttpRequest {
     /// A `{parameter}` of the path, decoded.
     ///
     /// # Errors
-    /// When the route has none of this name.
+    /// When the route has no parameter of this name.
     pub fn path_parameter(&self, name: &str) -> Result<&str, Problem> {
         let parameter = self.0.path_parameters.get(name).map(String::as_str);
         parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
@@ -351,10 +351,10 @@ impl HttpRequest {
         Ok(value)
     }
 
-    /// Reads the body of a request that has nothing to say: none, or an empty object.
+    /// Checks that the request has no fields: the body is missing or an empty object.
     ///
     /// # Errors
-    /// A problem that names what it says all the same.
+    /// A problem that names a field of the body.
     pub fn nothing(&self) -> Result<(), Problem> {
         if self.body()?.is_empty() {
             return Ok(());
@@ -362,7 +362,7 @@ impl HttpRequest {
         self.json().map(|Nothing {}| ())
     }
 
-    /// Who calls: the subject of the caller's token, which the API's authorizer has verified.
+    /// The caller: the subject of the token, which the API's authorizer has verified.
     ///
     /// # Errors
     /// `401` when there is none: the API has no authorizer, or the token names nobody. What belongs to its creator must
@@ -449,7 +449,7 @@ fn serve(
     start(needs, build.boxed_local())
 }
 
-/// Who calls where nothing verifies tokens: `sam local start-api` leaves authorizers out. Never on AWS itself: a function
+/// The caller where nothing verifies tokens, because `sam local start-api` leaves authorizers out. Not on AWS: a function
 /// with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start.
 fn developer() -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     let name = "DEVELOPMENT_USER";

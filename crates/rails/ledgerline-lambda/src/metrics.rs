@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// The shape is that of the specification: what is no metric to CloudWatch is never seen.
+    /// CloudWatch ignores a line that does not have the shape of its specification.
     #[test]
     fn what_is_recorded_is_written_once_in_the_embedded_metric_format() {
         let collector = init().unwrap();

@@ -1,7 +1,7 @@
 //! What a function needs, as data: where its events come from, its tables, and the variables of its environment.
 //!
 //! A runner makes it of what the function hands over (routes, a view), and the function is held to it: a variable that is not named
-//! here cannot be read, a commit of another category is refused. `--needs` prints it, so that whoever checks the wiring asks the
+//! here cannot be read, a commit of another category is refused. `--needs` prints it, so that a check of the wiring asks the
 //! functions themselves.
 
 use std::{collections::BTreeSet, sync::OnceLock};

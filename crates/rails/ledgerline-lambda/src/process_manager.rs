@@ -26,10 +26,10 @@ pub const POSITIONS: LogTable = LogTable { variable: "POSITIONS_TABLE", partitio
 /// weeks, but a commit can be replayed at any time, and then must not move money again.
 const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 
-/// How long one command may take: less than the function's timeout, in whose time there may be two.
+/// How long one command may take. Two of them fit into the function's timeout.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What is done about commits.
+/// Reacts to commits: sends commands, or calls another system.
 ///
 /// ```
 /// use ledgerline::Commit;
@@ -95,7 +95,7 @@ pub async fn run<R: Reaction + 'static>(
 pub struct ProcessManager<R> {
     /// How far it got in each stream.
     pub positions: ReadTable,
-    /// What it does.
+    /// What it does about a commit.
     pub reaction: R,
 }
 

@@ -22,14 +22,14 @@ use crate::{
 /// The variable with the milliseconds for which a read with `minVersion` waits.
 const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 
-/// How soon a read model that is behind is looked at again at first; then after twice as long each time, so that who waits
-/// for what never comes costs a score of reads and not hundreds.
+/// The first pause before a view that is behind is read again. Each pause is twice as long as the one before, so that waiting for a
+/// version that never comes costs twenty reads and not hundreds.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
-/// The longest pause between two looks: what a reader waits too long at the most.
+/// The longest pause between two reads: a reader waits at most this much longer than necessary.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
-/// Rows in a page, where the client does not say.
+/// Rows in a page, where the request does not say how many.
 const DEFAULT_LIMIT: i32 = 50;
-/// Rows in a page, at the most.
+/// The most rows in a page.
 const MAX_LIMIT: i32 = 200;
 
 /// A route of a function that answers from views.
@@ -79,12 +79,12 @@ impl Query {
     }
 }
 
-/// Who sees a row.
+/// The callers that may see a row.
 #[derive(Debug)]
 pub enum VisibleTo<Row> {
-    /// The caller whose subject the row names. To everybody else it is as if it were not there.
+    /// The caller whose subject this function finds in the row. Others get the answer for a row that does not exist.
     Owner(fn(&Row) -> Option<&str>),
-    /// Whoever is signed in.
+    /// Every caller that is signed in.
     All,
 }
 
@@ -96,8 +96,8 @@ impl<Row> Clone for VisibleTo<Row> {
 
 impl<Row> Copy for VisibleTo<Row> {}
 
-/// A route that answers with one row of a view that is written from states: `GET /tanks/{id}`. `missing` is told to whom it does not
-/// show one, `shown` makes what a client sees of the row.
+/// A route that answers with one row of a view that is written from states: `GET /tanks/{id}`. `missing` is the
+/// answer where there is no row, or none that the caller may see. `shown` makes the answer of the row.
 #[must_use]
 pub fn row<Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -158,8 +158,8 @@ impl Part {
     }
 }
 
-/// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The rows stand under `name`;
-/// `part` says which ones, `shown` makes what a client sees of each.
+/// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The answer has the rows
+/// under `name`; `part` says which rows, `shown` makes the answer of each.
 #[must_use]
 pub fn page<Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -353,9 +353,9 @@ pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
 /// The parts of a query function.
 #[derive(Debug)]
 pub struct Queries {
-    /// What it answers.
+    /// The routes that it answers.
     pub routes: Vec<Query>,
-    /// What it answers from.
+    /// The tables that it answers from.
     pub views: Views,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::Timestamp;
-use ledgerline::{Aggregate, Causes, EventTypes, StateView, StreamId};
+use ledgerline::{Aggregate, Causes, EventTypes, StateView, StreamId, upcast};
 use ledgerline_dynamodb::{ReadTable, TableError};
 use serde::Serialize;
 use serde_json::Value;
@@ -106,7 +106,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// # Errors
     /// When it is malformed, its state has another schema than this program's, or the table fails.
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
-        // Who looks for a command that is not shown has these two; an entry that cannot be read may still tell them.
+        // Somebody who looks for a command that is not shown searches by these two. An entry that cannot be read may still have them.
         let stream = detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
         let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
         let result = self.write(detail).await;
@@ -127,14 +127,13 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let entry: BusEntry = serde_path_to_error::deserialize(detail)
             .map_err(|error| ProjectError::Malformed(error.path().to_string()))?;
         let (stream, version) = (entry.stream, entry.aggregate.last_known_version);
-        if entry.aggregate_schema != A::STATE_SCHEMA {
-            return Err(ProjectError::Schema {
-                stream,
-                schema: entry.aggregate_schema,
-                known: A::STATE_SCHEMA,
-            });
-        }
-        let state = serde_path_to_error::deserialize(Value::Object(entry.aggregate.state))
+        let (schema, state) = (entry.aggregate_schema, Value::Object(entry.aggregate.state));
+        // An entry of an older writer may have been under way while this function was replaced.
+        let state = if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
+        let Some(state) = state else {
+            return Err(ProjectError::Schema { stream, schema, known: A::STATE_SCHEMA });
+        };
+        let state = serde_path_to_error::deserialize(state)
             .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
         let written = match (self.view.row)(stream.id(), version, state) {
             Some(row) => self.table.put_newer(&row, version).await?,

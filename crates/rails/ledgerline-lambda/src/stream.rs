@@ -18,7 +18,7 @@ use crate::{
     start::{Handle, start},
 };
 
-/// A batch, its records not read yet: one that cannot be read must not take the others with it.
+/// A batch whose records are not read yet: one that cannot be read must not fail the others.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Batch {
@@ -30,7 +30,7 @@ pub struct Batch {
 pub struct Record {
     /// Names it in the response.
     pub sequence_number: String,
-    /// The commit, or what is known of a record that holds none.
+    /// The commit, or what is known of a record that cannot be read.
     pub commit: Result<Commit, Unreadable>,
 }
 
@@ -100,8 +100,8 @@ pub trait Handler: 'static {
     fn handle(&self, records: &[Record]) -> impl Future<Output = Option<usize>>;
 }
 
-/// The commits that the batch inserted. The mapping's filter lets nothing else through; whoever removes it must not
-/// see expired or changed items fanned out as new.
+/// The commits that the batch inserted. The mapping's filter lets nothing else through. Without this
+/// check, a mapping that lost its filter would fan expired and changed items out as new.
 #[must_use]
 pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.into_iter().filter(|record| record["eventName"] == "INSERT").map(record).collect()

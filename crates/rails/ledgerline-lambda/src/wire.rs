@@ -92,7 +92,7 @@ impl Message {
             let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
                 .map_err(|error| format!("the field {}", error.path()))?;
             match commit.version {
-                // There is none before the first, whose position is that of a stream that nobody has seen yet.
+                // Versions begin at 1. Position 0 is that of a stream without commits.
                 0 => Err("the field version".to_owned()),
                 _ => Ok(Self::Commit(Box::new(commit))),
             }

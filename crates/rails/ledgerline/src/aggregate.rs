@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
 
 use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 
@@ -66,7 +67,7 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     /// First part of every stream name of this aggregate: `[a-z][a-z0-9]*`.
     const CATEGORY: &'static str;
     /// Number of the state's shape. Raise it whenever `State` or `evolve` changes: states stored under another
-    /// number are ignored and folded again (rule 5).
+    /// number are ignored and folded again (rule 5), unless [`upcast_state`](Self::upcast_state) brings them up to date.
     const STATE_SCHEMA: u32;
     /// A commit embeds the state at least every this many commits, so that a cold load reads at most as many.
     const SNAPSHOT_EVERY: u64 = 8;
@@ -85,6 +86,12 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     /// The state of a stream without events.
     fn initial() -> Self::State {
         Self::State::default()
+    }
+
+    /// Brings the data of a state that was stored under an older schema up to date; `None` where that cannot be done. Then a load
+    /// folds events from further back (rule 5), and a state projector refuses entries of that schema that are still under way.
+    fn upcast_state(_schema: u32, _data: Value) -> Option<Value> {
+        None
     }
 
     /// The name of the stream of one of these.

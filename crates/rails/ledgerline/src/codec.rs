@@ -254,12 +254,19 @@ pub fn encode_state<A: Aggregate>(state: &A::State) -> Result<RecordedState, Enc
     Ok(RecordedState { schema: A::STATE_SCHEMA, data: value.to_string() })
 }
 
-/// Reads a stored state, or `None` when it was written under another schema or cannot be read: the caller then
-/// folds the events instead (rule 5).
+/// Reads a stored state, or `None` when it was written under another schema, or cannot be read: the caller then
+/// folds the events instead (rule 5). A state of an older schema is read if the aggregate brings it up to date.
 #[must_use]
 pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> {
-    if recorded.schema != A::STATE_SCHEMA {
-        return None;
+    if recorded.schema == A::STATE_SCHEMA {
+        return serde_json::from_str(&recorded.data).ok();
     }
-    serde_json::from_str(&recorded.data).ok()
+    let data = serde_json::from_str(&recorded.data).ok()?;
+    serde_json::from_value(upcast::<A>(recorded.schema, data)?).ok()
+}
+
+/// The data of a state that was stored under an older schema, as the current schema has it.
+#[must_use]
+pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
+    if schema < A::STATE_SCHEMA { A::upcast_state(schema, data) } else { None }
 }

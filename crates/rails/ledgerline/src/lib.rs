@@ -26,7 +26,7 @@ pub use causes::Causes;
 pub use changes::{Changes, ChangesError};
 pub use codec::{
     DecodeError, EncodeError, EventType, EventTypes, RecordedEvent, RecordedState, decode, decode_state,
-    encode, encode_state, with_field,
+    encode, encode_state, upcast, with_field,
 };
 pub use commit::{Commit, Meta};
 pub use execute::{CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondition, RETRIES, execute};

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline::{Aggregate, Context, Refusal};
+use ledgerline::{Aggregate, Context, Refusal, with_field};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::values::{Email, Name, UserId};
 
@@ -116,6 +117,11 @@ impl Aggregate for User {
     type State = State;
     type Event = Event;
     type Command = Command;
+
+    /// In schema 1 a user had `registered` in place of `status`. Every user that was stored is registered.
+    fn upcast_state(schema: u32, data: Value) -> Option<Value> {
+        (schema == 1).then(|| with_field(data, "status", "registered"))
+    }
 
     fn evolve(state: State, event: &Event) -> State {
         match event {

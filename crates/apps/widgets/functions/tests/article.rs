@@ -11,13 +11,18 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use ledgerline::{StreamId, spec::valid};
+use ledgerline_dynamodb::ReadTable;
+use ledgerline_lambda::state_projector::StateProjector;
 use ledgerline_local::{
     services::DynamoDb,
     template,
-    testing::{LocalStack, Wire, cold, commits, counted, event_types, sdk_config, send},
+    testing::{self, LocalStack, Wire, cold, commits, counted, event_types, sdk_config, send},
 };
 use serde_json::{Value, json};
-use widgets::widget::{Command, Widget};
+use widgets::{
+    views::widgets::{Row, VIEW},
+    widget::{Command, Widget},
+};
 
 fn create() -> Command {
     Command::Create(valid("Sprocket"), valid(""), valid(5))
@@ -149,6 +154,28 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
     wire.take();
     send(&store, &warm, &widget_123(), &stock, false).await.unwrap();
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
+}
+
+/// A projector that is replaced while entries are under way reads those of the version before.
+#[tokio::test]
+async fn an_entry_with_a_state_of_the_version_before_is_projected() {
+    let dynamodb = testing::dynamodb(&["WidgetsTable"]).await;
+    let table = ReadTable::new(Client::new(&sdk_config(&dynamodb)), testing::table("WidgetsTable"));
+    let projector = StateProjector { table: table.clone(), view: VIEW };
+    let path =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../events/widgets-projector/stock-updated.json");
+    let event: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut detail = event["detail"].clone();
+    detail["aggregateSchema"] = json!(1);
+    let state = detail["aggregate"].as_object_mut().unwrap();
+    state.remove("status");
+    state.insert("exists".into(), json!(true));
+    projector.project(detail.clone()).await.unwrap();
+    let (version, row) =
+        table.shown::<Row>(&VIEW.table, "163082d2-b005-45d7-9eb6-aa1f83efd55d").await.unwrap();
+    assert_eq!((version, row.map(|row| row.stock)), (4, Some(4)));
+    detail["aggregateSchema"] = json!(3);
+    assert!(projector.project(detail).await.is_err(), "a newer program's state is not guessed at");
 }
 
 /// "Event store change data capture with DynamoDB Streams": the query side shows what was written.

@@ -1,8 +1,9 @@
 //! A widget: a small device that is sold on a website, with a name, a description and a stock. It belongs to who created
 //! it. Events as in the article on the AWS event store.
 
-use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text};
+use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text, with_field};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 // --- Values -----------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,11 @@ impl Aggregate for Widget {
     type State = State;
     type Event = Event;
     type Command = Command;
+
+    /// In schema 1 a widget had `exists` in place of `status`. What was stored exists.
+    fn upcast_state(schema: u32, data: Value) -> Option<Value> {
+        (schema == 1).then(|| with_field(data, "status", "created"))
+    }
 
     fn evolve(state: State, event: &Event) -> State {
         match event {

@@ -60,8 +60,8 @@ async fn recorded_states<A: Aggregate>(
     store: &impl EventStore,
     commits: &[&Commit],
 ) -> Vec<Result<RecordedState, Missing>> {
-    // A state goes along as it is, from a newer writer too, whom a fanout that is not yet replaced must not second-guess;
-    // only an older one is folded again.
+    // A state of this schema goes along unchanged, and so does one of a newer writer: a fanout that is not yet replaced cannot fold it.
+    // Only a state of an older schema is folded again.
     let embedded = |commit: &Commit| commit.state.clone().filter(|state| state.schema >= A::STATE_SCHEMA);
     let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let folded = states::<A>(store, &wanting).await.map_err(|error| match &error {
