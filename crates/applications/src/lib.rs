@@ -1,4 +1,4 @@
-//! The applications of this workspace. The list is in `Cargo.toml`: whoever deletes an application deletes its line there.
+//! The applications of this workspace. The list is in `Cargo.toml`; an application is deleted together with its line there.
 
 use ledgerline::{Aggregates, Visitor};
 

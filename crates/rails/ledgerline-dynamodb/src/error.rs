@@ -7,7 +7,7 @@ use ledgerline::StoreError;
 
 use crate::TableError;
 
-/// What the failure of a call means to whoever made it.
+/// What the failure of a call means to the caller.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The service asks to slow down.

@@ -29,7 +29,7 @@ pub struct InvalidItem(String);
 /// Reads a commit from an item or from the new image of a stream record.
 ///
 /// # Errors
-/// When the image is none that this program wrote. The reason names what is missing, never a value (rule 14).
+/// When this program did not write the image. The reason names what is missing, never a value (rule 14).
 pub fn commit_from_item(item: serde_dynamo::Item) -> Result<Commit, InvalidItem> {
     let commit: Commit =
         serde_dynamo::from_item(item).map_err(|error| InvalidItem(without_values(&error)))?;

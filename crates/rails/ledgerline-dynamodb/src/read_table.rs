@@ -94,7 +94,7 @@ pub enum TableError {
     /// One commit would change more rows than one transaction takes (rule 9).
     #[error("a commit changes {0} rows, one transaction takes {max}", max = MAX_TRANSACTION_ITEMS - 1)]
     TooManyRows(usize),
-    /// The client's cursor is none of ours.
+    /// The client's cursor does not come from a page of this query.
     #[error(transparent)]
     Cursor(#[from] InvalidCursor),
 }
@@ -153,7 +153,7 @@ impl ReadTable {
         self.overwrite(tombstone, version).await
     }
 
-    /// Writes a row if there is none with its keys. Whether it was written.
+    /// Writes a row unless a row has its keys already. Returns whether it was written.
     ///
     /// # Errors
     /// When the table fails.
@@ -460,7 +460,7 @@ impl ReadTable {
     /// A page of the rows in one partition of the table, or of its index, in the order of the sort key.
     ///
     /// # Errors
-    /// When the table fails, or the cursor is none that this query gave.
+    /// When the table fails, or the cursor does not come from a page of this query.
     pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
         let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
         let mut request = self.client.query();
@@ -509,7 +509,7 @@ pub struct PageQuery<'a> {
     pub starts_with: Option<&'a str>,
     /// Descending order of the sort key.
     pub newest_first: bool,
-    /// Rows in the page, at the most.
+    /// The most rows in the page.
     pub limit: i32,
     /// Where the page before ended.
     pub cursor: Option<&'a str>,

@@ -14,7 +14,7 @@ use cargo_metadata::Message;
 pub(crate) struct Built {
     /// Name of the binary target.
     pub(crate) name: String,
-    /// Where it is.
+    /// Its path.
     pub(crate) program: PathBuf,
     /// It was up to date before.
     pub(crate) fresh: bool,

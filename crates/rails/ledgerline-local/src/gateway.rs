@@ -18,7 +18,7 @@ use crate::{
     mailbox::{Mailbox, SendEmail},
 };
 
-/// Where requests go.
+/// The target of requests.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,

@@ -34,7 +34,7 @@ use uuid::Uuid;
 
 use crate::hops::Hops;
 
-/// Instances of one function at once, at the most. Enough for races between instances to happen.
+/// The most instances of one function at once: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 
 /// What Lambda allows for a function's initialisation.

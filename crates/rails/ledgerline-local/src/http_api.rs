@@ -25,9 +25,9 @@ use uuid::Uuid;
 
 use crate::{callers, hops::Hops, host::Function};
 
-/// What API Gateway takes at the most.
+/// The largest body that API Gateway takes.
 const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
-/// What API Gateway waits at the most.
+/// The longest time that API Gateway waits for a function.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A route and the function behind it.

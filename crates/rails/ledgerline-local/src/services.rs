@@ -26,12 +26,12 @@ use crate::{
 pub struct DynamoDb {
     /// The database behind it, for what has no place on the wire.
     pub database: Database,
-    /// Where it listens.
+    /// The address that it listens at.
     pub url: String,
 }
 
 impl DynamoDb {
-    /// Starts it: in memory, or with the data in this folder, which is created if there is none.
+    /// Starts it: in memory, or with the data in this folder, which is created if it is missing.
     ///
     /// # Errors
     /// When the data cannot be opened or no port is free.
@@ -60,7 +60,7 @@ impl DynamoDb {
     }
 }
 
-/// Opens the tables in a folder, which is created if there is none.
+/// Opens the tables in a folder, which is created if it is missing.
 ///
 /// # Errors
 /// When they cannot be opened.
@@ -122,7 +122,7 @@ fn difference(wanted: &Value, kept: &Value) -> Option<String> {
 #[derive(Debug)]
 pub struct Sqs {
     provider: Arc<RustackSqs>,
-    /// Where it listens.
+    /// The address that it listens at.
     pub url: String,
     /// A client of it.
     pub client: aws_sdk_sqs::Client,
@@ -169,7 +169,7 @@ impl Sqs {
     /// The URL of the queue with this ARN.
     ///
     /// # Errors
-    /// When the ARN is none of this region and account.
+    /// When the ARN has another region or account.
     pub fn queue_url(&self, arn: &str) -> Result<String> {
         self.provider.queue_url_for_arn(arn).map_err(|error| anyhow!("{arn}: {error}"))
     }
@@ -180,7 +180,7 @@ impl Sqs {
 pub struct EventBridge {
     /// For counting deliveries under way.
     pub provider: Arc<RustackEvents>,
-    /// Where it listens.
+    /// The address that it listens at.
     pub url: String,
     /// A client of it.
     pub client: aws_sdk_eventbridge::Client,

@@ -430,7 +430,7 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
 /// After so long without a moment in which everything was done, one is made: the stream is held until it is. Under steady
 /// load there would be none, and everything since its beginning would be kept, and fanned out again after a restart.
 const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
-/// The stream is held for so long, at the most: what is left then waits for a retry, or is a dead letter.
+/// The longest time for which the stream is held: records that are left then wait for a retry, or are dead letters.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
 
 async fn keep_checkpoint(checkpoint: Checkpoint) {

@@ -19,13 +19,13 @@ use tokio::sync::watch;
 /// The tag of a table that says up to which sequence number everything that reads its stream has passed.
 const PASSED: &str = "ledgerline:stream-passed";
 
-/// How many records leave at once, at the most: other requests wait meanwhile.
+/// The most records that leave at once: other requests wait meanwhile.
 const BATCH: usize = 2_000;
 
 /// How often records are looked at that may leave.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// Opens the database in this file, which is created if there is none.
+/// Opens the database in this file, which is created if it is missing.
 ///
 /// # Errors
 /// When the file is no database of this kind, or is in use.

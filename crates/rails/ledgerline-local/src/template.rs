@@ -76,7 +76,7 @@ pub struct Function {
     pub timeout: u64,
     /// Retries and destination of asynchronous invocations.
     pub invoke_config: InvokeConfig,
-    /// What invokes it.
+    /// The sources that invoke it.
     pub events: Vec<Event>,
 }
 
@@ -113,7 +113,7 @@ pub struct StreamSource {
     pub stream: String,
     /// Where a new mapping begins.
     pub starting_position: StartingPosition,
-    /// Records in one invocation, at the most.
+    /// The most records in one invocation.
     #[serde(default = "hundred")]
     pub batch_size: usize,
     /// Split a batch that fails.
@@ -154,7 +154,7 @@ pub enum StartingPosition {
 pub struct QueueSource {
     /// ARN of the queue.
     pub queue: String,
-    /// Messages in one invocation, at the most.
+    /// The most messages in one invocation.
     #[serde(default = "ten")]
     pub batch_size: i32,
     /// Whether the function reports which messages failed.
@@ -177,7 +177,7 @@ pub struct ScalingConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct RuleSource {
-    /// Its name; made up from the logical ids when there is none.
+    /// Its name; made up of the logical ids where the template has none.
     #[serde(default)]
     pub rule_name: Option<String>,
     /// Name of the bus.
@@ -740,7 +740,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The value that an `Fn::If` comes to, which may be that there is none.
+    /// The value of an `Fn::If`, which may be `AWS::NoValue`.
     fn chosen<'n>(&self, mut node: &'n Node) -> Located<&'n Node> {
         while let [(function, argument)] = node.entries()
             && function == "Fn::If"

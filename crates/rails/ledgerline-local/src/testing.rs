@@ -189,7 +189,7 @@ impl Intercept for Wire {
 pub struct Crash(Arc<AtomicUsize>);
 
 impl Default for Crash {
-    /// Never.
+    /// No call fails.
     fn default() -> Self {
         Self(Arc::new(AtomicUsize::new(usize::MAX)))
     }

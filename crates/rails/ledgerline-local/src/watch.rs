@@ -1,5 +1,5 @@
 //! `--watch`: serves an edit without stopping the stack. The functions are built again, those that came out otherwise
-//! are replaced, and whoever calls one meanwhile waits for it.
+//! are replaced, and a request to one waits meanwhile.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! A crash after every single call that a handler makes. Somebody calls it again, as whoever called it would, and in the
+//! A crash after every single call that a handler makes. It is called again, as its source would, and in the
 //! end everything is as if nothing had happened.
 
 use std::{

@@ -53,7 +53,7 @@ const DECODERS: [Decoder; 8] = [
 /// Feeds them.
 ///
 /// # Errors
-/// When one panics, or gives an answer that is none to bad input.
+/// When one panics, or gives an answer that bad input must not get.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(400, 2_600);
     let samples = Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;

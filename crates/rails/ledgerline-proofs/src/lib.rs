@@ -218,9 +218,9 @@ impl Effort {
 /// What was tried, and nothing found.
 #[derive(Debug, Clone)]
 pub struct Tried {
-    /// How often.
+    /// The number of tries.
     pub count: u64,
-    /// Of what.
+    /// The kind of tries: "histories".
     pub unit: &'static str,
     /// What else was counted.
     pub beside: String,
@@ -237,7 +237,7 @@ impl Tried {
 pub struct Finding {
     /// Repeats it.
     pub seed: u64,
-    /// What happened.
+    /// The story of the run.
     pub story: String,
 }
 

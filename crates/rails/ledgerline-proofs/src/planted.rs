@@ -1,4 +1,4 @@
-//! Stores with planted bugs: whoever checks histories must find them, or what they say of the real one is worth nothing.
+//! Stores with planted bugs: the check of histories must find each of them, or its verdict on the real store is worth nothing.
 
 #![expect(
     clippy::wildcard_enum_match_arm,

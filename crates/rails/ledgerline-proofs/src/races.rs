@@ -120,7 +120,7 @@ impl Tally {
     }
 }
 
-/// An aggregate, as it is played.
+/// An aggregate whose histories are played.
 pub(crate) struct Subject<A: Aggregate> {
     /// Where commands come from.
     pub(crate) histories: Histories<A>,
@@ -328,7 +328,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a client asks next: the first one starts a stream. Whoever knows a version may name it.
+    /// What a client asks next: the first one starts a stream. A client that knows a version may name it.
     fn operation(&self, client: usize, number: usize, known: Option<u64>, rng: &mut Rng) -> Operation<A> {
         let mut history = (self.subject.histories)(&format!("{}-0", self.seed), rng);
         let id = format!("{}-{client}-{number}", self.seed);

@@ -30,7 +30,7 @@ pub struct Queued {
     pub group: String,
     /// What it is known by for five minutes.
     pub deduplication: String,
-    /// What it says.
+    /// The body of the message.
     pub body: String,
 }
 
@@ -109,7 +109,7 @@ impl Services {
         }
     }
 
-    /// Answers a read as a replica would that lags behind by some commits. Whoever demands the newest is not sent here.
+    /// Answers a read as a replica would that lags behind by some commits. A strong read is not answered here.
     pub(crate) fn stale(&self, operation: &str, body: &mut Value, lag: u64) -> Answer {
         let values = &body["ExpressionAttributeValues"];
         let number = |name: &str| values[name]["N"].as_str().and_then(|n| n.parse::<u64>().ok());

@@ -131,7 +131,7 @@ pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     Commands { store: store.clone(), cache, retention: RETENTION_SECONDS, routes: routes() }
 }
 
-/// What is sent.
+/// A request to the function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sent {
     /// Method and path, with `{id}` for the tank.

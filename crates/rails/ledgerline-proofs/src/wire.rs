@@ -77,7 +77,7 @@ const FAULTS: [Fault; 12] = [
 /// When a fault happens.
 #[derive(Debug, Clone)]
 pub enum Plan {
-    /// Never.
+    /// At no request.
     Calm,
     /// To so many of a thousand requests, at random.
     Random(u32),

@@ -29,7 +29,7 @@ enum Task {
     /// The pure crates reach no AWS and no runtime; every function has its binary, its resource, its sample events and
     /// its alarms; permissions are those of docs/permissions/.
     Check {
-        /// The template whose permissions and alarms are checked: as it is written, or as SAM processed it.
+        /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
@@ -38,7 +38,7 @@ enum Task {
     /// Lays down an aggregate, a projector, a query or a process manager that compiles, passes and deploys, to go on from; or a
     /// workspace of its own, in a new folder.
     New {
-        /// What.
+        /// The kind of thing that is laid down.
         kind: new::Kind,
         /// Its name: lower-case words with dashes. Of a workspace the folder, whose last part is such a name.
         name: String,
@@ -130,7 +130,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
 /// name of the application.
 ///
 /// # Errors
-/// When the name is none, the folder is not empty, or a file cannot be written.
+/// When the name is not allowed, the folder is not empty, or a file cannot be written.
 pub fn new_workspace(folder: &Path) -> Result<()> {
     new::workspace::lay_down(folder)
 }

@@ -36,7 +36,7 @@ pub(crate) struct Permissions {
     problems: Vec<String>,
 }
 
-/// Reads the permissions off a template, as it is written or as SAM processed it.
+/// Reads the permissions off a template: the source, or the output of SAM.
 pub(crate) fn read(template: &Value) -> Permissions {
     let mut granted = BTreeSet::new();
     let mut problems = Vec::new();

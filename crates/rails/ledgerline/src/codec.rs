@@ -127,7 +127,7 @@ pub fn with_field(mut data: Value, name: &str, value: impl Into<Value>) -> Value
     data
 }
 
-/// An event as it is stored.
+/// The stored form of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedEvent {
     /// The name of its [`EventType`].
@@ -140,7 +140,7 @@ pub struct RecordedEvent {
     pub data: String,
 }
 
-/// A state as it is stored: a cache of the fold (rule 5).
+/// The stored form of a state: a cache of the fold (rule 5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedState {
     /// [`Aggregate::STATE_SCHEMA`] of the writer.
@@ -155,7 +155,7 @@ pub enum EncodeError {
     /// The type cannot be represented as JSON.
     #[error("{what} cannot be written as JSON")]
     Json {
-        /// Whose it is.
+        /// The name of the event's type, or the category of the state.
         what: &'static str,
         /// What the writer said.
         source: serde_json::Error,

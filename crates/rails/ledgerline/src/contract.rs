@@ -285,7 +285,7 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(s
 }
 
 /// Rule 4 over several streams: who sends it again, because the reply was lost, is told that it is done; who takes the
-/// same versions with something else is not. What can be no transaction is none.
+/// same versions with something else is not. Commits that cannot be one transaction are refused.
 pub async fn the_same_transaction_twice_is_one(store: &impl EventStore) {
     let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
     for _ in 0..2 {

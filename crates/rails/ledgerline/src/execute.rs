@@ -26,7 +26,7 @@ const WRITE_UNIT_BYTES: usize = 1024;
 pub struct Execution<'a, A: Aggregate> {
     /// The stream that it is for.
     pub stream: &'a StreamId,
-    /// What is asked.
+    /// The command.
     pub command: &'a A::Command,
     /// When and by whom.
     pub context: &'a Context,

@@ -166,7 +166,7 @@ pub async fn history<A: Aggregate>(
             range.up_to = oldest.version - 1;
         }
         // A state is missing where the policy promised one: read on in the largest pages there are, and strongly, because
-        // a replica that lags behind the one before would show a hole where there is none.
+        // a replica that lags behind the one before would show a hole that the log does not have.
         range.limit = None;
         consistency = Consistency::Strong;
     };

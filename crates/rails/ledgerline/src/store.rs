@@ -44,7 +44,7 @@ pub struct Request {
 ///
 /// Every implementation passes the tests of the module `contract`.
 ///
-/// Whoever writes another one has it tested by [`contract_tests!`](crate::contract_tests).
+/// [`contract_tests!`](crate::contract_tests) tests another implementation.
 ///
 /// ```
 /// use ledgerline::{Commit, Consistency, EventStore, MemoryStore, Meta, Range, StreamId};
@@ -97,7 +97,7 @@ pub trait EventStore: Send + Sync {
     /// Stores commits of several streams, and with them the request if there is one: all or none. For what must never
     /// be seen half done; everything else is cheaper and freer as one commit after the other (docs/data.md).
     ///
-    /// Refuses all of them if one version is taken, be it by another one of them. A reply that was lost is not looked
+    /// Refuses all of them if one version is taken, also by another one of them. A reply that was lost is not looked
     /// into: callers use [`append_all_once`].
     fn append_all(
         &self,

@@ -85,9 +85,9 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Installed {
-    /// Where it is.
+    /// The site.
     pub site: String,
-    /// What it holds.
+    /// The liquid.
     pub liquid: String,
     /// The subject of who installed it, whose tank it is.
     pub installed_by: Option<String>,
@@ -128,9 +128,9 @@ impl State {
 pub enum Command {
     /// Install it.
     Install {
-        /// Where it is.
+        /// The site.
         site: Site,
-        /// What it holds.
+        /// The liquid.
         liquid: Liquid,
     },
     /// Fill something in.
@@ -147,7 +147,7 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amount {
-    /// How much.
+    /// The amount.
     pub amount: Litres,
     /// Whatever the caller wants to say.
     #[serde(default)]

@@ -20,7 +20,7 @@ pub trait ValueObject: Sized {
     /// What it is made of.
     type Plain: Plain;
 
-    /// What is told to whoever gives something else: "an amount is a whole number from 1 to 10".
+    /// The error text for any other value: "an amount is a whole number from 1 to 10".
     fn expected() -> Cow<'static, str>;
 
     /// Makes one, in its one spelling; `None` where the rule does not allow it.
@@ -63,7 +63,7 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(deserializer: D) -
     plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
 }
 
-/// Declares a value object: its name, what it is made of, the rule, and what is told to whoever breaks it.
+/// Declares a value object: its name, its plain type, the rule, and the error text for values that break it.
 ///
 /// The rule gives the value in its one spelling, or `None`.
 ///

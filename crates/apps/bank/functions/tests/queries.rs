@@ -172,7 +172,7 @@ fn a_function_says_what_it_needs() {
     assert_eq!(needs["environment"], json!(variables));
 }
 
-/// Whoever sets it on AWS would let everybody in as one user.
+/// On AWS it would let everybody in as one user.
 #[test]
 fn a_development_user_is_for_emulators_only() {
     let line = last_words(&[("DEVELOPMENT_USER", "developer")]);

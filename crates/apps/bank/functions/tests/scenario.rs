@@ -248,7 +248,7 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
     assert_eq!(next.version(), 3, "nothing of this was stored");
 }
 
-/// 64 clients, each of whom comes back when told to, take what there is and not a cent more.
+/// 64 clients, which send a command again when they are told to, take the balance and not a cent more.
 #[tokio::test]
 async fn sixty_four_clients_debit_one_account_at_once() {
     let bank = UnderTest::start().await;

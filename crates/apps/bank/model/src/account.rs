@@ -126,7 +126,7 @@ pub enum Command {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Booking {
-    /// How much.
+    /// The amount in the account's currency.
     pub amount: Amount,
     /// The payer's note.
     #[serde(default)]
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(decode_state::<Account>(&stored), None);
     }
 
-    /// Any command that can be written down: an amount that is none becomes no command.
+    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let amount = prop_oneof![
             8 => 1..=1_000_i64,
@@ -538,8 +538,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is asked in whatever order, the balance is never negative and never past the limit, no event books an amount
-        /// that is none, every event reads back as it was written, and folding the stored state or the stored events is the same.
+        /// Whatever is asked in whatever order, the balance is never negative and never past the limit, no event books an
+        /// amount that is not allowed, every event reads back as it was written, and folding the stored state or the stored events is the same.
         #[test]
         fn balances_never_leave_their_range(
             commands in prop::collection::vec((any_command(), 0..400_i32), 1..60),

@@ -58,7 +58,7 @@ pub enum State {
     Stuck(Order),
 }
 
-/// What was requested.
+/// The transfer as it was requested.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Order {
@@ -140,7 +140,7 @@ pub enum Command {
         from: Id,
         /// The account that it goes to.
         to: Id,
-        /// How much.
+        /// The amount.
         amount: Amount,
         /// In which currency.
         currency: Currency,

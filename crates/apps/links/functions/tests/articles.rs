@@ -74,7 +74,7 @@ async fn registered(store: &DynamoDbStore) -> StreamId {
     stream
 }
 
-/// "Aggregate Boundaries": the reducer of those whom a user follows.
+/// "Aggregate Boundaries": the reducer of the users that a user follows.
 #[test]
 fn the_reducer_adds_and_removes_those_whom_a_user_follows() {
     let followed = |other: &str, following| Event::UserFollowed {

@@ -101,7 +101,7 @@ impl Log {
         self.commits.iter().filter(wanted).cloned().collect()
     }
 
-    /// What each user's feed is: what those say whom they follow, about each link.
+    /// The feed of each user: the ratings of the users that they follow.
     fn feeds(&self) -> BTreeSet<(String, String, String, u8)> {
         let mut feeds = BTreeSet::new();
         for (user, (_, state)) in &self.users {
@@ -431,7 +431,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     world.deliver(&rating).await.unwrap();
     let second = world.wire.operations();
     let count = |calls: &[String], name: &str| calls.iter().filter(|call| *call == name).count();
-    // All followers are 400 calls; one page of 40 at the most is done twice.
+    // All followers are 400 calls; at most one page of 40 is done twice.
     let batches = count(&first, "BatchWriteItem") + count(&second, "BatchWriteItem");
     assert!((400..=440).contains(&batches), "{batches}");
     assert!(count(&second, "BatchWriteItem") <= 240, "it goes on from the mark");

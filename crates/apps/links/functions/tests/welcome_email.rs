@@ -181,7 +181,7 @@ async fn the_provider_has_time_to_answer() {
 async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
     let world = World::new().await;
     world.deliver_from(1, None).await.unwrap();
-    // Whoever names a sender later does not welcome those of last year.
+    // A sender that is named later does not welcome the users of last year.
     world.deliver(1).await.unwrap();
     assert_eq!(world.mails(), 0);
 }

@@ -60,7 +60,7 @@ pub struct State {
 /// Rate a link, and say more about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// Who rates.
+    /// The user who rates.
     pub user_id: UserId,
     /// The link.
     pub link_url: WebUrl,

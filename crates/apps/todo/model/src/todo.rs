@@ -134,7 +134,7 @@ pub enum Command {
 ledgerline::refusals! {
     /// No such todo, or none any more.
     UNKNOWN = not_found("unknown-todo", "there is no such todo");
-    /// The id is taken, be it by a todo that was deleted.
+    /// The id is taken; the id of a deleted todo stays taken.
     EXISTS = already_exists("todo-exists", "a todo with this id exists already");
     /// The todo belongs to somebody else.
     NOT_YOURS = forbidden("not-your-todo", "the todo belongs to somebody else");

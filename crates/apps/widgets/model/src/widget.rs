@@ -51,7 +51,7 @@ pub enum State {
 pub struct Created {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its description; may be empty.
     pub description: String,
     /// How many there are.
     pub stock: u32,

@@ -21,14 +21,14 @@ pub struct Api {
     http: reqwest::Client,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// HTTP status.
     pub status: StatusCode,
     /// By their names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// JSON; null where it is none.
+    /// The body as JSON; null where it is not JSON.
     pub body: Value,
 }
 

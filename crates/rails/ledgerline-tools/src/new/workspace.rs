@@ -133,7 +133,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A new workspace, for whoever tests what is checked of one.
+    /// A new workspace, for the tests of checks.
     pub(crate) static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = tempfile::tempdir().unwrap().keep().join("shop");
         lay_down(&folder).unwrap();

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-/// After so long, a view that does not show a command is counted as one that never will.
+/// After this time, a command that a view does not show counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Accounts that are opened, compared and waited for at once.

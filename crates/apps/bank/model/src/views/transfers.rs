@@ -14,11 +14,11 @@ pub struct Row {
     /// The subject on whose behalf the money moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_by: Option<String>,
-    /// Where it stands.
+    /// The phase of the transfer.
     pub status: Status,
-    /// Where the money comes from.
+    /// The account that the money comes from.
     pub from_account_id: String,
-    /// Where it goes.
+    /// The account that it goes to.
     pub to_account_id: String,
     /// Minor units.
     pub amount: i64,

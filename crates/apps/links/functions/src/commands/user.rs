@@ -41,7 +41,7 @@ pub fn routes() -> Vec<Route<User>> {
     ]
 }
 
-/// Callers register themselves: there is nobody else whom they could be.
+/// A caller registers as the subject of the token, and as nobody else.
 fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
     let Register { name, email } = request.json()?;
     let user_id = UserId::of_subject(request.actor()?).ok_or_else(|| {

@@ -60,7 +60,7 @@ impl Consumer for FeedProjector {
             let Some(next) = next else {
                 return Ok(self.table.apply(&TABLE, stream, version, &last).await?);
             };
-            // Whoever comes after a crash, or after this function's time is up, goes on from here.
+            // After a crash, or after this function's time is up, the next try goes on from here.
             if let overtaken @ (Verdict::Skip | Verdict::Gap, _) =
                 mark(&Changes::new(TABLE), &from, &next).await?
             {

@@ -19,13 +19,13 @@ use links::{
 };
 use serde_json::{Value, json};
 
-/// Rows of those whom somebody follows that are read at once: all of them, mostly.
+/// Rows of followed users that are read at once: mostly all of a user.
 const FOLLOWING: i32 = 1_000;
 
 /// Pages of a feed that are read for one that is shown.
 const MAX_PAGES: usize = 10;
 
-/// The routes. Whoever is signed in may see who rates what.
+/// The routes. Every caller that is signed in may see all ratings.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![

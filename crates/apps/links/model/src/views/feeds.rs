@@ -1,4 +1,4 @@
-//! The feed of every user: the ratings of those whom they follow now, newest first, from the commits of two categories.
+//! The feed of every user: the ratings of the users that they follow now, newest first, from the commits of two categories.
 //!
 //! One table holds what it takes, each kind of row in partitions of its own:
 //!
@@ -52,7 +52,7 @@ pub fn followers(author: &str) -> String {
     format!("followers#{author}")
 }
 
-/// The partition with those whom a user follows.
+/// The partition with the users that a user follows.
 #[must_use]
 pub fn following(follower: &str) -> String {
     format!("following#{follower}")
@@ -70,9 +70,9 @@ pub fn feed(follower: &str) -> String {
 pub struct Rating {
     /// The link's id.
     pub entry: String,
-    /// Who.
+    /// The author.
     pub user_id: String,
-    /// What.
+    /// The link's URL.
     pub link_url: String,
     /// From 1 to 5.
     pub rating: u8,
@@ -143,7 +143,7 @@ impl Entry {
     }
 }
 
-/// Whether an entry belongs to the feed, given whom its owner follows now.
+/// Whether an entry belongs to the feed, given the users that its owner follows now and the numbers of the followings.
 #[must_use]
 pub fn shown(entry: &Entry, following: &BTreeMap<String, u64>) -> bool {
     following.get(&entry.author) == Some(&entry.following)
@@ -173,7 +173,7 @@ impl Work {
 pub enum Then {
     /// A rating goes to everybody who follows its author.
     Deliver {
-        /// Whose it is.
+        /// The author of the rating.
         author: String,
         /// Its place.
         place: String,
@@ -182,18 +182,18 @@ pub enum Then {
     },
     /// The recent ratings of an author come into a feed.
     BringIn {
-        /// Whose feed.
+        /// The user whose feed changes.
         follower: String,
-        /// Whose ratings.
+        /// The author of the ratings.
         author: String,
         /// The number of the following.
         following: u64,
     },
     /// All ratings of an author leave a feed.
     Remove {
-        /// Whose feed.
+        /// The user whose feed changes.
         follower: String,
-        /// Whose ratings.
+        /// The author of the ratings.
         author: String,
         /// The number of the following that ended.
         following: u64,

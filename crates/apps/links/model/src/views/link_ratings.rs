@@ -21,7 +21,7 @@ pub const SUMMARY: &str = "summary";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Who.
+    /// The user who rates.
     pub user_id: String,
     /// From 1 to 5.
     pub rating: u8,

@@ -23,7 +23,7 @@ pub fn partition(user_id: &str) -> String {
 pub struct Row {
     /// Sort key: the id of the link.
     pub entry: String,
-    /// What.
+    /// The link's URL.
     pub link_url: String,
     /// From 1 to 5.
     pub rating: u8,

@@ -16,7 +16,7 @@ pub struct Row {
     pub created_by: Option<String>,
     /// Its name: the sort key of the index.
     pub name: String,
-    /// What it is.
+    /// Its description.
     pub description: String,
     /// How many there are.
     pub stock: u32,
