@@ -189,16 +189,16 @@ pub enum DecodeError {
         /// The newest schema that this program knows.
         newest: u32,
     },
-    /// The payload is not of the shape that its schema promises. The parser's own words would quote the payload, so
-    /// they are in the source and not in the message (rule 14).
+    /// The payload does not have the shape that its schema promises. The parser's own words would quote the payload, so
+    /// they are neither in the message nor among the causes, which are logged (rule 14).
     #[error("event {event_type} does not have the shape of schema {schema}")]
     Malformed {
         /// The type.
         event_type: String,
         /// The schema.
         schema: u32,
-        /// What the parser said.
-        source: serde_json::Error,
+        /// What the parser said. It quotes the payload.
+        parser: serde_json::Error,
     },
 }
 
@@ -235,7 +235,7 @@ pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, Decode
             newest: known.schema,
         });
     }
-    let malformed = |source| DecodeError::Malformed { event_type: name.clone(), schema: *schema, source };
+    let malformed = |parser| DecodeError::Malformed { event_type: name.clone(), schema: *schema, parser };
     let stored: Value = serde_json::from_str(data).map_err(malformed)?;
     let current = known.upcasters[*schema as usize - 1..].iter().fold(stored, |data, upcast| upcast(data));
     serde_json::from_value(serde_json::json!({ "type": name, "data": current })).map_err(malformed)
@@ -269,4 +269,30 @@ pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> 
 #[must_use]
 pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
     if schema < A::STATE_SCHEMA { A::upcast_state(schema, data) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Causes, ChangesError, LoadError, tank::Tank};
+
+    /// Rule 14: whatever logs an error logs its causes too.
+    #[test]
+    fn rule_14_neither_an_error_nor_its_causes_quote_the_payload() {
+        for data in
+            [r#"{"amount":"secret!"}"#, r#""secret!""#, r#"{"amount":1,"level":"secret!","on":"2026-11-22"}"#]
+        {
+            let stored = RecordedEvent { event_type: "TankFilled".into(), schema: 1, data: data.into() };
+            let malformed = || decode::<Tank>(&stored).unwrap_err();
+            let load =
+                LoadError::Decode { stream: Tank::stream("1").unwrap(), version: 1, source: malformed() };
+            for error in [
+                Causes(&malformed()).to_string(),
+                Causes(&ChangesError::from(malformed())).to_string(),
+                Causes(&load).to_string(),
+            ] {
+                assert!(error.contains("TankFilled") && !error.contains("secret!"), "{error}");
+            }
+        }
+    }
 }

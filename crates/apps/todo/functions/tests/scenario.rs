@@ -54,6 +54,8 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(todos.get(&format!("{todo}?minVersion=3")).await.problem(), "unknown-todo");
     eventually("it is listed no more", async || (!is_listed().await).then_some(())).await;
     assert_eq!(change(Some("\"3\""), &todo).await.problem(), "unknown-todo");
+    let without = todos.post("/todo", json!({ "id": fresh(), "title": "TODO", "message": null })).await;
+    assert_eq!(without.status, StatusCode::CREATED, "null is no message");
     let again = todos.post("/todo", json!({ "id": &id, "title": "Again" })).await;
     assert_eq!(again.problem(), "todo-exists");
 }

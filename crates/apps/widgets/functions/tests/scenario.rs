@@ -23,7 +23,8 @@ async fn a_widget_changes_its_name_description_and_stock() {
     let widgets = UnderTest::start().await;
     let id = fresh();
     let widget = format!("/widgets/{id}");
-    let created = widgets.post("/widgets", json!({ "widgetId": &id, "name": "Sprocket", "stock": 5 })).await;
+    let create = json!({ "widgetId": &id, "name": "Sprocket", "description": null, "stock": 5 });
+    let created = widgets.post("/widgets", create).await;
     assert_eq!((created.status, created.etag()), (StatusCode::CREATED, Some("\"1\"")));
     for (path, body, version) in [
         ("name", json!({ "name": "Cog" }), 2),

@@ -16,13 +16,14 @@ struct Create {
     id: Id,
     title: Title,
     #[serde(default)]
-    message: Message,
+    message: Option<Message>,
 }
 
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Todo>> {
-    let create = |Create { id, title, message }| (Some(id), Command::Create(title, message));
+    let create =
+        |Create { id, title, message }| (Some(id), Command::Create(title, message.unwrap_or_default()));
     vec![
         creates("POST /todo", create, changed),
         Route::new("POST /todo/{id}", update, changed).if_match_required(),

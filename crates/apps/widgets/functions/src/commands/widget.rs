@@ -14,9 +14,9 @@ struct Create {
     widget_id: Option<Id>,
     name: Name,
     #[serde(default)]
-    description: Description,
+    description: Option<Description>,
     #[serde(default)]
-    stock: Stock,
+    stock: Option<Stock>,
 }
 
 #[derive(Deserialize)]
@@ -40,7 +40,10 @@ struct UpdateStock {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Widget>> {
-    let create = |body: Create| (body.widget_id, Command::Create(body.name, body.description, body.stock));
+    let create = |Create { widget_id, name, description, stock }| {
+        let (description, stock) = (description.unwrap_or_default(), stock.unwrap_or_default());
+        (widget_id, Command::Create(name, description, stock))
+    };
     let name = |body: ChangeName| Command::ChangeName(body.name);
     let description = |body: ChangeDescription| Command::ChangeDescription(body.description);
     let stock = |body: UpdateStock| Command::UpdateStock(body.stock);
