@@ -10,7 +10,10 @@ use std::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
-use crate::yaml::{self, Kind, Node};
+use crate::{
+    loops,
+    yaml::{self, Kind, Node},
+};
 
 /// The account that the emulated services believe to be in.
 pub const ACCOUNT: &str = "000000000000";
@@ -298,21 +301,92 @@ fn endless() -> i64 {
     -1
 }
 
-/// Reads a template.
-///
-/// `overrides` are values of its parameters; `sqs_url` is where the queues will be.
+/// A template as it is written: its loops written out, and the short forms of functions, such as `!Ref`, in their long form.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    root: Node,
+}
+
+impl Source {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// With the line, when the file is missing or no YAML, or has a loop that is not understood.
+    pub fn read(path: &Path) -> Result<Self, TemplateError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a text. The path is for errors.
+    ///
+    /// # Errors
+    /// As those of [`Source::read`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, TemplateError> {
+        let root = yaml::parse(text).and_then(|root| loops::written_out(&root));
+        let root = root.map_err(|(line, message)| TemplateError::Wrong {
+            path: path.to_owned(),
+            line,
+            message,
+        })?;
+        Ok(Self { path: path.to_owned(), root })
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        self.root.to_json()
+    }
+
+    /// Where this is written, such as `template.yaml:12`: what these keys and indexes lead to, or the closest to it that is there.
+    #[must_use]
+    pub fn place(&self, keys: &[&str]) -> String {
+        let mut node = &self.root;
+        for key in keys {
+            let next = node.get(key).or_else(|| node.items().get(key.parse::<usize>().ok()?));
+            match next {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        format!("{}:{}", self.path.display(), node.line)
+    }
+
+    /// The template, as far as the local stack runs it.
+    ///
+    /// `overrides` are values of its parameters; `sqs_url` is where the queues will be.
+    ///
+    /// # Errors
+    /// With the line, when it has something in it that the local stack does not run.
+    pub fn template(
+        &self,
+        overrides: &BTreeMap<String, String>,
+        sqs_url: &str,
+    ) -> Result<Template, TemplateError> {
+        let scope = Scope::new(&self.root, overrides, sqs_url);
+        scope.and_then(|scope| scope.template()).map_err(|(line, message)| TemplateError::Wrong {
+            path: self.path.clone(),
+            line,
+            message,
+        })
+    }
+}
+
+/// Reads a template that has functions, as [`Source::read`] and [`Source::template`] do.
 ///
 /// # Errors
-/// With the line, when the file is missing or no YAML, or has something in it that the local stack does not run.
+/// As those of both, and when there are no functions.
 pub fn load(
     path: &Path,
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
 ) -> Result<Template, TemplateError> {
-    let (line, template) = read(&text_of(path)?, path, overrides, sqs_url)?;
+    let source = Source::read(path)?;
+    let template = source.template(overrides, sqs_url)?;
     if template.functions.is_empty() {
         let message = "there are no functions".into();
-        return Err(TemplateError::Wrong { path: path.to_owned(), line, message });
+        return Err(TemplateError::Wrong { path: path.to_owned(), line: source.root.line, message });
     }
     Ok(template)
 }
@@ -320,40 +394,17 @@ pub fn load(
 /// The tables of a template, which may have no functions: those that tests of the rails use. The path is for errors.
 ///
 /// # Errors
-/// As those of [`load`].
+/// As those of [`Source::parse`] and [`Source::template`].
 pub(crate) fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
-    Ok(read(text, path, &BTreeMap::new(), "http://127.0.0.1:1")?.1.tables)
+    Ok(Source::parse(text, path)?.template(&BTreeMap::new(), "http://127.0.0.1:1")?.tables)
 }
 
-/// Reads a template's text.
-fn text_of(path: &Path) -> Result<String, TemplateError> {
-    fs::read_to_string(path).map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })
-}
-
-/// The template, and the line that it begins on.
-fn read(
-    text: &str,
-    path: &Path,
-    overrides: &BTreeMap<String, String>,
-    sqs_url: &str,
-) -> Result<(usize, Template), TemplateError> {
-    let located = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
-    let root = yaml::parse(text).map_err(located)?;
-    let template = Scope::new(&root, overrides, sqs_url).and_then(|scope| scope.template());
-    Ok((root.line, template.map_err(located)?))
-}
-
-/// A template as it is written, as JSON: the short forms of functions, such as `!Ref`, written out.
+/// A template as it is written, as JSON.
 ///
 /// # Errors
-/// With the line, when the file is missing or no YAML.
+/// As those of [`Source::read`].
 pub fn tree(path: &Path) -> Result<Value, TemplateError> {
-    let root = yaml::parse(&text_of(path)?);
-    root.map(|root| root.to_json()).map_err(|(line, message)| TemplateError::Wrong {
-        path: path.to_owned(),
-        line,
-        message,
-    })
+    Ok(Source::read(path)?.json())
 }
 
 struct Scope<'a> {

@@ -18,8 +18,12 @@ pub(crate) fn run(categories: &[&str]) -> Result<()> {
         ".cfn-lint-serverless.yaml",
         "template.yaml",
     ]))?;
+    // What it sees of a loop is its body alone: it reads the template with its loops written out.
+    let expanded = "target/expanded.json";
+    let template = ledgerline_local::template::tree(Path::new("template.yaml"))?;
+    fs::write(expanded, serde_json::to_string_pretty(&template)?)?;
     let mut checkov = tools::program(&tools::checkov()?, "checkov");
-    let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", "template.yaml"]))?;
+    let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;
     print!("{found}");
     // It is content with a template that it cannot read.
     if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
@@ -30,7 +34,7 @@ pub(crate) fn run(categories: &[&str]) -> Result<()> {
 
     // The permissions again, as they are after SAM has added to them.
     let processed = Path::new("target/processed.json");
-    let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml"]))?;
+    let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;
     fs::write(processed, python)?;
     check(processed, categories)
 }
