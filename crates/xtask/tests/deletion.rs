@@ -15,6 +15,8 @@ use std::{
     process::Command,
 };
 
+use ledgerline_local::template::Source;
+
 struct Copy {
     root: PathBuf,
     target: PathBuf,
@@ -106,8 +108,8 @@ fn edit(path: &Path, change: impl Fn(&str) -> String) {
     fs::write(path, after).unwrap();
 }
 
-/// The template without the application's part, without the lines elsewhere that name one of its resources, and without the
-/// parameters that only it used.
+/// The template without the application's part, without its names in the lists of loops and the lines elsewhere that name one of its
+/// resources, without loops that have no name left, and without the parameters that only it used.
 fn without(template: &str, application: &str) -> String {
     let begins = template.find(&format!("  # === {application} =")).unwrap();
     let after = &template[begins + 1..];
@@ -120,10 +122,22 @@ fn without(template: &str, application: &str) -> String {
         .filter(is_id)
         .map(|line| line.trim_end_matches(':'))
         .collect();
-    assert!(ids.len() > 5, "{ids:?}");
+    assert!(ids.len() >= 5, "{ids:?}");
+    // In a list is a name: that of a function, of the aggregate that it takes commands to, of its view, or of its queue.
+    let is_listed = |line: &str| {
+        let name = line.strip_prefix("    - - ").or_else(|| line.strip_prefix("      - "));
+        let of = |name: &str| {
+            ["Function", "CommandsFunction", "ProjectorFunction"].map(|of| format!("{name}{of}"))
+        };
+        name.is_some_and(|name| of(name).iter().any(|id| ids.contains(id.as_str())))
+    };
+    let is_its_queue = |word: &str| {
+        let of = |name: &str| ["Function", "ProjectorFunction"].map(|of| format!("{name}{of}"));
+        word.strip_suffix("Queue").is_some_and(|name| of(name).iter().any(|id| ids.contains(id.as_str())))
+    };
     let names = |line: &str| {
         let mut words = line.split(|c: char| !c.is_alphanumeric());
-        words.any(|word| ids.contains(word))
+        words.any(|word| ids.contains(word) || is_its_queue(word)) || is_listed(line)
     };
     let mut lines: Vec<String> = [&template[..begins], rest]
         .concat()
@@ -131,6 +145,19 @@ fn without(template: &str, application: &str) -> String {
         .filter(|line| line.trim_start().starts_with('#') || !names(line))
         .map(ToOwned::to_owned)
         .collect();
+    // The first of a list has a dash more.
+    for place in 0..lines.len() - 2 {
+        if lines[place].starts_with("  Fn::ForEach::") && lines[place + 2].starts_with("      - ") {
+            lines[place + 2].replace_range(..5, "    -");
+        }
+    }
+    while let Some(empty) = (0..lines.len() - 2).find(|place| {
+        lines[*place].starts_with("  Fn::ForEach::") && lines[place + 2].starts_with("    - ${")
+    }) {
+        let comment = lines[..empty].iter().rev().take_while(|line| line.starts_with("  #")).count();
+        let rest = lines[empty..].iter().take_while(|line| !line.is_empty()).count();
+        lines.drain(empty - comment..=empty + rest);
+    }
     let parameters: Vec<_> = lines
         .iter()
         .skip_while(|line| *line != "Parameters:")
@@ -172,4 +199,18 @@ fn a_deleted_application_is_missed_by_nobody() {
     copy.cargo(&["test", "--workspace", "--exclude", "ledgerline-proofs"]);
     copy.cargo(&["xtask", "check"]);
     fs::remove_dir_all(&copy.root).unwrap();
+}
+
+/// What a deletion leaves of the template can still be read, with whichever application gone.
+#[test]
+fn the_template_without_an_application_is_whole() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let template = fs::read_to_string(root.join("template.yaml")).unwrap();
+    for application in fs::read_dir(root.join("crates/apps")).unwrap() {
+        let application = application.unwrap().file_name().into_string().unwrap();
+        let rest = without(&template, &application);
+        let source = Source::parse(&rest, Path::new("template.yaml")).unwrap();
+        let rest = source.template(&Default::default(), "http://127.0.0.1").unwrap();
+        assert!(rest.functions.len() > 10, "{application}");
+    }
 }

@@ -175,10 +175,7 @@ mod tests {
                 "Alarm": { "Ref": "BFunction" },
             })
         );
-        assert_eq!(
-            made.as_object().unwrap().keys().collect::<Vec<_>>(),
-            ["AQueue", "BQueue", "CQueue", "D"]
-        );
+        assert_eq!(made.as_object().unwrap().keys().collect::<Vec<_>>(), ["AQueue", "BQueue", "CQueue", "D"]);
     }
 
     #[test]

@@ -325,11 +325,8 @@ impl Source {
     /// As those of [`Source::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, TemplateError> {
         let root = yaml::parse(text).and_then(|root| loops::written_out(&root));
-        let root = root.map_err(|(line, message)| TemplateError::Wrong {
-            path: path.to_owned(),
-            line,
-            message,
-        })?;
+        let root =
+            root.map_err(|(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message })?;
         Ok(Self { path: path.to_owned(), root })
     }
 

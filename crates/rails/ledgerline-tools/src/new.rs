@@ -22,9 +22,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor};
+use ledgerline_local::template::Source;
 use serde_json::{Value, json};
 
-use self::template::{Alarm, TEMPLATE, alarm, dead_letters, function_alarms, with_listed, with_section};
+use self::template::{TEMPLATE, with_listed, with_name, with_section};
 use crate::{permissions, tools};
 
 /// Where the applications are listed.
@@ -480,9 +481,9 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     );
     change.file(format!("{events}/rename.json"), rename);
     change.file(format!("{events}/answers.md"), words.fill(text!("commands-answers.md")));
-    let function = format!("{}Commands", words.get("Name"));
-    let what = format!("The function for commands to {}s", words.get("words"));
-    change.section(words, words.fill(text!("commands.yaml")) + &function_alarms(&function, &what));
+    change.section(words, words.fill(text!("commands.yaml")));
+    change.named("Functions", words.fill("{{Name}}Commands"));
+    change.named("Commands", words.get("Name").to_owned());
     Ok(())
 }
 
@@ -530,37 +531,10 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     change.file(format!("{events}/changed.json"), pretty(&event)?);
     let answer = "| changed.json | an event with its state, from the bus | `null` |";
     change.file(format!("{events}/answers.md"), answers(answer));
-    let what = format!("The projector of {}", words.get("words"));
-    let mut section =
-        words.fill(text!("state-projector.yaml")) + &function_alarms(&format!("{upper}Projector"), &what);
-    section += &alarm(&Alarm {
-        id: format!("{upper}ProjectorUndelivered"),
-        description: format!(
-            "What the projector of {} gave up could not be put into its dead-letter queue.",
-            words.get("words")
-        ),
-        entry: "undelivered-dead-letters",
-        metric: "AWS/Lambda/DestinationDeliveryFailures",
-        dimensions: vec![("FunctionName", format!("!Ref {upper}ProjectorFunction"))],
-        statistic: "Sum",
-        threshold: 0,
-        minutes: 1,
-    });
-    section += &alarm(&Alarm {
-        id: format!("{upper}RuleFailures"),
-        description: format!("The rule cannot invoke the projector of {}.", words.get("words")),
-        entry: "rule-failures",
-        metric: "AWS/Events/FailedInvocations",
-        dimensions: vec![
-            ("EventBusName", "!Ref EventBus".to_owned()),
-            ("RuleName", format!("!Sub \"${{AWS::StackName}}-{name}\"")),
-        ],
-        statistic: "Sum",
-        threshold: 0,
-        minutes: 1,
-    });
-    section += &dead_letters(upper, &format!("Events did not reach the {}.", words.get("words")));
-    change.section(words, section);
+    change.section(words, words.fill(text!("state-projector.yaml")));
+    change.named("Functions", format!("{upper}Projector"));
+    change.named("StateViews", upper.to_owned());
+    change.named("Rules", upper.to_owned());
     Ok(())
 }
 
@@ -573,15 +547,10 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
         .file(format!("{functions}/src/bin/{name}-projector.rs"), words.fill(text!("log-projector-bin.rs")));
     let projected = words.fill("log_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
-    let function = format!("{}Projector", words.get("Name"));
-    queued(
-        words,
-        change,
-        text!("log-projector.yaml"),
-        &function,
-        &format!("{name}-projector"),
-        "The projector of",
-    )
+    change.section(words, words.fill(text!("log-projector.yaml")));
+    change.named("Functions", words.fill("{{Name}}Projector"));
+    change.named("LogViews", words.get("Name").to_owned());
+    queued(words, change, &format!("{name}-projector"))
 }
 
 /// The list of modules of this kind in the functions of an application, which begins with the first one.
@@ -633,9 +602,8 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
     let line = format!("| get.json | `GET /{name}/{{id}}` | `{answer}` |");
     change.file(format!("{events}/answers.md"), answers(&line));
     let read = if log { "[dynamodb:GetItem, dynamodb:Query]" } else { "dynamodb:GetItem" };
-    let section = words.fill(&text!("query.yaml").replace("{{read}}", read));
-    let what = format!("The function for queries of {}", words.get("words"));
-    change.section(words, section + &function_alarms(&format!("{}Queries", words.get("Name")), &what));
+    change.section(words, words.fill(&text!("query.yaml").replace("{{read}}", read)));
+    change.named("Functions", words.fill("{{Name}}Queries"));
     Ok(())
 }
 
@@ -650,33 +618,15 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     );
     change.sorted(&list, "pub mod ", &format!("{module};"));
     change.file(format!("{functions}/src/bin/{name}.rs"), words.fill(text!("process-manager-bin.rs")));
-    queued(words, change, text!("process-manager.yaml"), words.get("Name"), name, "The process manager for")
+    change.section(words, words.fill(text!("process-manager.yaml")));
+    change.named("Functions", words.get("Name").to_owned());
+    queued(words, change, name)
 }
 
-/// What is behind a FIFO queue of commits: the queue, its place in the fanout, the alarms, and a sample message.
-fn queued(
-    words: &Words,
-    change: &mut Change,
-    section: &str,
-    function: &str,
-    binary: &str,
-    what: &str,
-) -> Result<()> {
+/// What is behind a FIFO queue of commits: the queue, its place in the fanout, and a sample message.
+fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
     let (upper, category) = (words.get("Name"), words.get("category"));
-    let section = words.fill(&section.replace("{{queue}}", text!("queue.yaml")));
-    let what = format!("{what} {}", words.get("words"));
-    let age = alarm(&Alarm {
-        id: format!("{upper}QueueAge"),
-        description: format!("A commit waits for {} for more than five minutes.", lower_first(&what)),
-        entry: "queue-age",
-        metric: "AWS/SQS/ApproximateAgeOfOldestMessage",
-        dimensions: vec![("QueueName", format!("!GetAtt {upper}Queue.QueueName"))],
-        statistic: "Maximum",
-        threshold: 300,
-        minutes: 1,
-    });
-    let letters = dead_letters(upper, &format!("Commits did not get through {}.", lower_first(&what)));
-    change.section(words, section + &function_alarms(function, &what) + &age + &letters);
+    change.named("Queues", upper.to_owned());
     change.listed("          LOG_QUEUES: !Sub |", "            ", &format!("${{{upper}Queue}} {category}"));
     change.listed(
         "                  - !GetAtt FanoutDeadLetterQueue.Arn",
@@ -731,10 +681,6 @@ fn answers(line: &str) -> String {
     format!("| event | what it is | answer |\n|---|---|---|\n{line}\n")
 }
 
-fn lower_first(text: &str) -> String {
-    text[..1].to_lowercase() + &text[1..]
-}
-
 // --- Files ------------------------------------------------------------------------------------------------------
 
 /// Everything that is about to be written: first all of it is looked at, so that a name that is taken leaves nothing half
@@ -746,6 +692,8 @@ struct Change {
     twice: Option<PathBuf>,
     /// Lists in the template: the line before the list, what its lines begin with, and the rest of the new one.
     listed: Vec<(String, String, String)>,
+    /// Loops of the template, each with a name for its list.
+    named: Vec<(&'static str, String)>,
     /// File, what lines of the list begin with, and the rest of the new one.
     sorted: Vec<(PathBuf, String, String)>,
     applications: Vec<String>,
@@ -768,6 +716,11 @@ impl Change {
     /// A line of the list in the template that follows this line, in its alphabetical place.
     fn listed(&mut self, after: &str, begins: &str, line: &str) {
         self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// A name in the list of one of the template's loops.
+    fn named(&mut self, looped: &'static str, name: String) {
+        self.named.push((looped, name));
     }
 
     /// A line of a list, in its alphabetical place: two people who add to a list at the same time rarely meet there.
@@ -801,19 +754,17 @@ impl Change {
             bail!("{} is there already: choose another name", taken.display());
         }
         let mut template = fs::read_to_string(TEMPLATE).context(TEMPLATE)?;
-        let ids = self.sections.iter().flat_map(|(_, section)| section.lines()).filter(|line| {
-            line.strip_prefix("  ")
-                .is_some_and(|id| id.ends_with(':') && id.starts_with(|c: char| c.is_alphabetic()))
-        });
-        if let Some(taken) = ids.into_iter().find(|id| template.contains(&format!("\n{id}\n"))) {
-            bail!("template.yaml has {} already: choose another name", taken.trim_matches([' ', ':']));
-        }
         for (after, begins, line) in &self.listed {
             template = with_listed(&template, after, begins, line)?;
+        }
+        for (looped, name) in &self.named {
+            template = with_name(&template, looped, name)?;
         }
         for (application, section) in &self.sections {
             template = with_section(&template, application, section)?;
         }
+        // Of a name that is taken, some resource is there twice.
+        Source::parse(&template, Path::new(TEMPLATE)).context("choose another name")?;
         let mut changed = BTreeMap::<PathBuf, String>::new();
         changed.insert(TEMPLATE.into(), template);
         type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);

@@ -1,4 +1,4 @@
-//! Where something new stands in `template.yaml`, and the alarms that it comes with.
+//! Where something new stands in `template.yaml`.
 
 use anyhow::{Context, Result};
 
@@ -53,97 +53,44 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
     Ok(format!("{}\n{new}{section}{}\n", before.join("\n"), after.join("\n")))
 }
 
-// --- Alarms -----------------------------------------------------------------------------------------------------
+/// The loops of a new workspace, each with no name in its list.
+const LOOPS: &str = text!("loops.yaml");
 
-pub(super) struct Alarm {
-    pub(super) id: String,
-    pub(super) description: String,
-    /// The heading in the runbook.
-    pub(super) entry: &'static str,
-    /// Namespace and name.
-    pub(super) metric: &'static str,
-    pub(super) dimensions: Vec<(&'static str, String)>,
-    pub(super) statistic: &'static str,
-    pub(super) threshold: u32,
-    /// Minutes in a row.
-    pub(super) minutes: u32,
-}
+/// The section of the template that the loops are in.
+const ALIKE: &str = "  # --- What is alike -";
 
-pub(super) fn alarm(alarm: &Alarm) -> String {
-    let (namespace, metric) = alarm.metric.rsplit_once('/').unwrap_or_default();
-    let dimensions: Vec<_> =
-        alarm.dimensions.iter().map(|(name, value)| format!("{{ Name: {name}, Value: {value} }}")).collect();
-    let Alarm { id, description, entry, statistic, threshold, minutes, .. } = alarm;
-    format!(
-        "  {id}:
-    Type: AWS::CloudWatch::Alarm
-    Properties: {{ AlarmDescription: !Sub \"{description} See ${{RunbookUrl}}#{entry}\", Namespace: {namespace}, MetricName: {metric},
-      Dimensions: [{}], Statistic: {statistic}, Period: 60, EvaluationPeriods: {minutes}, Threshold: {threshold},
-      ComparisonOperator: GreaterThanThreshold, TreatMissingData: notBreaching, AlarmActions: [!Ref AlarmTopic], OKActions: [!Ref AlarmTopic] }}
-
-",
-        dimensions.join(", ")
-    )
-}
-
-/// The alarms of the fanout.
-pub(super) fn fanout_alarms() -> String {
-    let dimensions = || vec![("FunctionName", "!Ref FanoutFunction".to_owned())];
-    let undelivered = alarm(&Alarm {
-        id: "FanoutUndelivered".into(),
-        description: "What the fanout gave up could not be put into its dead-letter queue.".into(),
-        entry: "undelivered-dead-letters",
-        metric: "AWS/Lambda/DestinationDeliveryFailures",
-        dimensions: dimensions(),
-        statistic: "Sum",
-        threshold: 0,
-        minutes: 1,
+/// The template with one more name in the list of a loop, in its alphabetical place. A loop that is not there yet, or that went
+/// when its list became empty, is laid down: no tool takes an empty list.
+pub(super) fn with_name(template: &str, looped: &str, name: &str) -> Result<String> {
+    let key = format!("  Fn::ForEach::{looped}:");
+    if !template.lines().any(|line| line == key) {
+        let blocks = LOOPS.split("\n\n");
+        let block = blocks.into_iter().find(|block| block.lines().any(|line| line == key));
+        let block = block.with_context(|| format!("there is no loop {looped}"))?.trim_end();
+        let start = template.find(ALIKE).with_context(|| format!("template.yaml has no {}", ALIKE.trim()))?;
+        let rest = &template[start + ALIKE.len()..];
+        let end = [SECTION, PART, "Outputs:"].iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
+        let place = start + ALIKE.len() + end.context("template.yaml has no Outputs")?;
+        let (before, after) = template.split_at(place);
+        return with_name(&format!("{before}{block}\n{after}"), looped, name);
+    }
+    let mut lines: Vec<String> = template.lines().map(ToOwned::to_owned).collect();
+    // The key, the identifier, the list.
+    let first = lines.iter().position(|line| *line == key).unwrap_or_default() + 2;
+    let item = |line: &String| {
+        let item = line.strip_prefix("    - - ").or_else(|| line.strip_prefix("      - "))?;
+        Some(item.trim().to_owned())
+    };
+    let mut names: Vec<_> = lines[first..].iter().map_while(item).collect();
+    let listed = names.len().max(1);
+    names.push(name.to_owned());
+    names.sort_unstable();
+    let list = names.iter().enumerate().map(|(place, name)| match place {
+        0 => format!("    - - {name}"),
+        _ => format!("      - {name}"),
     });
-    let age = alarm(&Alarm {
-        id: "FanoutIteratorAge".into(),
-        description: "The fanout is more than a minute behind the log.".into(),
-        entry: "iterator-age",
-        metric: "AWS/Lambda/IteratorAge",
-        dimensions: dimensions(),
-        statistic: "Maximum",
-        threshold: 60_000,
-        minutes: 3,
-    });
-    let letters = dead_letters("Fanout", "The fanout set commits aside.");
-    function_alarms("Fanout", "The fanout") + &undelivered + &age + &letters
-}
-
-pub(super) fn function_alarms(function: &str, what: &str) -> String {
-    [
-        ("Errors", "fails or runs out of time.", "function-errors", "AWS/Lambda/Errors"),
-        ("Throttles", "is throttled.", "function-throttles", "AWS/Lambda/Throttles"),
-    ]
-    .map(|(suffix, happens, entry, metric)| {
-        alarm(&Alarm {
-            id: format!("{function}{suffix}"),
-            description: format!("{what} {happens}"),
-            entry,
-            metric,
-            dimensions: vec![("FunctionName", format!("!Ref {function}Function"))],
-            statistic: "Sum",
-            threshold: 0,
-            minutes: 1,
-        })
-    })
-    .concat()
-}
-
-pub(super) fn dead_letters(name: &str, description: &str) -> String {
-    alarm(&Alarm {
-        id: format!("{name}DeadLetterQueueNotEmpty"),
-        description: description.to_owned(),
-        entry: "dead-letters",
-        metric: "AWS/SQS/ApproximateNumberOfMessagesVisible",
-        dimensions: vec![("QueueName", format!("!GetAtt {name}DeadLetterQueue.QueueName"))],
-        statistic: "Maximum",
-        threshold: 0,
-        minutes: 1,
-    })
+    lines.splice(first..first + listed, list);
+    Ok(lines.join("\n") + "\n")
 }
 
 #[cfg(test)]
@@ -193,5 +140,51 @@ mod tests {
             assert_eq!(listed, list(&expected));
         }
         assert_eq!(with_listed(&list(&[]), "queues: |", "  ", "a").unwrap(), list(&["  a\n"]));
+    }
+
+    /// Loops and lists are what people edit most: what is laid down in them must be as if somebody had written it there.
+    #[test]
+    fn a_name_stands_in_its_alphabetical_place_in_the_list_of_a_loop() {
+        let queues = |names: &str| {
+            format!("  Fn::ForEach::Queues:\n    - Consumer\n{names}    - ${{Consumer}}Queue: {{}}\n")
+        };
+        let template = |names: &str| {
+            format!("Resources:\n{ALIKE}\n\n{}\n  # === depot ===\n\nOutputs:\n", queues(names))
+        };
+        for (name, expected) in [
+            ("A", "    - - A\n      - B\n      - D\n"),
+            ("C", "    - - B\n      - C\n      - D\n"),
+            ("E", "    - - B\n      - D\n      - E\n"),
+        ] {
+            let named = with_name(&template("    - - B\n      - D\n"), "Queues", name).unwrap();
+            assert_eq!(named, template(expected));
+        }
+        assert!(with_name(&template("    - - B\n"), "Windows", "A").is_err());
+    }
+
+    #[test]
+    fn a_loop_is_laid_down_with_its_first_name_at_the_end_of_what_is_alike() {
+        let before = format!("Resources:\n{ALIKE}\n\n  # === depot ===\n\nOutputs:\n");
+        let after = with_name(&before, "Queues", "Fills").unwrap();
+        let after = with_name(&after, "Commands", "Tank").unwrap();
+        assert!(
+            after
+                .contains("  Fn::ForEach::Queues:\n    - Consumer\n    - - Fills\n    - ${Consumer}Queue:\n")
+        );
+        let order = ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
+        let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
+        assert!(places.is_sorted(), "{after}");
+        assert!(after.contains("RequestsTable.Arn\n\n  # === depot"), "{after}");
+    }
+
+    /// Where the rails are developed: the template there has the loops of a new workspace, with other names in their lists.
+    #[test]
+    fn the_loops_of_a_new_workspace_are_those_of_this_one() {
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
+        let ours = std::fs::read_to_string(ours).unwrap();
+        for block in LOOPS.split("\n\n") {
+            let (before, body) = block.split_once("    - []\n").unwrap();
+            assert!(ours.contains(before) && ours.contains(body.trim_end()), "{block}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::{env, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Kind, Known, Words, finish, lay_down as lay, template};
+use super::{Kind, Known, Words, finish, lay_down as lay};
 
 /// The files, and what is in them.
 const FILES: [(&str, &str); 28] = [
@@ -64,8 +64,7 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     let item = Words::named("item", "item", &application)
         .with("rails", rails_of(rails, &folder))
         .with("license", String::new())
-        .with("folder", folder.display().to_string())
-        .with("alarms", template::fanout_alarms());
+        .with("folder", folder.display().to_string());
     for (path, text) in FILES {
         let path = folder.join(item.fill(path).trim());
         fs::create_dir_all(path.parent().unwrap_or(&folder))?;
