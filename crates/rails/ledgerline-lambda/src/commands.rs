@@ -22,7 +22,7 @@ use crate::{
         PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of,
     },
     metrics,
-    needs::{COMMITS, Endpoint, Needs, REQUESTS, Scope, Source},
+    needs::{Endpoint, Needs, REQUESTS, Scope, Source},
     start::{dynamodb, store},
 };
 
@@ -178,7 +178,7 @@ pub fn acts<A: Aggregate>(
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: Scope::Write };
     let source = Source::Http(routes.iter().map(endpoint).collect());
-    let needs = Needs::new(source, [COMMITS, REQUESTS], [RETENTION]);
+    let needs = Needs::new(source).commands().variable(RETENTION);
     crate::http::run(needs, async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parsed(RETENTION)?;

@@ -24,16 +24,12 @@ use crate::{
         queues::Queues,
     },
     metrics,
-    needs::{COMMITS, Needs, Source},
+    needs::{Needs, Source},
     stream::{self, Handler, Record, Unreadable},
 };
 
 /// The lower of the limits that EventBridge and SQS had and have: 256 KB.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
-
-/// The variables of the fanout: see [`Wiring::from_env`].
-const VARIABLES: [&str; 5] =
-    ["EVENT_BUS", "EVENT_SOURCE", "LOG_QUEUES", "DEAD_LETTER_QUEUE", "MAX_MESSAGE_BYTES"];
 
 /// The parts of the fanout.
 #[derive(Debug)]
@@ -102,7 +98,15 @@ fn log_queues(lines: &[String]) -> Result<BTreeMap<String, Vec<String>>, String>
 /// # Errors
 /// When a variable is missing or wrong, or the log cannot be read.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
-    stream::run(Needs::new(Source::Stream, [COMMITS], VARIABLES), Fanout::from_env::<L>).await
+    // The variables are those of [`Wiring::from_env`].
+    let needs = Needs::new(Source::Stream)
+        .log()
+        .call("events:PutEvents", "EVENT_BUS")
+        .call("sqs:SendMessage", "LOG_QUEUES")
+        .call("sqs:SendMessage", "DEAD_LETTER_QUEUE")
+        .variable("EVENT_SOURCE")
+        .optional("MAX_MESSAGE_BYTES");
+    stream::run(needs, Fanout::from_env::<L>).await
 }
 
 impl Fanout {

@@ -14,7 +14,7 @@ use ledgerline_dynamodb::TableError;
 
 use crate::{
     Error, metrics,
-    needs::{COMMITS, Needs, Source, Table},
+    needs::Needs,
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
@@ -44,15 +44,12 @@ pub trait Consumer {
 }
 
 /// Runs a consumer of commits: every commit exactly once and in order (rule 7), or at least once for what a consumer does
-/// besides its position. It takes the commits of the categories in `of`, and needs these tables and variables besides
-/// `COMMITS_TABLE`.
+/// besides its position. It needs the log besides what it says itself, its queue and the categories of the commits among it.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
 pub async fn run<C: Consumer + 'static>(
-    of: &'static [&'static str],
-    tables: impl IntoIterator<Item = Table>,
-    environment: &'static [&'static str],
+    needs: Needs,
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
 ) -> Result<(), Error> {
     let build = async {
@@ -64,9 +61,7 @@ pub async fn run<C: Consumer + 'static>(
             async move { Ok(fifo.batch(&event.records).await) }.boxed_local()
         }) as Handle<_, SqsBatchResponse>)
     };
-    let tables = [COMMITS].into_iter().chain(tables);
-    let needs = Needs::new(Source::Queue(of.to_vec()), tables, environment.iter().copied());
-    serve(needs, build.boxed_local()).await
+    serve(needs.log(), build.boxed_local()).await
 }
 
 /// Compiled once for all functions behind a FIFO queue.

@@ -500,7 +500,7 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
 ///     let endpoint = Endpoint { route: "GET /hello", scope: Scope::Read };
-///     let needs = Needs::new(Source::Http(vec![endpoint]), [], []);
+///     let needs = Needs::new(Source::Http(vec![endpoint]));
 ///     ledgerline_lambda::http::run(needs, async || Ok(Queries)).await
 /// }
 /// ```

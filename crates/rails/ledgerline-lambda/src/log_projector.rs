@@ -6,15 +6,17 @@ use ledgerline_dynamodb::ReadTable;
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
+    needs::{Action, Needs, Source, Table},
 };
 
 /// Runs a log projector: makes the changes of every commit exactly once and in order (rule 7).
 ///
 /// ```no_run
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
-/// const COUNTS: LogView = LogView { table: TABLE, of: &[Tank::CATEGORY], changes };
+/// const COUNTS: LogView =
+///     LogView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
 ///
 /// fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
 ///     let mut changes = Changes::new(TABLE);
@@ -31,7 +33,10 @@ use crate::{
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
 pub async fn run(view: LogView) -> Result<(), Error> {
-    fifo::run(view.of, [view.table.into()], &[], async |sdk| {
+    // The position is put beside the rows.
+    let actions = view.writes.iter().copied().map(Action::from).chain([Action::PutItem]);
+    let needs = Needs::new(Source::Queue(view.of.to_vec())).table(Table::with(view.table, actions));
+    fifo::run(needs, async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
         table.connect(view.table.partition).await;
         Ok(LogProjector { table, view })
@@ -51,7 +56,8 @@ pub struct LogProjector {
 impl Consumer for LogProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(self.view.of, commit)?;
-        let changes = (self.view.changes)(commit).map_err(|source| ApplyError::changes(commit, source))?;
+        let changes = (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes));
+        let changes = changes.map_err(|source| ApplyError::changes(commit, source))?;
         Ok(self.table.apply(&self.view.table, commit.stream.as_str(), commit.version, &changes).await?)
     }
 }

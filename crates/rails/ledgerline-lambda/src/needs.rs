@@ -1,12 +1,13 @@
-//! What a function needs, as data: where its events come from, its tables, and the variables of its environment.
+//! What a function needs, as data: where its events come from, what it does with which tables, what else it calls, the variables of
+//! its environment, and the metrics that somebody has to be told of.
 //!
 //! A runner makes it of what the function hands over (routes, a view), and the function is held to it: a variable that is not named
-//! here cannot be read, a commit of another category is refused. `--needs` prints it, so that a check of the wiring asks the
-//! functions themselves.
+//! here cannot be read, a commit of another category is refused, and what its role does not allow is denied. `--needs` prints it, so
+//! that a check of the wiring asks the functions themselves.
 
 use std::{collections::BTreeSet, sync::OnceLock};
 
-use ledgerline::{Index, LogTable, StateTable};
+use ledgerline::{Index, LogTable, StateTable, Write};
 use serde::Serialize;
 
 /// Variables of every function: those of Lambda, and those that begin with `AWS_`.
@@ -23,8 +24,63 @@ pub struct Needs {
     pub source: Source,
     /// The tables that it reads or writes.
     pub tables: Vec<Table>,
+    /// What it calls besides its tables.
+    pub calls: Vec<Call>,
     /// The variables that it reads, those that name its tables among them.
     pub environment: BTreeSet<&'static str>,
+    /// The variables that it reads where they are set.
+    pub optional: BTreeSet<&'static str>,
+    /// Metrics of the application's own whose alarm tells somebody.
+    pub metrics: BTreeSet<&'static str>,
+}
+
+/// A call of a service that is no table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    /// The action, as IAM names it: `events:PutEvents`.
+    pub action: &'static str,
+    /// The variable that says on what.
+    pub variable: &'static str,
+}
+
+/// What a function does with a table, as IAM names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Action {
+    /// Reads several items by their keys.
+    #[serde(rename = "dynamodb:BatchGetItem")]
+    BatchGetItem,
+    /// Writes or deletes several items.
+    #[serde(rename = "dynamodb:BatchWriteItem")]
+    BatchWriteItem,
+    /// Deletes an item, also in a transaction.
+    #[serde(rename = "dynamodb:DeleteItem")]
+    DeleteItem,
+    /// Reads an item by its key.
+    #[serde(rename = "dynamodb:GetItem")]
+    GetItem,
+    /// Appends: inserts an item that is not there, and can do nothing else (rule 3).
+    #[serde(rename = "dynamodb:PartiQLInsert")]
+    PartiQLInsert,
+    /// Writes an item, also in a transaction.
+    #[serde(rename = "dynamodb:PutItem")]
+    PutItem,
+    /// Reads the items of a partition. For those of an index, name the index.
+    #[serde(rename = "dynamodb:Query")]
+    Query,
+    /// Changes an item, also in a transaction.
+    #[serde(rename = "dynamodb:UpdateItem")]
+    UpdateItem,
+}
+
+impl From<Write> for Action {
+    fn from(write: Write) -> Self {
+        match write {
+            Write::Put => Self::PutItem,
+            Write::Update => Self::UpdateItem,
+            Write::Delete => Self::DeleteItem,
+        }
+    }
 }
 
 /// Where a function's events come from.
@@ -65,7 +121,7 @@ pub enum Scope {
     Write,
 }
 
-/// A table, with its keys and the indexes that are read.
+/// A table, with its keys, the indexes that are read, and what is done with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Table {
@@ -77,19 +133,37 @@ pub struct Table {
     pub sort: Option<&'static str>,
     /// The indexes that are read: name, partition key and sort key.
     pub indexes: Vec<Index>,
+    /// What is done with the table itself, besides reading its indexes.
+    pub actions: BTreeSet<Action>,
 }
 
 /// The Commits table.
-pub(crate) const COMMITS: Table =
-    Table { variable: "COMMITS_TABLE", partition: "stream", sort: Some("version"), indexes: Vec::new() };
+pub(crate) const COMMITS: Table = Table {
+    variable: "COMMITS_TABLE",
+    partition: "stream",
+    sort: Some("version"),
+    indexes: Vec::new(),
+    actions: BTreeSet::new(),
+};
 
 /// The Requests table.
-pub(crate) const REQUESTS: Table =
-    Table { variable: "REQUESTS_TABLE", partition: "request", sort: None, indexes: Vec::new() };
+pub(crate) const REQUESTS: Table = Table {
+    variable: "REQUESTS_TABLE",
+    partition: "request",
+    sort: None,
+    indexes: Vec::new(),
+    actions: BTreeSet::new(),
+};
 
 impl From<StateTable> for Table {
     fn from(table: StateTable) -> Self {
-        Self { variable: table.variable, partition: table.key, sort: None, indexes: Vec::new() }
+        Self {
+            variable: table.variable,
+            partition: table.key,
+            sort: None,
+            indexes: Vec::new(),
+            actions: BTreeSet::new(),
+        }
     }
 }
 
@@ -100,38 +174,104 @@ impl From<LogTable> for Table {
             partition: table.partition,
             sort: Some(table.sort),
             indexes: Vec::new(),
+            actions: BTreeSet::new(),
         }
     }
 }
 
-impl Needs {
-    /// A function with this source, these tables, and these variables besides those that name the tables.
+impl Table {
+    /// This table, with which this is done.
     #[must_use]
-    pub fn new(
-        source: Source,
-        tables: impl IntoIterator<Item = Table>,
-        environment: impl IntoIterator<Item = &'static str>,
-    ) -> Self {
-        let mut needs = Self { source, tables: Vec::new(), environment: environment.into_iter().collect() };
-        for table in tables {
-            needs.environment.insert(table.variable);
-            match needs.tables.iter_mut().find(|known| known.variable == table.variable) {
-                // Two routes read it, each by an index of its own.
-                Some(known) => {
-                    let new: Vec<_> =
-                        table.indexes.into_iter().filter(|index| !known.indexes.contains(index)).collect();
-                    known.indexes.extend(new);
-                }
-                None => needs.tables.push(table),
-            }
+    pub fn with(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
+        let mut table = table.into();
+        table.actions.extend(actions);
+        table
+    }
+
+    /// The same, of which this index is read.
+    #[must_use]
+    pub fn index(mut self, index: Index) -> Self {
+        self.indexes.push(index);
+        self
+    }
+}
+
+impl Needs {
+    /// A function that needs nothing but its events.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            tables: Vec::new(),
+            calls: Vec::new(),
+            environment: BTreeSet::new(),
+            optional: BTreeSet::new(),
+            metrics: BTreeSet::new(),
         }
-        needs
+    }
+
+    /// The same, with a table, and the variable that names it.
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.environment.insert(table.variable);
+        match self.tables.iter_mut().find(|known| known.variable == table.variable) {
+            // Two routes read it, each by an index of its own.
+            Some(known) => {
+                let new: Vec<_> =
+                    table.indexes.into_iter().filter(|index| !known.indexes.contains(index)).collect();
+                known.indexes.extend(new);
+                known.actions.extend(table.actions);
+            }
+            None => self.tables.push(table),
+        }
+        self
+    }
+
+    /// The same, with what it takes to send commands: to append to the log, and to remember answers.
+    #[must_use]
+    pub fn commands(self) -> Self {
+        use Action::{DeleteItem, GetItem, PartiQLInsert, PutItem, Query};
+        self.table(Table::with(COMMITS, [PartiQLInsert, GetItem, Query]))
+            .table(Table::with(REQUESTS, [PartiQLInsert, PutItem, GetItem, DeleteItem]))
+    }
+
+    /// The same, with reading the log.
+    pub(crate) fn log(self) -> Self {
+        self.table(Table::with(COMMITS, [Action::GetItem, Action::Query]))
+    }
+
+    /// The same, with a variable.
+    #[must_use]
+    pub fn variable(mut self, variable: &'static str) -> Self {
+        self.environment.insert(variable);
+        self
+    }
+
+    /// The same, with a variable that may be missing.
+    #[must_use]
+    pub fn optional(mut self, variable: &'static str) -> Self {
+        self.optional.insert(variable);
+        self
+    }
+
+    /// The same, with a call of a service on what this variable says: `("ses:SendEmail", "MAIL_SENDER")`.
+    #[must_use]
+    pub fn call(mut self, action: &'static str, variable: &'static str) -> Self {
+        self.calls.push(Call { action, variable });
+        self.variable(variable)
+    }
+
+    /// The same, with a metric of the application's own, whose alarm tells somebody.
+    #[must_use]
+    pub fn metric(mut self, metric: &'static str) -> Self {
+        self.metrics.insert(metric);
+        self
     }
 
     /// From now on this process reads no other variables.
     pub(crate) fn declare(&self) {
         // Set once in a process: a second function in it, which only a test has, is not held to anything.
-        let _ = DECLARED.set(self.environment.clone());
+        let _ = DECLARED.set(self.environment.union(&self.optional).copied().collect());
     }
 }
 
@@ -168,8 +308,10 @@ mod tests {
             indexes: vec![Index { name, partition: "owner", sort: "name" }],
             ..ROWS.into()
         };
-        let needs = Needs::new(Source::Http(Vec::new()), [ROWS.into(), by("a"), by("b"), by("a")], ["X"]);
+        let tables = [Table::with(ROWS, [Action::GetItem]), by("a"), by("b"), by("a")];
+        let needs = tables.into_iter().fold(Needs::new(Source::Http(Vec::new())), Needs::table).variable("X");
         assert_eq!(needs.tables.len(), 1);
+        assert_eq!(needs.tables[0].actions, BTreeSet::from([Action::GetItem]));
         assert_eq!(needs.tables[0].indexes.iter().map(|index| index.name).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(needs.environment, BTreeSet::from(["ROWS_TABLE", "X"]));
     }

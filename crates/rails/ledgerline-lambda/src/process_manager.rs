@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
+    needs::{Action, Needs, Source, Table},
     start,
 };
 
@@ -52,12 +53,25 @@ pub trait Reaction {
     /// The categories whose commits it reacts to.
     const OF: &'static [&'static str];
 
+    /// What it needs, of what every process manager needs: its queue, the log, its positions.
+    ///
+    /// ```
+    /// use ledgerline_lambda::needs::Needs;
+    ///
+    /// fn needs(needs: Needs) -> Needs {
+    ///     needs.call("ses:SendEmail", "MAIL_SENDER").metric("UnsentMails")
+    /// }
+    /// ```
+    fn needs(needs: Needs) -> Needs {
+        needs
+    }
+
     /// Does what is due after this commit. Every commit comes in the order of its stream, and may come again after
     /// something of it was done: whatever is done here has to take that.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
-/// Runs a process manager, which reads these variables besides those of every process manager.
+/// Runs a process manager.
 ///
 /// ```no_run
 /// # use ledgerline::Commit;
@@ -71,17 +85,18 @@ pub trait Reaction {
 /// # }
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::process_manager::run(&[], async |_sdk, _store| Ok(Greet)).await
+///     ledgerline_lambda::process_manager::run(async |_sdk, _store| Ok(Greet)).await
 /// }
 /// ```
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, and what `build` reads.
 pub async fn run<R: Reaction + 'static>(
-    environment: &'static [&'static str],
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    fifo::run(R::OF, [POSITIONS.into()], environment, async |sdk| {
+    let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
+    let needs = R::needs(Needs::new(Source::Queue(R::OF.to_vec())).table(positions));
+    fifo::run(needs, async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
         let store = start::store(client).await?;

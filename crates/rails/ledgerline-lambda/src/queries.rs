@@ -15,7 +15,7 @@ use crate::{
     Error,
     config::{self, ConfigError},
     http::{HttpRequest, Problem, READ_MODEL_BEHIND, Response, Routes, versions_of},
-    needs::{Endpoint, Needs, Scope, Source, Table},
+    needs::{Action, Endpoint, Needs, Scope, Source, Table},
     start::dynamodb,
 };
 
@@ -50,7 +50,7 @@ impl fmt::Debug for Query {
 }
 
 impl Query {
-    /// A route that is answered by this function, from these tables. `key` is method and path as the template has them:
+    /// A route that is answered by this function, from these tables, with what it does with each. `key` is method and path as the template has them:
     /// `GET /tanks/{id}`.
     #[must_use]
     pub fn new(
@@ -123,7 +123,7 @@ pub fn row<Row: DeserializeOwned + 'static>(
         let row = row.ok_or_else(|| Problem::from(&missing))?;
         conditional(request, version, shown(&row))
     };
-    Query::new(key, [table.into()], answer).waiting()
+    Query::new(key, [Table::with(table, [Action::GetItem])], answer).waiting()
 }
 
 fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
@@ -184,7 +184,7 @@ pub fn page<Row: DeserializeOwned + 'static>(
         let rows: Vec<_> = page.rows.iter().map(shown).collect();
         Ok(Response::json(StatusCode::OK, listed(name, json!(rows), page.cursor)))
     };
-    Query::new(key, [Table { indexes: vec![index], ..table.into() }], answer)
+    Query::new(key, [Table::from(table).index(index)], answer)
 }
 
 /// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:
@@ -212,7 +212,7 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let rows: Vec<_> = page.rows.iter().map(shown).collect();
         conditional(request, version, listed(name, json!(rows), page.cursor))
     };
-    Query::new(key, [table.into()], answer).waiting()
+    Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting()
 }
 
 /// All rows of one partition of a view that is written from the log, in the order of their sort keys.
@@ -341,8 +341,10 @@ impl Views {
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     let endpoint = |query: &Query| Endpoint { route: query.key, scope: Scope::Read };
     let source = Source::Http(routes.iter().map(endpoint).collect());
-    let waits = routes.iter().any(|query| query.waits).then_some(TIMEOUT);
-    let needs = Needs::new(source, routes.iter().flat_map(|query| query.tables.clone()), waits);
+    let tables = routes.iter().flat_map(|query| query.tables.clone());
+    let needs = tables.fold(Needs::new(source), Needs::table);
+    let waits = routes.iter().any(|query| query.waits);
+    let needs = if waits { needs.variable(TIMEOUT) } else { needs };
     crate::http::run(needs, async || {
         let views = Views::from_env(&routes).await?;
         Ok(Queries { routes, views })

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     Error, config, metrics,
-    needs::{Needs, Source},
+    needs::{Action, Needs, Source, Table},
     start::{Handle, dynamodb, start},
     wire::BusEntry,
 };
@@ -61,7 +61,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
     };
     let events = A::Event::TYPES.iter().map(|known| known.name).collect();
     let source = Source::Bus { category: A::CATEGORY, events };
-    serve(Needs::new(source, [view.table.into()], []), build.boxed_local()).await
+    let needs = Needs::new(source).table(Table::with(view.table, [Action::PutItem]));
+    serve(needs, build.boxed_local()).await
 }
 
 /// Compiled once for all functions behind the bus.

@@ -6,7 +6,7 @@ use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{
     Aggregate, Aggregates, Cache, Changes, ChangesError, Commit, Id, LogTable, LogView, StateTable,
-    StateView, StreamId, Visitor, decode,
+    StateView, StreamId, Visitor, Write, decode,
     spec::valid,
     tank::{self, Amount, Command, Event, Installed, Liquid, State, Tank},
 };
@@ -235,7 +235,8 @@ fn site(id: &str, version: u64, state: State) -> Option<Site> {
 pub const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 
 /// What came in and went out of each tank.
-pub const FILLS_VIEW: LogView = LogView { table: FILLS, of: &[Tank::CATEGORY], changes: fills };
+pub const FILLS_VIEW: LogView =
+    LogView { table: FILLS, of: &[Tank::CATEGORY], writes: &[Write::Put, Write::Update], changes: fills };
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

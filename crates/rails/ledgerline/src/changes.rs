@@ -16,6 +16,20 @@ pub enum ChangesError {
     /// A row cannot be written: a programming error in its type.
     #[error("a row cannot be written: {0}")]
     NoRow(String),
+    /// A change of a kind that the view does not name: a programming error in the view.
+    #[error("the view writes a row in a way that it does not name: {0:?}")]
+    NotNamed(Write),
+}
+
+/// How a row is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Write {
+    /// The whole row: [`Changes::put`].
+    Put,
+    /// Some fields of it: [`Changes::set`] and [`Changes::add`].
+    Update,
+    /// It is deleted: [`Changes::delete`].
+    Delete,
 }
 
 /// Partition key and sort key of a row.
@@ -82,6 +96,22 @@ impl Changes {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
+    }
+
+    /// The same, if all rows are written in one of these ways.
+    ///
+    /// # Errors
+    /// When one is not.
+    pub fn only(self, writes: &[Write]) -> Result<Self, ChangesError> {
+        let ways = self.rows.values().map(|change| match change {
+            Change::Put(_) => Write::Put,
+            Change::Update { .. } => Write::Update,
+            Change::Delete => Write::Delete,
+        });
+        match ways.into_iter().find(|way| !writes.contains(way)) {
+            Some(way) => Err(ChangesError::NotNamed(way)),
+            None => Ok(self),
+        }
     }
 
     /// The rows that change, and how.

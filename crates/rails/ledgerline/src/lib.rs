@@ -23,7 +23,7 @@ mod view;
 pub use aggregate::{Aggregate, Aggregates, Context, Visitor, fold};
 pub use cache::Cache;
 pub use causes::Causes;
-pub use changes::{Changes, ChangesError};
+pub use changes::{Changes, ChangesError, Write};
 pub use codec::{
     DecodeError, EncodeError, EventType, EventTypes, RecordedEvent, RecordedState, decode, decode_state,
     encode, encode_state, upcast, with_field,

@@ -1,6 +1,6 @@
 //! Views as data: where their rows are, which commits they are made of, and how.
 
-use crate::{Aggregate, Changes, ChangesError, Commit};
+use crate::{Aggregate, Changes, ChangesError, Commit, Write};
 
 /// The table of a view that is written from states: one row for each aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,10 +79,11 @@ pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 /// A view that is written from the log: from every commit of some categories, once and in order.
 ///
 /// ```
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, tank::Tank};
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
-/// const COUNTS: LogView = LogView { table: TABLE, of: &[Tank::CATEGORY], changes };
+/// const COUNTS: LogView =
+///     LogView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
 ///
 /// fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
 ///     let mut changes = Changes::new(TABLE);
@@ -96,6 +97,8 @@ pub struct LogView {
     pub table: LogTable,
     /// The categories whose commits it takes.
     pub of: &'static [&'static str],
+    /// How its changes write rows. The function's role allows nothing else, and a change of another kind is refused.
+    pub writes: &'static [Write],
     /// Makes the changes of a commit.
     pub changes: ChangesOf,
 }

@@ -12,6 +12,7 @@ use ledgerline::{Aggregate, Cache, Commit, Consistency, EventStore, Invalid, dec
 use ledgerline_lambda::{
     fifo::ApplyError,
     metrics,
+    needs::Needs,
     process_manager::{Due, Reaction},
 };
 
@@ -39,6 +40,10 @@ impl<S> Transfers<S> {
 
 impl<S: EventStore> Reaction for Transfers<S> {
     const OF: &'static [&'static str] = &[Transfer::CATEGORY];
+
+    fn needs(needs: Needs) -> Needs {
+        needs.commands().metric(STUCK_TRANSFERS)
+    }
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for recorded in &commit.events {

@@ -9,6 +9,7 @@ use ledgerline::{Aggregate, Id};
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
+    needs::{Action, Table},
     queries::{Part, Query, Views, VisibleTo, conditional, limit, listed, of_log, page, problem, row},
 };
 use serde_json::{Value, json};
@@ -19,7 +20,10 @@ const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Query> {
-    let tables = [transactions::TABLE.into(), balances::TABLE.into()];
+    let tables = [
+        Table::with(transactions::TABLE, [Action::GetItem, Action::Query]),
+        Table::with(balances::TABLE, [Action::GetItem]),
+    ];
     vec![
         row("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
         page("GET /accounts", "accounts", (balances::TABLE, balances::BY_OPENER), owned, account),

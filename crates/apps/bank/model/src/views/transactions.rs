@@ -1,7 +1,7 @@
 //! The transactions of every account: one row for each credit and debit, written from the log.
 
 use jiff::{Timestamp, civil::Date};
-use ledgerline::{Aggregate, Changes, ChangesError, Commit, DecodeError, LogTable, LogView, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, DecodeError, LogTable, LogView, Write, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Event};
@@ -11,7 +11,7 @@ pub const TABLE: LogTable =
     LogTable { variable: "TRANSACTIONS_TABLE", partition: "accountId", sort: "entry" };
 
 /// The view.
-pub const VIEW: LogView = LogView { table: TABLE, of: &[Account::CATEGORY], changes };
+pub const VIEW: LogView = LogView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Put], changes };
 
 /// One credit or debit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

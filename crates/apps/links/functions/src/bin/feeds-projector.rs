@@ -2,12 +2,12 @@
 
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::config;
-use links::views::feeds::{OF, TABLE};
-use links_functions::projectors::feeds::FeedProjector;
+use links::views::feeds::TABLE;
+use links_functions::projectors::feeds::{FeedProjector, needs};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::fifo::run(OF, [TABLE.into()], &[], async |sdk| {
+    ledgerline_lambda::fifo::run(needs(), async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?);
         table.connect(TABLE.partition).await;
         Ok(FeedProjector { table })

@@ -19,6 +19,7 @@ use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     fifo::ApplyError,
     metrics,
+    needs::{Action, Needs, Table},
     process_manager::{POSITIONS, Reaction},
 };
 use links::user::{Event, User};
@@ -75,6 +76,14 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 
 impl Reaction for WelcomeEmail {
     const OF: &'static [&'static str] = &[User::CATEGORY];
+
+    fn needs(needs: Needs) -> Needs {
+        // Which mails were sent is written beside the positions.
+        needs
+            .table(Table::with(POSITIONS, [Action::BatchWriteItem]))
+            .call("ses:SendEmail", "MAIL_SENDER")
+            .metric(UNSENT_MAILS)
+    }
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for (index, recorded) in commit.events.iter().enumerate() {

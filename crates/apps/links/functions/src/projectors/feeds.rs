@@ -7,6 +7,7 @@ use ledgerline::{
 use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     fifo::{ApplyError, Consumer},
+    needs::{Action, Needs, Source, Table},
     queries::of_log,
 };
 use links::views::{
@@ -22,6 +23,15 @@ const PAGE: i32 = 1_000;
 pub struct FeedProjector {
     /// Where the rows are.
     pub table: ReadTable,
+}
+
+/// What the function needs.
+#[must_use]
+pub fn needs() -> Needs {
+    use Action::{BatchWriteItem, DeleteItem, GetItem, PutItem, Query, UpdateItem};
+    // One write for what a commit itself changes, with the position; batches for what it brings into feeds.
+    let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
+    Needs::new(Source::Queue(OF.to_vec())).table(Table::with(TABLE, actions))
 }
 
 impl Consumer for FeedProjector {

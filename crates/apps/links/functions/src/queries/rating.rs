@@ -6,7 +6,8 @@ use http::StatusCode;
 use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{Query, Views, limit, listed, of_log, problem},
+    needs::{Action, Table},
+    queries::{self, Views, limit, listed, of_log, problem},
 };
 use links::{
     user::NOT_YOU,
@@ -27,11 +28,16 @@ const MAX_PAGES: usize = 10;
 
 /// The routes. Every caller that is signed in may see all ratings.
 #[must_use]
-pub fn routes() -> Vec<Query> {
+pub fn routes() -> Vec<queries::Query> {
+    use Action::{BatchGetItem, GetItem, Query};
     vec![
-        Query::new("GET /links/ratings", [link_ratings::TABLE.into()], of_link),
-        Query::new("GET /users/{id}/ratings", [user_ratings::TABLE.into()], of_user),
-        Query::new("GET /users/{id}/feed", [feeds::TABLE.into()], feed),
+        queries::Query::new(
+            "GET /links/ratings",
+            [Table::with(link_ratings::TABLE, [GetItem, Query])],
+            of_link,
+        ),
+        queries::Query::new("GET /users/{id}/ratings", [Table::with(user_ratings::TABLE, [Query])], of_user),
+        queries::Query::new("GET /users/{id}/feed", [Table::with(feeds::TABLE, [BatchGetItem, Query])], feed),
     ]
 }
 

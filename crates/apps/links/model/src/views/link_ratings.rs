@@ -1,6 +1,6 @@
 //! All ratings of a link, by whomever, and their count and sum: written from the log.
 
-use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
@@ -9,7 +9,7 @@ use crate::link::{Event, Link};
 pub const TABLE: LogTable = LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
 
 /// The view.
-pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], changes };
+pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
 /// Begins the sort key of every rating; the user's id follows.
 pub const RATINGS: &str = "rating#";

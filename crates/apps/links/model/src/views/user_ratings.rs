@@ -1,6 +1,6 @@
 //! All ratings of a user: one row for each link, written from the log.
 
-use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, decode};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, decode};
 use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
@@ -9,7 +9,7 @@ use crate::link::{Event, Link};
 pub const TABLE: LogTable = LogTable { variable: "USER_RATINGS_TABLE", partition: "owner", sort: "entry" };
 
 /// The view.
-pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], changes };
+pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
 /// The partition with a user's ratings. No stream is named like it, whatever ids users have.
 #[must_use]
