@@ -11,6 +11,7 @@ mod http_api;
 mod loops;
 mod mailbox;
 mod pattern;
+pub mod permissions;
 pub mod samples;
 pub mod services;
 mod sources;
@@ -19,6 +20,7 @@ mod stream_records;
 pub mod template;
 pub mod testing;
 mod watch;
+pub mod wiring;
 mod yaml;
 
 pub use cli::main;

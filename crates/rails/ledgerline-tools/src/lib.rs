@@ -5,6 +5,7 @@ mod e2e;
 mod lint;
 mod new;
 mod permissions;
+mod safeguards;
 mod samples;
 mod sizes;
 mod tools;
@@ -21,6 +22,11 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 use clap::Parser;
 use ledgerline::Aggregates;
+use ledgerline_local::{
+    permissions::resources,
+    template::Source,
+    wiring::{self, Needs},
+};
 
 /// Checks of this workspace, and what is laid down in it.
 #[derive(Debug, Parser)]
@@ -155,14 +161,15 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
             .filter(|category| !known.insert(**category))
             .map(|category| format!("two aggregates have the category {category}, and would share streams")),
     );
-    let template = ledgerline_local::template::tree(template)?;
-    let permissions = permissions::read(&template).compared(&template, &docs.join("permissions"))?;
-    problems.extend(permissions.problems);
-    if !permissions.left_over.is_empty() {
-        permissions.left_over.iter().for_each(|left_over| println!("{left_over}"));
-        println!("left over, and harmless: cargo xtask permissions takes it away");
-    }
-    problems.extend(watched::problems(&template, &docs.join("runbook.md"))?);
+    let source = Source::read(template)?;
+    // SAM makes Lambda's own functions of what is written here, and says nothing else of them.
+    let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
+    problems.extend(if is_written {
+        let needs = wiring::needs_of(&source, metadata.workspace_root.as_std_path())?;
+        template_problems(&source, &needs, &docs)?
+    } else {
+        permissions_problems(&source.json(), &docs)?
+    });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         bail!("{} problems", problems.len());
@@ -171,6 +178,41 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
         "xtask check: crates are pure; functions have binaries, samples and alarms; permissions are as documented"
     );
     Ok(())
+}
+
+/// What is wrong with a template: where it differs from what the functions need, from the pages of permissions and the runbook in
+/// `docs`, or from what every template must have. Keys of `needs` are the names of the functions' binaries.
+///
+/// # Errors
+/// When the template or a page cannot be read.
+pub fn template_problems(
+    source: &Source,
+    needs: &BTreeMap<String, Needs>,
+    docs: &Path,
+) -> Result<Vec<String>> {
+    let template = source.json();
+    let mut counted = BTreeMap::new();
+    for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
+        let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
+        counted.extend(needs.get(binary).map(|needs| (id.to_owned(), needs.metrics.clone())));
+    }
+    Ok([
+        wiring::problems(source, needs)?,
+        safeguards::problems(source),
+        watched::problems(source, &counted, &docs.join("runbook.md"))?,
+        permissions_problems(&template, docs)?,
+    ]
+    .concat())
+}
+
+/// Where the permissions of a template differ from their pages, or are too many whatever those say.
+fn permissions_problems(template: &serde_json::Value, docs: &Path) -> Result<Vec<String>> {
+    let permissions = permissions::read(template).compared(template, &docs.join("permissions"))?;
+    if !permissions.left_over.is_empty() {
+        permissions.left_over.iter().for_each(|left_over| println!("{left_over}"));
+        println!("left over, and harmless: cargo xtask permissions takes it away");
+    }
+    Ok(permissions.problems)
 }
 
 fn permissions() -> Result<()> {

@@ -1,0 +1,197 @@
+//! Which function may do what on which resource, read off a template: the source, or the output of SAM.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+/// What changes or removes an item. Nobody may do that to a commit (rule 3).
+const CHANGES: [&str; 6] = [
+    "dynamodb:BatchWriteItem",
+    "dynamodb:DeleteItem",
+    "dynamodb:PartiQLDelete",
+    "dynamodb:PartiQLUpdate",
+    "dynamodb:PutItem",
+    "dynamodb:UpdateItem",
+];
+
+/// The table of the event store.
+pub const COMMITS: &str = "CommitsTable";
+
+/// Something that a function may do.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Permission {
+    /// Logical id of the function.
+    pub function: String,
+    /// On what, as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.
+    pub resource: String,
+    /// The action, as IAM names it.
+    pub action: String,
+}
+
+/// What a template grants, and what is wrong with that.
+#[derive(Debug)]
+pub struct Permissions {
+    /// What its functions may do.
+    pub granted: BTreeSet<Permission>,
+    /// What nobody should be allowed, and what cannot be read.
+    pub problems: Vec<String>,
+}
+
+/// Reads the permissions off a template.
+#[must_use]
+pub fn read(template: &Value) -> Permissions {
+    let mut granted = BTreeSet::new();
+    let mut problems = Vec::new();
+    let mut roles = BTreeMap::<&str, &str>::new();
+    for (id, function) in functions(template) {
+        let properties = &function["Properties"];
+        let Some(role) =
+            properties["Role"]["Fn::GetAtt"].pointer("/0").or(properties["Role"].get("Fn::GetAtt"))
+        else {
+            problems.push(format!("{id} has no role of its own in the template"));
+            continue;
+        };
+        let role = role.as_str().unwrap_or_default().trim_end_matches(".Arn");
+        if !properties["Policies"].is_null() {
+            problems.push(format!("{id} has Policies: SAM ignores them where there is a Role"));
+        }
+        if let Some(other) = roles.insert(role, id) {
+            problems.push(format!("{id} and {other} share the role {role}"));
+        }
+        for statement in statements(template, role, &mut problems) {
+            if statement["Effect"] != "Allow" {
+                continue;
+            }
+            if statement["Action"].is_null() || statement["Resource"].is_null() {
+                problems.push(format!("{id} is allowed all but something: name what it may do and on what"));
+            }
+            for action in list(&statement["Action"]) {
+                for resource in list(&statement["Resource"]) {
+                    granted.insert(Permission {
+                        function: id.to_owned(),
+                        resource: name(resource),
+                        action: action.as_str().unwrap_or_default().to_owned(),
+                    });
+                }
+            }
+        }
+    }
+    problems.extend(granted.iter().filter_map(too_much));
+    problems.extend(elsewhere(template));
+    problems.extend(unprotected(template));
+    Permissions { granted, problems }
+}
+
+/// Why nobody should be allowed this.
+fn too_much(permission: &Permission) -> Option<String> {
+    let Permission { function, resource, action } = permission;
+    // A pattern may be the table, whatever else it is. The stream is written by nobody.
+    let commits = resource == COMMITS || resource.contains('*') && !resource.contains("/stream/");
+    // IAM does not tell upper from lower case.
+    if commits && CHANGES.iter().any(|change| change.eq_ignore_ascii_case(action)) {
+        return Some(format!("rule 3: {function} may {action} on {resource}"));
+    }
+    if action.contains('*') {
+        return Some(format!("{function} may {action}: name the actions"));
+    }
+    if resource == "*" && !action.starts_with("xray:") {
+        return Some(format!("{function} may {action} on everything"));
+    }
+    None
+}
+
+/// Permissions that are granted in other ways than by a function's own role.
+fn elsewhere(template: &Value) -> Vec<String> {
+    let attached =
+        ["AWS::IAM::Policy", "AWS::IAM::RolePolicy", "AWS::IAM::UserPolicy", "AWS::IAM::GroupPolicy"];
+    let mut problems: Vec<_> = resources(template, &attached)
+        .map(|(id, _)| format!("{id} attaches a policy from outside: write it into the role"))
+        .collect();
+    for (id, policy) in resources(template, &["AWS::IAM::ManagedPolicy"]) {
+        let attaches = ["Roles", "Users", "Groups"].iter().any(|to| !policy["Properties"][to].is_null());
+        if attaches {
+            problems.push(format!("{id} attaches itself: name it in the roles"));
+        }
+    }
+    for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
+        let statements = list(&table["Properties"]["ResourcePolicy"]["PolicyDocument"]["Statement"]);
+        if statements.iter().any(|statement| statement["Effect"] != "Deny") {
+            problems.push(format!("the policy of {id} allows something: write it into the roles"));
+        }
+    }
+    problems
+}
+
+/// Changes of commits that the table's own policy does not deny to everybody.
+fn unprotected(template: &Value) -> Vec<String> {
+    let policy = &template["Resources"][COMMITS]["Properties"]["ResourcePolicy"]["PolicyDocument"];
+    let denied: BTreeSet<&str> = list(&policy["Statement"])
+        .into_iter()
+        .filter(|statement| {
+            statement["Effect"] == "Deny"
+                && statement["Principal"] == "*"
+                && statement["Resource"] == "*"
+                && statement["Condition"].is_null()
+        })
+        .flat_map(|statement| list(&statement["Action"]))
+        .filter_map(Value::as_str)
+        .collect();
+    let open = CHANGES.iter().filter(|action| !denied.contains(*action));
+    open.map(|action| format!("rule 3: the policy of {COMMITS} does not deny {action}")).collect()
+}
+
+fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    resources(template, &["AWS::Serverless::Function", "AWS::Lambda::Function"])
+}
+
+/// Logical ids and resources of these types.
+pub fn resources<'t>(
+    template: &'t Value,
+    types: &'t [&'t str],
+) -> impl Iterator<Item = (&'t str, &'t Value)> {
+    let resources = template["Resources"].as_object().into_iter().flatten();
+    resources
+        .filter(|(_, resource)| resource["Type"].as_str().is_some_and(|kind| types.contains(&kind)))
+        .map(|(id, resource)| (id.as_str(), resource))
+}
+
+/// The statements of a role: its own and those of the template's managed policies.
+pub(crate) fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec<String>) -> Vec<&'t Value> {
+    let properties = &template["Resources"][role]["Properties"];
+    let mut documents: Vec<_> =
+        list(&properties["Policies"]).into_iter().map(|policy| &policy["PolicyDocument"]).collect();
+    for policy in list(&properties["ManagedPolicyArns"]) {
+        match policy["Ref"].as_str() {
+            Some(id) => documents.push(&template["Resources"][id]["Properties"]["PolicyDocument"]),
+            None => problems.push(format!(
+                "{role} has the managed policy {policy}, whose actions are not in the template"
+            )),
+        }
+    }
+    documents.into_iter().flat_map(|document| list(&document["Statement"])).collect()
+}
+
+/// One or many, as policies have it.
+#[must_use]
+pub fn list(value: &Value) -> Vec<&Value> {
+    match value.as_array() {
+        Some(values) => values.iter().collect(),
+        None if value.is_null() => Vec::new(),
+        None => vec![value],
+    }
+}
+
+/// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.
+fn name(resource: &Value) -> String {
+    if let Some(text) = resource.as_str() {
+        return text.to_owned();
+    }
+    let text = match (&resource["Fn::GetAtt"], &resource["Fn::Sub"], &resource["Ref"]) {
+        (Value::Array(parts), _, _) => parts.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("."),
+        (Value::String(path), _, _) => path.clone(),
+        (_, Value::String(text), _) => text.replace("${", "").replace('}', ""),
+        (_, _, Value::String(id)) => id.clone(),
+        _ => resource.to_string(),
+    };
+    text.replace(".Arn", "")
+}

@@ -1,0 +1,185 @@
+//! What functions say that they need, compared with what the template gives them, in both directions: what is missing is not there
+//! when it is needed, and what nobody needs is a right too many, an event that nobody waits for, a table that costs.
+//!
+//! The functions are asked themselves: each prints its needs with `--needs`, made of what it runs.
+
+mod roles;
+mod sources;
+mod tables;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    permissions::resources,
+    template::{Source, TemplateError},
+};
+
+/// What a function prints with `--needs`: `ledgerline_lambda::needs::Needs`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Needs {
+    source: Events,
+    tables: Vec<Table>,
+    calls: Vec<Call>,
+    environment: BTreeSet<String>,
+    optional: BTreeSet<String>,
+    /// Metrics of the application's own whose alarm tells somebody.
+    pub metrics: BTreeSet<String>,
+}
+
+/// Where its events come from.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+enum Events {
+    Http(Vec<Endpoint>),
+    Bus { category: String, events: BTreeSet<String> },
+    Queue(BTreeSet<String>),
+    Stream,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Endpoint {
+    route: String,
+    scope: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    variable: String,
+    partition: String,
+    sort: Option<String>,
+    indexes: Vec<Index>,
+    actions: BTreeSet<String>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Index {
+    name: String,
+    partition: String,
+    sort: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Call {
+    action: String,
+    variable: String,
+}
+
+/// Asks functions what they need. Keys are the names of their binaries, values the binaries.
+///
+/// # Errors
+/// When one cannot be run, or prints something else.
+pub fn needs(programs: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, Needs>> {
+    let ask = |(name, program): (&String, &PathBuf)| {
+        let output = Command::new(program).arg("--needs").output();
+        let output = output.with_context(|| format!("cannot run {}", program.display()))?;
+        if !output.status.success() {
+            bail!("{name} --needs ended with {}", output.status);
+        }
+        let needs = serde_json::from_slice(&output.stdout);
+        Ok((name.clone(), needs.with_context(|| format!("{name} --needs prints something else"))?))
+    };
+    programs.iter().map(ask).collect()
+}
+
+/// Builds the functions of a template and asks them what they need.
+///
+/// # Errors
+/// When they do not build, or as those of [`needs`].
+pub fn needs_of(source: &Source, root: &Path) -> Result<BTreeMap<String, Needs>> {
+    let template = source.template(&BTreeMap::new(), "http://127.0.0.1")?;
+    let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
+    needs(&crate::build::build(root, &binaries)?)
+}
+
+/// Where functions and template differ: a sentence each, with its place in the template. `needs` are those of the binaries.
+///
+/// # Errors
+/// When the template has something in it that the local stack does not run.
+pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Result<Vec<String>, TemplateError> {
+    let json = source.json();
+    let mut functions = Vec::new();
+    for (id, resource) in resources(&json, &["AWS::Serverless::Function"]) {
+        let binary = resource["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
+        // That there is a binary is for the build to say.
+        let Some(needs) = needs.get(binary) else { continue };
+        functions.push(Function { id, properties: &resource["Properties"], needs });
+    }
+    let template = Template { source, json: &json, functions };
+    Ok([sources::problems(&template), tables::problems(&template), roles::problems(&template)].concat())
+}
+
+/// The template, and what its functions need.
+struct Template<'a> {
+    source: &'a Source,
+    json: &'a Value,
+    functions: Vec<Function<'a>>,
+}
+
+/// A function of the template, and what it needs.
+struct Function<'a> {
+    /// Logical id.
+    id: &'a str,
+    properties: &'a Value,
+    needs: &'a Needs,
+}
+
+impl<'t> Template<'t> {
+    /// A problem with a function: where it is, with the closest of these keys below its properties, and what is wrong.
+    fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
+        let path = [&["Resources", function, "Properties"], keys].concat();
+        format!("{}: {function}: {message}", self.source.place(&path))
+    }
+
+    /// The type of a resource.
+    fn kind(&self, id: &str) -> &'t str {
+        self.json["Resources"][id]["Type"].as_str().unwrap_or_default()
+    }
+
+    /// The value of a function's variable: its own, or that of all functions.
+    fn variable(&self, function: &Function<'t>, name: &str) -> Option<&'t Value> {
+        let json: &'t Value = self.json;
+        let globals = &json["Globals"]["Function"];
+        [function.properties, globals].into_iter().find_map(|node| node["Environment"]["Variables"].get(name))
+    }
+}
+
+impl<'t> Function<'t> {
+    /// The function's events of this type: names and properties.
+    fn events(&self, kind: &'static str) -> impl Iterator<Item = (&'t str, &'t Value)> + use<'t> {
+        let events = self.properties["Events"].as_object().into_iter().flatten();
+        events
+            .filter(move |(_, event)| event["Type"] == kind)
+            .map(|(name, event)| (name.as_str(), &event["Properties"]))
+    }
+}
+
+/// The logical id that a value refers to, by `Ref` or by an attribute.
+fn referred(value: &Value) -> Option<&str> {
+    let attribute = &value["Fn::GetAtt"];
+    let whole = attribute.as_str().and_then(|path| path.split('.').next());
+    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
+}
+
+/// The logical ids that an `Fn::Sub` refers to.
+fn substituted(value: &Value) -> impl Iterator<Item = &str> {
+    let text = value["Fn::Sub"].as_str().unwrap_or_default();
+    text.split("${").skip(1).filter_map(|rest| rest.split('}').next())
+}
+
+/// Names in a sentence.
+fn listed<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
+    names.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,121 @@
+//! What functions may do: exactly what they need.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Events, Function, Template, referred, substituted, tables::named};
+use crate::permissions;
+
+/// What a mapping does with the queue that it takes from.
+const RECEIVING: [&str; 4] =
+    ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"];
+
+/// Something that a function has to be allowed: an action, and the resource as people name it. `None` is one whose name says
+/// something else than the template, such as an address that mails come from.
+type Right = (String, Option<String>);
+
+/// Rights that functions need and do not have, and those that they have and do not need.
+pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
+    let permissions::Permissions { granted, problems: _ } = permissions::read(template.json);
+    let mut problems = Vec::new();
+    for function in &template.functions {
+        let role = referred(&function.properties["Role"]).unwrap_or(function.id);
+        let place = template.source.place(&["Resources", role, "Properties", "Policies"]);
+        let needed = rights(template, function);
+        let granted: BTreeSet<(&str, &str)> = granted
+            .iter()
+            .filter(|permission| permission.function == function.id)
+            .map(|permission| (permission.action.as_str(), permission.resource.as_str()))
+            .collect();
+        for (action, resource) in &needed {
+            let is_granted = granted.iter().any(|(granted, on)| {
+                granted.eq_ignore_ascii_case(action)
+                    && resource.as_deref().is_none_or(|resource| resource == *on)
+            });
+            if !is_granted {
+                let on = resource.as_deref().unwrap_or("what it calls");
+                problems.push(format!("{place}: {role}: {} needs {action} on {on}: allow it", function.id));
+            }
+        }
+        for (action, on) in granted {
+            let is_needed = needed.iter().any(|(needed, resource)| {
+                needed.eq_ignore_ascii_case(action)
+                    && resource.as_deref().is_none_or(|resource| resource == on)
+            });
+            if !is_needed {
+                problems.push(format!(
+                    "{place}: {role}: {} does not need {action} on {on}: take it away",
+                    function.id
+                ));
+            }
+        }
+    }
+    problems
+}
+
+/// What a function has to be allowed.
+fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
+    let mut rights = BTreeSet::new();
+    let mut add =
+        |action: &str, resource: &str| _ = rights.insert((action.to_owned(), Some(resource.to_owned())));
+    let globals = &template.json["Globals"]["Function"];
+    let property = |name: &str| -> &Value {
+        let own = &function.properties[name];
+        if own.is_null() { &globals[name] } else { own }
+    };
+    if let Some(group) = referred(&property("LoggingConfig")["LogGroup"]) {
+        ["logs:CreateLogStream", "logs:PutLogEvents"].into_iter().for_each(|action| add(action, group));
+    }
+    if property("Tracing") == "Active" {
+        // X-Ray knows no resources.
+        ["xray:PutTelemetryRecords", "xray:PutTraceSegments"].into_iter().for_each(|action| add(action, "*"));
+    }
+    if let Some(queue) = destination(function.properties.get("EventInvokeConfig")) {
+        add("sqs:SendMessage", queue);
+    }
+    match &function.needs.source {
+        Events::Queue(_) => {
+            for (_, properties) in function.events("SQS") {
+                let queue = referred(&properties["Queue"]).unwrap_or_default();
+                RECEIVING.into_iter().for_each(|action| add(action, queue));
+            }
+        }
+        Events::Stream => {
+            for (_, properties) in function.events("DynamoDB") {
+                let table = referred(&properties["Stream"]).unwrap_or_default();
+                let stream = format!("{table}.StreamArn");
+                ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
+                    .into_iter()
+                    .for_each(|action| add(action, &stream));
+                add("dynamodb:ListStreams", &format!("{table}/stream/*"));
+                if let Some(queue) = destination(Some(properties)) {
+                    add("sqs:SendMessage", queue);
+                }
+            }
+        }
+        Events::Http(_) | Events::Bus { .. } => {}
+    }
+    for table in &function.needs.tables {
+        let Some(id) = named(template, function, &table.variable) else { continue };
+        table.actions.iter().for_each(|action| add(action, id));
+        table.indexes.iter().for_each(|index| add("dynamodb:Query", &format!("{id}/index/{}", index.name)));
+    }
+    for call in &function.needs.calls {
+        let Some(value) = template.variable(function, &call.variable) else { continue };
+        let named: Vec<_> = referred(value).into_iter().chain(substituted(value)).collect();
+        for id in named {
+            match template.kind(id) {
+                // A parameter.
+                "" => _ = rights.insert((call.action.clone(), None)),
+                _ => _ = rights.insert((call.action.clone(), Some(id.to_owned()))),
+            }
+        }
+    }
+    rights
+}
+
+/// The queue for what is given up.
+fn destination(properties: Option<&Value>) -> Option<&str> {
+    referred(properties?.pointer("/DestinationConfig/OnFailure/Destination")?)
+}

@@ -1,0 +1,232 @@
+//! Where events come from: routes, rules, queues and the stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Endpoint, Events, Function, Template, listed, referred};
+use crate::permissions::{COMMITS, list};
+
+/// What invokes functions otherwise than they say.
+pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
+    let queues = LogQueues::of(template);
+    let mut problems = queues.problems(template);
+    let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
+    let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
+    for function in &template.functions {
+        let (kind, found) = match &function.needs.source {
+            Events::Http(endpoints) => ("HttpApi", routes(template, function, endpoints)),
+            Events::Bus { category, events } => {
+                ("EventBridgeRule", rule(template, function, &format!("{prefix}.{category}"), events))
+            }
+            Events::Queue(categories) => ("SQS", queues.of_function(template, function, categories)),
+            Events::Stream => ("DynamoDB", stream(template, function)),
+        };
+        problems.extend(found);
+        let others = function.properties["Events"].as_object().into_iter().flatten();
+        for (name, event) in others.filter(|(_, event)| event["Type"] != kind) {
+            let message = format!("it takes no events of type {}: only {kind}", event["Type"]);
+            problems.push(template.problem(function.id, &["Events", name], &message));
+        }
+    }
+    problems
+}
+
+/// Routes and scopes.
+fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[Endpoint]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut wired = BTreeSet::new();
+    for (name, properties) in function.events("HttpApi") {
+        let text = |key: &str| properties[key].as_str().unwrap_or_default().to_owned();
+        let route = format!("{} {}", text("Method").to_uppercase(), text("Path"));
+        let place = ["Events", name, "Properties"];
+        match endpoints.iter().find(|endpoint| endpoint.route == route) {
+            None => {
+                let known = listed(endpoints.iter().map(|endpoint| &endpoint.route));
+                let message = format!("it has no route {route}; it has: {known}");
+                problems.push(template.problem(function.id, &place, &message));
+            }
+            Some(Endpoint { scope, .. }) => {
+                let scopes = list(&properties["Auth"]["AuthorizationScopes"]);
+                let ends = format!("/{scope}");
+                if scopes.is_empty()
+                    || !scopes.iter().all(|scope| scope.as_str().is_some_and(|scope| scope.ends_with(&ends)))
+                {
+                    let message = format!("{route} must want a scope that ends with {ends}, and no other");
+                    problems.push(template.problem(function.id, &place, &message));
+                }
+            }
+        }
+        if !wired.insert(route.clone()) {
+            problems.push(template.problem(function.id, &place, &format!("{route} is there twice")));
+        }
+    }
+    for endpoint in endpoints.iter().filter(|endpoint| !wired.contains(&endpoint.route)) {
+        let (method, path) = endpoint.route.split_once(' ').unwrap_or_default();
+        let message = format!(
+            "nothing leads to its route {}: add an HttpApi event with Method: {method}, Path: {path} and the scope …/{}",
+            endpoint.route, endpoint.scope
+        );
+        problems.push(template.problem(function.id, &["Events"], &message));
+    }
+    problems
+}
+
+/// The rule of a function that listens to the bus.
+fn rule<'t>(
+    template: &Template<'t>,
+    function: &Function<'t>,
+    source: &str,
+    events: &BTreeSet<String>,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let rules: Vec<_> = function.events("EventBridgeRule").collect();
+    if rules.len() != 1 {
+        let message = format!("it needs one EventBridgeRule, of source {source}, and has {}", rules.len());
+        problems.push(template.problem(function.id, &["Events"], &message));
+    }
+    for (name, properties) in rules {
+        let place = |keys: &[&'static str]| [&["Events", name, "Properties"], keys].concat();
+        let pattern = &properties["Pattern"];
+        if list(&pattern["source"]) != [source] {
+            let message = format!("its events have the source {source}, not {}", pattern["source"]);
+            problems.push(template.problem(function.id, &place(&["Pattern", "source"]), &message));
+        }
+        let named: BTreeSet<String> = list(&pattern["detail-type"])
+            .into_iter()
+            .filter_map(|name| Some(name.as_str()?.to_owned()))
+            .collect();
+        let missing = listed(events.difference(&named));
+        if !missing.is_empty() {
+            let message = format!("the rule does not pass on {missing}: add them to detail-type");
+            problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
+        }
+        let unknown = listed(named.difference(events));
+        if !unknown.is_empty() {
+            let message = format!("there are no such events: {unknown}; there are: {}", listed(events));
+            problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
+        }
+        let others = pattern.as_object().into_iter().flatten().map(|(key, _)| key);
+        for key in others.filter(|key| !["source", "detail-type"].contains(&key.as_str())) {
+            let message = format!("the rule's pattern has {key}, by which events would be missed");
+            problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
+        }
+        if referred(&properties["EventBusName"])
+            .is_none_or(|bus| template.kind(bus) != "AWS::Events::EventBus")
+        {
+            let message = "the rule is on no bus of the template: EventBusName: !Ref EventBus";
+            problems.push(template.problem(function.id, &place(&["EventBusName"]), message));
+        }
+    }
+    problems
+}
+
+/// The stream of the log.
+fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
+    let streams: Vec<_> = function.events("DynamoDB").collect();
+    let of_commits = |properties: &Value| {
+        properties["Stream"]["Fn::GetAtt"].as_str() == Some("CommitsTable.StreamArn")
+            || list(&properties["Stream"]["Fn::GetAtt"]) == [COMMITS, "StreamArn"]
+    };
+    if let [(_, properties)] = streams.as_slice()
+        && of_commits(properties)
+    {
+        return Vec::new();
+    }
+    let message = "it needs one DynamoDB event: Stream: !GetAtt CommitsTable.StreamArn";
+    vec![template.problem(function.id, &["Events"], message)]
+}
+
+/// `LOG_QUEUES` of the fanout: which queue gets the commits of which categories.
+struct LogQueues<'a> {
+    fanout: &'a str,
+    queues: BTreeMap<&'a str, BTreeSet<String>>,
+}
+
+/// Where `LOG_QUEUES` is, below the properties of the fanout.
+const LINES: [&str; 3] = ["Environment", "Variables", "LOG_QUEUES"];
+
+impl<'a> LogQueues<'a> {
+    fn of(template: &Template<'a>) -> Self {
+        let fanout =
+            template.functions.iter().find(|function| matches!(function.needs.source, Events::Stream));
+        let lines = fanout.and_then(|fanout| template.variable(fanout, "LOG_QUEUES"));
+        let lines = lines.and_then(|lines| lines["Fn::Sub"].as_str()).unwrap_or_default();
+        let queue = |line: &'a str| {
+            let (queue, categories) = line.trim().strip_prefix("${")?.split_once('}')?;
+            Some((queue, categories.split_whitespace().map(ToOwned::to_owned).collect()))
+        };
+        Self {
+            fanout: fanout.map_or("", |fanout| fanout.id),
+            queues: lines.lines().filter_map(queue).collect(),
+        }
+    }
+
+    /// Queues that get commits and that nobody takes from.
+    fn problems(&self, template: &Template<'_>) -> Vec<String> {
+        let taken: BTreeSet<_> = template
+            .functions
+            .iter()
+            .flat_map(|function| function.events("SQS"))
+            .filter_map(|(_, properties)| referred(&properties["Queue"]))
+            .collect();
+        let left = self.queues.keys().filter(|queue| !taken.contains(**queue));
+        left.map(|queue| {
+            let message = format!("LOG_QUEUES has {queue}, which no function takes from");
+            template.problem(self.fanout, &LINES, &message)
+        })
+        .collect()
+    }
+
+    /// The queue of a consumer of commits.
+    fn of_function(
+        &self,
+        template: &Template<'a>,
+        function: &Function<'a>,
+        categories: &BTreeSet<String>,
+    ) -> Vec<String> {
+        let sources: Vec<_> = function.events("SQS").collect();
+        let [(name, properties)] = sources.as_slice() else {
+            let message = format!("it needs one SQS event, and has {}", sources.len());
+            return vec![template.problem(function.id, &["Events"], &message)];
+        };
+        let place = ["Events", *name, "Properties", "Queue"];
+        let Some(queue) =
+            referred(&properties["Queue"]).filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
+        else {
+            let message = "it takes from no queue of the template: Queue: !GetAtt <name>Queue.Arn";
+            return vec![template.problem(function.id, &place, message)];
+        };
+        let mut problems = Vec::new();
+        let others = template.functions.iter().filter(|other| {
+            other.id != function.id
+                && other.events("SQS").any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
+        });
+        for other in others {
+            let message =
+                format!("{} takes from {queue} too: each would miss what the other takes", other.id);
+            problems.push(template.problem(function.id, &place, &message));
+        }
+        let line = format!("${{{queue}}} {}", listed(categories).replace(',', ""));
+        match self.queues.get(queue) {
+            None => {
+                let message = format!(
+                    "nothing is sent to {queue}, from which {} takes: add the line {line}",
+                    function.id
+                );
+                problems.push(template.problem(self.fanout, &LINES, &message));
+            }
+            Some(sent) if sent != categories => {
+                let message = format!(
+                    "{queue} gets the commits of {}, and {} takes those of {}: write {line}",
+                    listed(sent),
+                    function.id,
+                    listed(categories)
+                );
+                problems.push(template.problem(self.fanout, &LINES, &message));
+            }
+            Some(_) => {}
+        }
+        problems
+    }
+}

@@ -1,0 +1,197 @@
+//! Tables with their keys and indexes, and the variables that name them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Function, Table, Template, listed, referred};
+use crate::permissions::{list, resources};
+
+/// Variables that every function may have: `ledgerline_lambda` reads them without being told to.
+const EVERYWHERE: [&str; 2] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE"];
+
+/// Tables of the event store, which several functions write.
+const SHARED: [&str; 2] = ["COMMITS_TABLE", "REQUESTS_TABLE"];
+
+/// Where variables and tables are otherwise than functions say.
+pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut read = BTreeSet::from(EVERYWHERE.map(ToOwned::to_owned));
+    // By table: who writes it, and which of its indexes are read.
+    let mut writers = BTreeMap::<&str, Vec<&str>>::new();
+    let mut indexes = BTreeMap::<&str, BTreeSet<&str>>::new();
+    for function in &template.functions {
+        problems.extend(variables(template, function));
+        read.extend(function.needs.environment.iter().cloned());
+        for table in &function.needs.tables {
+            let Some(value) = template.variable(function, &table.variable) else { continue };
+            match table_of(template, function, table, value) {
+                Err(problem) => problems.push(problem),
+                Ok(id) => {
+                    problems.extend(keys(template, function, table, id));
+                    indexes
+                        .entry(id)
+                        .or_default()
+                        .extend(table.indexes.iter().map(|index| index.name.as_str()));
+                    let writes =
+                        |action: &&String| !["GetItem", "Query"].iter().any(|read| action.ends_with(read));
+                    if !SHARED.contains(&table.variable.as_str())
+                        && table.actions.iter().any(|action| writes(&action))
+                    {
+                        writers.entry(id).or_default().push(function.id);
+                    }
+                }
+            }
+        }
+    }
+    for (table, writers) in writers.iter().filter(|(_, writers)| writers.len() > 1) {
+        let place = template.source.place(&["Resources", table]);
+        problems.push(format!("{place}: {table}: more than one function writes it: {}", writers.join(", ")));
+    }
+    for (id, table) in resources(template.json, &["AWS::DynamoDB::Table"]) {
+        let place = |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());
+        let Some(read) = indexes.get(id) else {
+            problems.push(format!("{}: {id}: no function reads or writes it", place(&[])));
+            continue;
+        };
+        for index in list(&table["Properties"]["GlobalSecondaryIndexes"]) {
+            let name = index["IndexName"].as_str().unwrap_or_default();
+            if !read.contains(name) {
+                let place = place(&["GlobalSecondaryIndexes"]);
+                problems.push(format!(
+                    "{place}: {id}: no function reads the index {name}, and every write pays for it"
+                ));
+            }
+        }
+    }
+    let globals = template.json["Globals"]["Function"]["Environment"]["Variables"].as_object();
+    for name in globals.into_iter().flat_map(|variables| variables.keys()) {
+        if !name.starts_with("AWS_") && !read.contains(name) {
+            let place = template.source.place(&["Globals", "Function", "Environment", "Variables", name]);
+            problems.push(format!("{place}: no function reads the variable {name}"));
+        }
+    }
+    problems
+}
+
+/// Variables that are missing, or that the function does not read.
+fn variables<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
+    let place = ["Environment", "Variables"];
+    let own: BTreeSet<String> = function.properties["Environment"]["Variables"]
+        .as_object()
+        .into_iter()
+        .flat_map(|own| own.keys().cloned())
+        .collect();
+    let missing: Vec<_> = function
+        .needs
+        .environment
+        .iter()
+        .filter(|name| template.variable(function, name).is_none())
+        .collect();
+    let (needed, optional) = (&function.needs.environment, &function.needs.optional);
+    let unread: Vec<_> =
+        own.iter().filter(|name| !needed.contains(*name) && !optional.contains(*name)).collect();
+    let mut problems = Vec::new();
+    if !missing.is_empty() {
+        let message = format!("the variable {} is missing", listed(missing));
+        problems.push(template.problem(function.id, &place, &message));
+    }
+    if !unread.is_empty() {
+        let message = format!("it does not read the variable {}", listed(unread));
+        problems.push(template.problem(function.id, &place, &message));
+    }
+    problems
+}
+
+/// The table that a variable names.
+fn table_of<'t>(
+    template: &Template<'_>,
+    function: &Function<'_>,
+    table: &Table,
+    value: &'t Value,
+) -> Result<&'t str, String> {
+    let place = ["Environment", "Variables", &table.variable];
+    let camel: String = table.variable.split('_').map(capital).collect();
+    match value["Ref"].as_str().filter(|id| template.kind(id) == "AWS::DynamoDB::Table") {
+        None => {
+            let message = format!("{} names no table of the template: !Ref {camel}", table.variable);
+            Err(template.problem(function.id, &place, &message))
+        }
+        // A table may have more to its name, such as whose positions they are, or that it is the second one.
+        Some(id) if !id.contains(&camel) => {
+            let message = format!("{} names {id}: the table must be named {camel}", table.variable);
+            Err(template.problem(function.id, &place, &message))
+        }
+        Some(id) => Ok(id),
+    }
+}
+
+fn capital(word: &str) -> String {
+    let (first, rest) = word.split_at(word.len().min(1));
+    first.to_owned() + &rest.to_lowercase()
+}
+
+/// The keys of a table and of the indexes that the function reads.
+fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id: &str) -> Vec<String> {
+    let properties = &template.json["Resources"][id]["Properties"];
+    let place = |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());
+    let mut problems = Vec::new();
+    let expected = schema(&table.partition, table.sort.as_deref());
+    let found = written(&properties["KeySchema"]);
+    if found != expected {
+        let place = place(&["KeySchema"]);
+        problems.push(format!("{place}: {id}: {} expects the keys {expected}, not {found}", function.id));
+    }
+    for index in &table.indexes {
+        let indexes = list(&properties["GlobalSecondaryIndexes"]);
+        let expected = schema(&index.partition, Some(&index.sort));
+        match indexes.into_iter().find(|known| known["IndexName"] == index.name.as_str()) {
+            None => {
+                let place = place(&["GlobalSecondaryIndexes"]);
+                problems.push(format!(
+                    "{place}: {id}: {} reads the index {}, with the keys {expected}, which is not there",
+                    function.id, index.name
+                ));
+            }
+            Some(known) => {
+                let found = written(&known["KeySchema"]);
+                let place = place(&["GlobalSecondaryIndexes"]);
+                if found != expected {
+                    problems.push(format!(
+                        "{place}: {id}: {} expects the keys {expected} of the index {}, not {found}",
+                        function.id, index.name
+                    ));
+                }
+                if known["Projection"]["ProjectionType"] != "ALL" {
+                    problems.push(format!(
+                        "{place}: {id}: {} reads whole rows from the index {}: ProjectionType: ALL",
+                        function.id, index.name
+                    ));
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Keys as they are named in a sentence.
+fn schema(partition: &str, sort: Option<&str>) -> String {
+    [Some(format!("{partition} (HASH)")), sort.map(|sort| format!("{sort} (RANGE)"))]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn written(schema: &Value) -> String {
+    let text = |key: &Value, name: &str| key[name].as_str().unwrap_or("?").to_owned();
+    let keys = list(schema)
+        .into_iter()
+        .map(|key| format!("{} ({})", text(key, "AttributeName"), text(key, "KeyType")));
+    keys.collect::<Vec<_>>().join(", ")
+}
+
+/// The table that a function's variable names, if it names one.
+pub(super) fn named<'t>(template: &Template<'t>, function: &Function<'t>, variable: &str) -> Option<&'t str> {
+    referred(template.variable(function, variable)?)
+}

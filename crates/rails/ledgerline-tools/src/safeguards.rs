@@ -1,0 +1,293 @@
+//! What the template must have whatever the functions do: what keeps strangers out, what fails is kept and comes again, what was
+//! stored is not lost with the stack (rules 3 and 11).
+
+use std::collections::BTreeSet;
+
+use ledgerline_local::{
+    permissions::{COMMITS, list, resources},
+    template::Source,
+};
+use serde_json::Value;
+
+/// Seconds for which a dead-letter queue keeps what is in it: 14 days, the longest that there is.
+const KEPT: i64 = 1_209_600;
+
+/// What is missing or weakened, with its place.
+pub(crate) fn problems(source: &Source) -> Vec<String> {
+    let json = source.json();
+    let template = Template { source, json: &json, problems: Vec::new() };
+    template.api().tables().functions().problems
+}
+
+struct Template<'a> {
+    source: &'a Source,
+    json: &'a Value,
+    problems: Vec<String>,
+}
+
+impl Template<'_> {
+    /// Notes a problem with a resource, at the closest of these keys below its properties.
+    fn wrong(&mut self, id: &str, keys: &[&str], message: &str) {
+        let place = self.source.place(&[&["Resources", id, "Properties"], keys].concat());
+        self.problems.push(format!("{place}: {id}: {message}"));
+    }
+
+    /// Notes a property that must have this value.
+    fn must(&mut self, id: &str, keys: &[&str], found: &Value, expected: &Value) {
+        if found != expected {
+            let message = format!("write {}: {expected}", keys.last().copied().unwrap_or_default());
+            self.wrong(id, keys, &message);
+        }
+    }
+
+    /// The API lets nobody in without a token.
+    fn api(mut self) -> Self {
+        for (id, api) in resources(self.json, &["AWS::Serverless::HttpApi"]) {
+            let auth = &api["Properties"]["Auth"];
+            let default = auth["DefaultAuthorizer"].as_str().unwrap_or_default();
+            if auth["Authorizers"][default]["JwtConfiguration"].is_null() {
+                self.wrong(id, &["Auth"], "without DefaultAuthorizer, a JWT authorizer, everybody gets in");
+            }
+        }
+        for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
+            for (name, properties) in events(function, "HttpApi") {
+                let keys = ["Events", name, "Properties"];
+                let api = properties["ApiId"]["Ref"].as_str().unwrap_or_default();
+                if self.json["Resources"][api]["Type"] != "AWS::Serverless::HttpApi" {
+                    self.wrong(id, &keys, "the route is on no API of the template: ApiId: !Ref HttpApi");
+                }
+                if !properties["Auth"]["Authorizer"].is_null() {
+                    self.wrong(id, &keys, "the route has an Authorizer of its own: leave the API's default");
+                }
+            }
+        }
+        self
+    }
+
+    /// What cannot be made again stays when the stack goes, and can be restored.
+    fn tables(mut self) -> Self {
+        for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
+            if ![COMMITS, "RequestsTable"].contains(&id) && !id.ends_with("PositionsTable") {
+                continue;
+            }
+            let kept = ["Retain", "RetainExceptOnCreate"];
+            for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
+                if !table[policy].as_str().is_some_and(|policy| kept.contains(&policy)) {
+                    let message = format!("its rows would be deleted with the stack: {policy}: Retain");
+                    self.wrong(id, &[], &message);
+                }
+            }
+            let properties = &table["Properties"];
+            let recovery = "PointInTimeRecoverySpecification";
+            self.must(
+                id,
+                &[recovery, "PointInTimeRecoveryEnabled"],
+                &properties[recovery]["PointInTimeRecoveryEnabled"],
+                &true.into(),
+            );
+            if properties["DeletionProtectionEnabled"].is_null() {
+                self.wrong(id, &[], "write DeletionProtectionEnabled: !If [IsProd, true, false]");
+            }
+            if id == COMMITS {
+                // With keys only, the fanout would have nothing to pass on.
+                let keys = ["StreamSpecification", "StreamViewType"];
+                self.must(
+                    id,
+                    &keys,
+                    &properties["StreamSpecification"]["StreamViewType"],
+                    &"NEW_IMAGE".into(),
+                );
+            }
+            if id == "RequestsTable" {
+                let keys = ["TimeToLiveSpecification", "AttributeName"];
+                self.must(
+                    id,
+                    &keys,
+                    &properties["TimeToLiveSpecification"]["AttributeName"],
+                    &"expires".into(),
+                );
+                self.must(
+                    id,
+                    &["TimeToLiveSpecification", "Enabled"],
+                    &properties["TimeToLiveSpecification"]["Enabled"],
+                    &true.into(),
+                );
+            }
+        }
+        self
+    }
+
+    /// What a function fails at comes again, in order, and is kept where it never gets through (rule 11).
+    fn functions(mut self) -> Self {
+        for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
+            for (name, properties) in events(function, "SQS") {
+                self.partial(id, name, properties);
+                self.queue(referred(&properties["Queue"]), function);
+            }
+            for (name, properties) in events(function, "DynamoDB") {
+                self.partial(id, name, properties);
+                self.stream(id, name, properties);
+            }
+            for (name, properties) in events(function, "EventBridgeRule") {
+                let keys = ["Events", name, "Properties", "DeadLetterConfig"];
+                let queue = referred(&properties["DeadLetterConfig"]["Arn"]);
+                if self.is_dead_letter_queue(queue, false) {
+                    self.policy(queue, properties);
+                } else {
+                    let message = "events that cannot be delivered are lost: DeadLetterConfig: { Arn: !GetAtt <name>DeadLetterQueue.Arn }";
+                    self.wrong(id, &keys, message);
+                }
+                let destination = &function["Properties"]["EventInvokeConfig"]["DestinationConfig"];
+                if !self.is_dead_letter_queue(referred(&destination["OnFailure"]["Destination"]), false) {
+                    let message = "events that it fails at are lost: EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, … } } }";
+                    self.wrong(id, &["EventInvokeConfig"], message);
+                }
+            }
+        }
+        self
+    }
+
+    /// A function that cannot report which records failed gets those again that it has done.
+    fn partial(&mut self, id: &str, name: &str, properties: &Value) {
+        let keys = ["Events", name, "Properties", "FunctionResponseTypes"];
+        let expected = Value::from(vec!["ReportBatchItemFailures"]);
+        self.must(id, &keys, &properties["FunctionResponseTypes"], &expected);
+    }
+
+    fn stream(&mut self, id: &str, name: &str, properties: &Value) {
+        let keys = |key: &'static str| ["Events", name, "Properties", key];
+        if !self.is_dead_letter_queue(
+            referred(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
+            false,
+        ) {
+            let message =
+                "records that it gives up are lost: DestinationConfig: { OnFailure: { Type: SQS, … } }";
+            self.wrong(id, &keys("DestinationConfig"), message);
+        }
+        // The defaults are endless: one record would stop its shard until it leaves the stream.
+        for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
+            if properties[key].as_i64().is_none_or(|most| most < 0) {
+                let message = format!("without {key}, one record stops its shard");
+                self.wrong(id, &keys(key), &message);
+            }
+        }
+        self.must(
+            id,
+            &keys("BisectBatchOnFunctionError"),
+            &properties["BisectBatchOnFunctionError"],
+            &true.into(),
+        );
+        self.must(id, &keys("StartingPosition"), &properties["StartingPosition"], &"TRIM_HORIZON".into());
+        let pattern = properties.pointer("/FilterCriteria/Filters/0/Pattern").and_then(Value::as_str);
+        let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
+        if pattern != Some(serde_json::json!({ "eventName": ["INSERT"] })) {
+            let message =
+                "only new commits are passed on: one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
+            self.wrong(id, &keys("FilterCriteria"), message);
+        }
+    }
+
+    /// A FIFO queue of commits, that a function takes from.
+    fn queue(&mut self, queue: Option<&str>, function: &Value) {
+        let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue") else {
+            return;
+        };
+        let properties = &self.json["Resources"][id]["Properties"];
+        for (key, expected) in [
+            ("FifoQueue", Value::from(true)),
+            // High throughput: else all streams share 300 messages a second, and one duplicate's number.
+            ("DeduplicationScope", "messageGroup".into()),
+            ("FifoThroughputLimit", "perMessageGroupId".into()),
+        ] {
+            self.must(id, &[key], &properties[key], &expected);
+        }
+        let redrive = &properties["RedrivePolicy"];
+        if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), true) {
+            let message = "a commit that never gets through stops its stream for ever: RedrivePolicy: { deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 5 }, and that queue is a FIFO queue too";
+            self.wrong(id, &["RedrivePolicy"], message);
+        } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=100).contains(&most)) {
+            self.wrong(id, &["RedrivePolicy"], "maxReceiveCount is from 2 to 100");
+        }
+        let visible = &properties["VisibilityTimeout"];
+        let visible =
+            visible["Ref"].as_str().map_or(visible, |name| &self.json["Parameters"][name]["Default"]);
+        let globals = &self.json["Globals"]["Function"]["Timeout"];
+        let timeout = function["Properties"]["Timeout"].as_i64().or(globals.as_i64()).unwrap_or(3);
+        if visible.as_i64().unwrap_or(30) < timeout {
+            let message =
+                format!("a message would come again while the function, which has {timeout} s, is at it");
+            self.wrong(id, &["VisibilityTimeout"], &message);
+        }
+    }
+
+    /// Whether there is a queue of this name that keeps what is in it for as long as it can.
+    fn is_dead_letter_queue(&mut self, queue: Option<&str>, fifo: bool) -> bool {
+        let Some(id) = queue else { return false };
+        let queue = &self.json["Resources"][id];
+        let properties = &queue["Properties"];
+        if queue["Type"] != "AWS::SQS::Queue" || (properties["FifoQueue"] == true) != fifo {
+            return false;
+        }
+        if properties["MessageRetentionPeriod"] != KEPT {
+            let message =
+                format!("what is in it should be there when somebody comes: MessageRetentionPeriod: {KEPT}");
+            self.wrong(id, &["MessageRetentionPeriod"], &message);
+        }
+        true
+    }
+
+    /// EventBridge may put into a rule's dead-letter queue what it cannot deliver.
+    fn policy(&mut self, queue: Option<&str>, rule: &Value) {
+        let queue = queue.unwrap_or_default();
+        let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
+        let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])
+            .filter(|(_, policy)| {
+                list(&policy["Properties"]["Queues"]).iter().any(|known| referred(known) == Some(queue))
+            })
+            .flat_map(|(_, policy)| list(&policy["Properties"]["PolicyDocument"]["Statement"]));
+        let allows = |statement: &Value| {
+            let of = &statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"];
+            statement["Effect"] == "Allow"
+                && statement["Principal"]["Service"] == "events.amazonaws.com"
+                && list(&statement["Action"]).iter().any(|action| *action == "sqs:SendMessage")
+                && referred(&statement["Resource"]) == Some(queue)
+                && of.as_str().is_some_and(|of| !name.is_empty() && of.ends_with(&format!("/{name}")))
+        };
+        if !statements.into_iter().any(allows) {
+            let message = format!(
+                "no AWS::SQS::QueuePolicy lets events.amazonaws.com send what the rule {name} cannot deliver"
+            );
+            self.wrong(queue, &[], &message);
+        }
+        let mut principals = BTreeSet::new();
+        for (id, policy) in resources(self.json, &["AWS::SQS::QueuePolicy"]) {
+            for statement in list(&policy["Properties"]["PolicyDocument"]["Statement"]) {
+                if statement["Effect"] == "Allow" && statement["Condition"].is_null() {
+                    principals.insert(id.to_owned());
+                }
+            }
+        }
+        for id in principals {
+            self.wrong(
+                &id,
+                &["PolicyDocument"],
+                "it allows something without a condition: name the rule in aws:SourceArn",
+            );
+        }
+    }
+}
+
+/// The logical id that a value refers to, by `Ref` or by an attribute.
+fn referred(value: &Value) -> Option<&str> {
+    let attribute = &value["Fn::GetAtt"];
+    let whole = attribute.as_str().and_then(|path| path.split('.').next());
+    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
+}
+
+/// A function's events of a type: names and properties.
+fn events<'t>(function: &'t Value, kind: &'t str) -> impl Iterator<Item = (&'t str, &'t Value)> {
+    let events = function["Properties"]["Events"].as_object().into_iter().flatten();
+    events
+        .filter(move |(_, event)| event["Type"] == kind)
+        .map(|(name, event)| (name.as_str(), &event["Properties"]))
+}
