@@ -33,8 +33,9 @@ use crate::{
         stream,
     },
     stream_records::{self, Stream},
-    template::{self, Event, REGION, Template},
+    template::{self, Event, REGION, Source, Template},
     watch::Watch,
+    wiring,
 };
 
 /// What the local stack is asked to do.
@@ -92,7 +93,8 @@ impl Stack {
             .with_context(|| format!("{} is not free; choose another --aws-address", options.aws_address))?;
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
-        let template = template::load(&options.template, &options.parameters, &sqs.url)?;
+        let source = Source::read(&options.template)?;
+        let template = template::of(&source, &options.parameters, &sqs.url)?;
 
         let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
         let folder = options.template.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -102,6 +104,10 @@ impl Stack {
             &format!("{} functions: cargo shows how far it is, the first time for minutes", binaries.len()),
         );
         let programs = build::build(root, &binaries)?;
+        let problems = wiring::problems(&source, &wiring::needs(&programs)?)?;
+        if !problems.is_empty() {
+            bail!("the template and the functions differ:\n{}", problems.join("\n"));
+        }
 
         let dynamodb = DynamoDb::start(options.data.as_deref()).await?;
         for table in &template.tables {
@@ -219,7 +225,7 @@ impl Stack {
             .collect();
         if options.watch {
             let root = root.canonicalize().with_context(|| root.display().to_string())?;
-            tokio::spawn(Watch { root, functions: functions.clone(), hops }.run());
+            tokio::spawn(Watch { root, functions: functions.clone(), source, programs, hops }.run());
         }
         let developer = template.authorizer.then_some(options.user);
         let api = Api::new(routes, written, hops, developer).router();

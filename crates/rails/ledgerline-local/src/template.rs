@@ -379,11 +379,19 @@ pub fn load(
     overrides: &BTreeMap<String, String>,
     sqs_url: &str,
 ) -> Result<Template, TemplateError> {
-    let source = Source::read(path)?;
+    of(&Source::read(path)?, overrides, sqs_url)
+}
+
+/// The template, which must have functions.
+pub(crate) fn of(
+    source: &Source,
+    overrides: &BTreeMap<String, String>,
+    sqs_url: &str,
+) -> Result<Template, TemplateError> {
     let template = source.template(overrides, sqs_url)?;
     if template.functions.is_empty() {
         let message = "there are no functions".into();
-        return Err(TemplateError::Wrong { path: path.to_owned(), line: source.root.line, message });
+        return Err(TemplateError::Wrong { path: source.path.clone(), line: source.root.line, message });
     }
     Ok(template)
 }

@@ -15,6 +15,8 @@ use crate::{
     build::{self, Built},
     hops::Hops,
     host::Function,
+    template::Source,
+    wiring,
 };
 
 /// Between two looks at the sources. A look costs a millisecond or two.
@@ -28,6 +30,10 @@ pub(crate) struct Watch {
     /// The workspace.
     pub(crate) root: PathBuf,
     pub(crate) functions: Vec<Arc<Function>>,
+    /// The template, as it was read at the start.
+    pub(crate) source: Source,
+    /// The functions' binaries, by their names.
+    pub(crate) programs: BTreeMap<String, PathBuf>,
     pub(crate) hops: Hops,
 }
 
@@ -59,11 +65,21 @@ impl Watch {
             Ok(replaced) => {
                 let took = started.elapsed().as_secs_f64();
                 self.hops.always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
+                // The template is read at the start: what an edit needs of it is said, and has to wait until then.
+                match self.unwired() {
+                    Ok(problems) => problems.iter().for_each(|problem| self.hops.always("wiring", problem)),
+                    Err(error) => self.hops.always("wiring", &format!("{error:#}")),
+                }
             }
             Err(error) => self.hops.always("watch", &format!("{error:#}: the old ones go on")),
         }
         // Those that were not built.
         self.functions.iter().for_each(|function| function.release());
+    }
+
+    /// Where the functions, as they are now, and the template differ.
+    fn unwired(&self) -> Result<Vec<String>> {
+        Ok(wiring::problems(&self.source, &wiring::needs(&self.programs)?)?)
     }
 
     fn sources(&self) -> Sources {
