@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
-use crate::template::{self, Event};
+use crate::template::{self, Event, Source};
 
 /// One line of a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,15 @@ const ANSWERS: &str = "answers.md";
 /// # Errors
 /// When a line cannot be read, or an event has no line.
 pub fn samples(repository: &Path) -> Result<Vec<Sample>> {
-    let template = template::load(&repository.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    of(&Source::read(&repository.join("template.yaml"))?, &repository.join("events"))
+}
+
+/// The same, of the functions of this template, with their events in this folder.
+///
+/// # Errors
+/// As those of [`samples`].
+pub fn of(source: &Source, events: &Path) -> Result<Vec<Sample>> {
+    let template = template::of(source, &BTreeMap::new(), "http://127.0.0.1")?;
     let mut functions: Vec<_> = template.functions.iter().collect();
     // Commands, the fanout, what listens to it, queries: later ones find what earlier ones wrote.
     functions.sort_by_key(|function| {
@@ -46,7 +54,7 @@ pub fn samples(repository: &Path) -> Result<Vec<Sample>> {
     });
     let mut samples = Vec::new();
     for function in functions {
-        let folder = repository.join("events").join(&function.binary);
+        let folder = events.join(&function.binary);
         let table = folder.join(ANSWERS);
         let text = fs::read_to_string(&table).with_context(|| table.display().to_string())?;
         let lines: Vec<_> = text.lines().filter(|line| line.contains(".json |")).collect();

@@ -35,6 +35,17 @@ pub struct Needs {
     pub metrics: BTreeSet<String>,
 }
 
+impl Needs {
+    /// The routes that it answers: method and path.
+    pub fn routes(&self) -> impl Iterator<Item = &str> {
+        let endpoints = match &self.source {
+            Events::Http(endpoints) => endpoints.as_slice(),
+            Events::Bus { .. } | Events::Queue(_) | Events::Stream => &[],
+        };
+        endpoints.iter().map(|endpoint| endpoint.route.as_str())
+    }
+}
+
 /// Where its events come from.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -166,7 +166,11 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let needs = wiring::needs_of(&source, metadata.workspace_root.as_std_path())?;
-        template_problems(&source, &needs, &docs)?
+        [
+            template_problems(&source, &needs, &docs)?,
+            sample_problems(&source, &needs, &docs.with_file_name("events")),
+        ]
+        .concat()
     } else {
         permissions_problems(&source.json(), &docs)?
     });
@@ -196,13 +200,33 @@ pub fn template_problems(
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         counted.extend(needs.get(binary).map(|needs| (id.to_owned(), needs.metrics.clone())));
     }
+    // What the local stack cannot read, it could not run either.
+    let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
     Ok([
+        unread.map(|error| error.to_string()).into_iter().collect(),
         wiring::problems(source, needs)?,
         safeguards::problems(source),
         watched::problems(source, &counted, &docs.join("runbook.md"))?,
         permissions_problems(&template, docs)?,
     ]
     .concat())
+}
+
+/// Routes that no sample event in this folder shows, and samples that cannot be read.
+#[must_use]
+pub fn sample_problems(source: &Source, needs: &BTreeMap<String, Needs>, events: &Path) -> Vec<String> {
+    let samples = match ledgerline_local::samples::of(source, events) {
+        Ok(samples) => samples,
+        Err(error) => return vec![format!("rule 13: {error:#}")],
+    };
+    let shown: BTreeSet<_> = samples.iter().filter_map(|sample| sample.event["routeKey"].as_str()).collect();
+    let routes = needs.iter().flat_map(|(binary, needs)| needs.routes().map(move |route| (binary, route)));
+    routes
+        .filter(|(_, route)| !shown.contains(route))
+        .map(|(binary, route)| {
+            format!("rule 13: {}: no sample event shows {route}", events.join(binary).display())
+        })
+        .collect()
 }
 
 /// Where the permissions of a template differ from their pages, or are too many whatever those say.

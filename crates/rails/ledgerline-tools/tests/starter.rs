@@ -8,11 +8,14 @@
 )]
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{BufRead, BufReader, Lines},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
+
+use serde_json::Value;
 
 struct Workspace {
     root: PathBuf,
@@ -138,6 +141,16 @@ fn a_new_workspace_builds_passes_and_grows() {
     let passed = shop.passes();
     for test in ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
         assert!(passed.contains(test), "{passed}");
+    }
+    // The tests of slips in the wiring are told what these say, and do not build them.
+    let needs: BTreeMap<String, Value> = serde_json::from_str(include_str!("needs.json")).unwrap();
+    for (function, needs) in needs {
+        let said = run(Command::new(shop.target.join("debug").join(&function)).arg("--needs"));
+        assert_eq!(
+            serde_json::from_str::<Value>(&said).unwrap(),
+            needs,
+            "{function}: tests/needs.json is not what it says"
+        );
     }
     // Cargo notes what is in the workspace.
     shop.commit();

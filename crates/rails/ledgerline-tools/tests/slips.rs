@@ -1,0 +1,461 @@
+//! Slips in the wiring of a new workspace, each made once: a slip that nobody notices stays until something that nobody thought of does not
+//! happen on AWS.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
+
+use ledgerline_local::{template::Source, wiring::Needs};
+use serde_json::{Value, json};
+
+/// A new workspace.
+static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap().keep().join("shop");
+    ledgerline_tools::new_workspace(&folder).unwrap();
+    folder
+});
+
+/// What its functions print with `--needs`. The test of a new workspace asks them.
+const NEEDS: &str = include_str!("needs.json");
+
+/// What is said of this template, where the functions need this.
+fn said(template: &str, needs: &Value) -> Vec<String> {
+    let path = SHOP.join("template.yaml");
+    let source = match Source::parse(template, &path) {
+        Ok(source) => source,
+        Err(error) => return vec![error.to_string()],
+    };
+    let needs: BTreeMap<String, Needs> = serde_json::from_value(needs.clone()).unwrap();
+    let docs = SHOP.join("docs");
+    let mut said = ledgerline_tools::template_problems(&source, &needs, &docs).unwrap();
+    said.extend(ledgerline_tools::sample_problems(&source, &needs, &SHOP.join("events")));
+    said
+}
+
+fn template() -> String {
+    fs::read_to_string(SHOP.join("template.yaml")).unwrap()
+}
+
+fn needs() -> Value {
+    serde_json::from_str(NEEDS).unwrap()
+}
+
+#[test]
+fn of_what_is_laid_down_nothing_is_said() {
+    assert_eq!(said(&template(), &needs()), Vec::<String>::new());
+}
+
+/// A slip in the template: a text in it, what stands there instead, and what is said of it.
+type Slip = (&'static str, &'static str, &'static str);
+
+/// Who gets in.
+const CALLERS: [Slip; 6] = [
+    ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
+    (
+        "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
+        "Path: \"/items\", Auth: { Authorizer: NONE }",
+        "leave the API's default",
+    ),
+    (
+        "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
+        "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/read] }",
+        "POST /items must want a scope that ends with /write",
+    ),
+    ("Path: \"/items\", Auth", "Path: \"/item\", Auth", "it has no route POST /item; it has: POST /items,"),
+    ("Method: GET, Path: \"/items/{id}\"", "Method: PUT, Path: \"/items/{id}\"", "Method: GET, Path: /items/{id}"),
+    (
+        "        Rename:
+          Type: HttpApi
+          Properties: { ApiId: !Ref HttpApi, Method: POST, Path: \"/items/{id}/name\", Auth: { AuthorizationScopes: [ledgerline/write] } }
+",
+        "",
+        "nothing leads to its route POST /items/{id}/name",
+    ),
+];
+
+/// What functions may do.
+const RIGHTS: [Slip; 10] = [
+    (
+        "              - { Effect: Allow, Action: events:PutEvents,",
+        "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:eu-central-1:123456789012:table/shop-CommitsTable\" }
+              - { Effect: Allow, Action: events:PutEvents,",
+        "FanoutFunction does not need dynamodb:PutItem on arn:aws:dynamodb",
+    ),
+    (
+        "              - { Effect: Allow, Action: events:PutEvents,",
+        "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: !Join [\"\", [!GetAtt CommitsTable.Arn, \"\"]] }
+              - { Effect: Allow, Action: events:PutEvents,",
+        "FanoutFunction does not need dynamodb:PutItem on",
+    ),
+    (
+        "              - { Effect: Allow, Action: events:PutEvents,",
+        "              - { Effect: Allow, Action: dynamodb:DeleteItem, Resource: !Sub \"${CommitsTable.Arn}\" }
+              - { Effect: Allow, Action: events:PutEvents,",
+        "rule 3: FanoutFunction may dynamodb:DeleteItem on CommitsTable",
+    ),
+    (
+        "- { Effect: Allow, Action: dynamodb:GetItem, Resource: !GetAtt ItemsTable.Arn }",
+        "- { Effect: Allow, Action: [dynamodb:GetItem, dynamodb:Scan], Resource: !GetAtt ItemsTable.Arn }",
+        "ItemsQueriesFunction does not need dynamodb:Scan on ItemsTable",
+    ),
+    (
+        "- { Effect: Allow, Action: dynamodb:GetItem, Resource: !GetAtt ItemsTable.Arn }",
+        "- { Effect: Allow, Action: dynamodb:GetItem, Resource: !GetAtt ItemHistoryTable.Arn }",
+        "ItemsQueriesFunction needs dynamodb:GetItem on ItemsTable",
+    ),
+    ("                  - !GetAtt ItemHistoryQueue.Arn\n", "", "FanoutFunction needs sqs:SendMessage on ItemHistoryQueue"),
+    (
+        "                  - { Effect: Allow, Action: sqs:SendMessage, Resource: !GetAtt [!Sub \"${View}DeadLetterQueue\", Arn] }\n",
+        "",
+        "ItemsProjectorFunction needs sqs:SendMessage on ItemsDeadLetterQueue",
+    ),
+    (
+        "          - { Effect: Allow, Action: [logs:CreateLogStream, logs:PutLogEvents], Resource: !GetAtt FunctionLogs.Arn }\n",
+        "",
+        "ItemCommandsFunction needs logs:PutLogEvents on FunctionLogs",
+    ),
+    ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt ItemCommandsRole.Arn", "share the role ItemCommandsRole"),
+    ("                dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "                dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
+];
+
+/// Which events and commits come.
+const EVENTS: [Slip; 9] = [
+    (
+        "detail-type: [ItemCreated, ItemRenamed]",
+        "detail-type: [ItemCreated]",
+        "the rule does not pass on ItemRenamed",
+    ),
+    (
+        "detail-type: [ItemCreated, ItemRenamed]",
+        "detail-type: [ItemCreated, ItemRenamed, ItemSold]",
+        "there are no such events: ItemSold; there are: ItemCreated, ItemRenamed",
+    ),
+    ("source: [ledgerline.item]", "source: [ledgerline.itme]", "its events have the source ledgerline.item"),
+    ("EVENT_SOURCE: ledgerline\n", "EVENT_SOURCE: ledger\n", "its events have the source ledger.item"),
+    ("${ItemHistoryQueue} item\n", "${ItemHistoryQueue} itme\n", "ItemHistoryQueue gets the commits of itme"),
+    ("            ${ItemHistoryQueue} item\n", "", "add the line ${ItemHistoryQueue} item"),
+    (
+        "            ${ItemHistoryQueue} item\n",
+        "            ${ItemHistoryQueue} item\n            ${FanoutDeadLetterQueue} item\n",
+        "which no function takes from",
+    ),
+    ("EventBusName: !Ref EventBus\n", "EventBusName: default\n", "the rule is on no bus of the template"),
+    (
+        "Stream: !GetAtt CommitsTable.StreamArn",
+        "Stream: !GetAtt RequestsTable.StreamArn",
+        "Stream: !GetAtt CommitsTable.StreamArn",
+    ),
+];
+
+/// Tables and variables.
+const TABLES: [Slip; 11] = [
+    (
+        "AttributeDefinitions: [{ AttributeName: id, AttributeType: S }]
+      KeySchema: [{ AttributeName: id, KeyType: HASH }]",
+        "AttributeDefinitions: [{ AttributeName: itemId, AttributeType: S }]
+      KeySchema: [{ AttributeName: itemId, KeyType: HASH }]",
+        "ItemsProjectorFunction expects the keys id (HASH), not itemId (HASH)",
+    ),
+    (
+        "KeySchema: [{ AttributeName: owner, KeyType: HASH }, { AttributeName: entry, KeyType: RANGE }]",
+        "KeySchema: [{ AttributeName: owner, KeyType: HASH }]",
+        "expects the keys owner (HASH), entry (RANGE), not owner (HASH)",
+    ),
+    (
+        "      TimeToLiveSpecification: { AttributeName: tombstone, Enabled: true }",
+        "      GlobalSecondaryIndexes: [{ IndexName: byName, KeySchema: [{ AttributeName: name, KeyType: HASH }], Projection: { ProjectionType: ALL } }]
+      TimeToLiveSpecification: { AttributeName: tombstone, Enabled: true }",
+        "no function reads the index byName",
+    ),
+    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { } }", "the variable ITEMS_TABLE is missing"),
+    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { ITEM_TABLE: !Ref ItemsTable } }", "it does not read the variable ITEM_TABLE"),
+    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { ITEMS_TABLE: !Ref RequestsTable } }", "ITEMS_TABLE names RequestsTable: the table must be named ItemsTable"),
+    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { ITEMS_TABLE: shop-ItemsTable } }", "ITEMS_TABLE names no table of the template: !Ref ItemsTable"),
+    ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "the variable PROBLEM_TYPES is missing"),
+    ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "no function reads the variable PROBLEM_TYPE"),
+    (", BatchSize: 10,", ", BatchSise: 10,", "BatchSise"),
+    ("  ItemsTable:\n", "  SpareTable: { Type: AWS::DynamoDB::Table, Properties: {} }\n  ItemsTable:\n", "SpareTable: no function reads or writes it"),
+];
+
+/// What is done about failures, and what stays of what was stored.
+const SAFEGUARDS: [Slip; 20] = [
+    (
+        "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 5 }\n",
+        "",
+        "ItemHistoryQueue: a commit that never gets through",
+    ),
+    ("          FifoThroughputLimit: perMessageGroupId\n", "", "FifoThroughputLimit: \"perMessageGroupId\""),
+    ("          DeduplicationScope: messageGroup\n", "", "DeduplicationScope: \"messageGroup\""),
+    (
+        "          VisibilityTimeout: !Ref QueueVisibilityTimeout\n",
+        "          VisibilityTimeout: 5\n",
+        "a message would come again while",
+    ),
+    (
+        "            DeadLetterConfig: { Arn: !GetAtt ItemsDeadLetterQueue.Arn }\n",
+        "",
+        "events that cannot be delivered are lost",
+    ),
+    (
+        "      EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt ItemsDeadLetterQueue.Arn } } }\n",
+        "",
+        "events that it fails at are lost",
+    ),
+    (
+        "            DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt FanoutDeadLetterQueue.Arn } }\n",
+        "",
+        "records that it gives up are lost",
+    ),
+    (
+        "Principal: { Service: events.amazonaws.com }",
+        "Principal: { Service: sns.amazonaws.com }",
+        "no AWS::SQS::QueuePolicy lets events.amazonaws.com send",
+    ),
+    (
+        "rule/${EventBus}/${AWS::StackName}-${View}",
+        "rule/${EventBus}/${AWS::StackName}-other",
+        "what the rule ${AWS::StackName}-Items cannot deliver",
+    ),
+    (
+        ", FunctionResponseTypes: [ReportBatchItemFailures] }",
+        " }",
+        "FunctionResponseTypes: [\"ReportBatchItemFailures\"]",
+    ),
+    (
+        "            FunctionResponseTypes: [ReportBatchItemFailures]\n",
+        "",
+        "FunctionResponseTypes: [\"ReportBatchItemFailures\"]",
+    ),
+    (
+        "            MaximumRetryAttempts: 10000\n",
+        "",
+        "without MaximumRetryAttempts, one record stops its shard",
+    ),
+    (
+        "'{\"eventName\": [\"INSERT\"]}'",
+        "'{\"eventName\": [\"INSERT\", \"REMOVE\"]}'",
+        "only new commits are passed on",
+    ),
+    ("StreamViewType: NEW_IMAGE", "StreamViewType: KEYS_ONLY", "StreamViewType: \"NEW_IMAGE\""),
+    (
+        "  CommitsTable:
+    Type: AWS::DynamoDB::Table
+    DeletionPolicy: RetainExceptOnCreate",
+        "  CommitsTable:
+    Type: AWS::DynamoDB::Table
+    DeletionPolicy: Delete",
+        "CommitsTable: its rows would be deleted with the stack: DeletionPolicy: Retain",
+    ),
+    (
+        "      StreamSpecification: { StreamViewType: NEW_IMAGE }
+      PointInTimeRecoverySpecification: { PointInTimeRecoveryEnabled: true }",
+        "      StreamSpecification: { StreamViewType: NEW_IMAGE }",
+        "PointInTimeRecoveryEnabled: true",
+    ),
+    (
+        "TimeToLiveSpecification: { AttributeName: expires, Enabled: true }",
+        "TimeToLiveSpecification: { AttributeName: expired, Enabled: true }",
+        "AttributeName: \"expires\"",
+    ),
+    (
+        "        Properties: { FifoQueue: true, MessageRetentionPeriod: 1209600, SqsManagedSseEnabled: true }",
+        "        Properties: { FifoQueue: true, MessageRetentionPeriod: 60, SqsManagedSseEnabled: true }",
+        "MessageRetentionPeriod: 1209600",
+    ),
+    (
+        "        Properties: { FifoQueue: true, MessageRetentionPeriod: 1209600, SqsManagedSseEnabled: true }",
+        "        Properties: { MessageRetentionPeriod: 1209600, SqsManagedSseEnabled: true }",
+        "that queue is a FIFO queue too",
+    ),
+    ("            BisectBatchOnFunctionError: true\n", "", "BisectBatchOnFunctionError: true"),
+];
+
+/// Alarms.
+const ALARMS: [Slip; 10] = [
+    (
+        "      - ItemHistoryProjector\n",
+        "",
+        "no alarm watches Errors of FunctionName=ItemHistoryProjectorFunction",
+    ),
+    ("      - ItemHistoryProjector\n", "      - ItemHistoryProjektor\n", "nothing here emits \"Errors\""),
+    (
+        "  FanoutIteratorAge:\n    Type: AWS::CloudWatch::Alarm\n",
+        "  FanoutIteratorAge:\n    Type: AWS::SNS::Topic\n",
+        "no alarm watches IteratorAge of FunctionName=FanoutFunction",
+    ),
+    (
+        "MetricName: IteratorAge",
+        "MetricName: IteratorYouth",
+        "no alarm watches IteratorAge of FunctionName=FanoutFunction",
+    ),
+    (
+        "Threshold: 60000",
+        "Threshold: 60000000",
+        "FanoutIteratorAge never goes off, or nobody hears of it: its threshold is at most 3600000",
+    ),
+    (
+        "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
+            Namespace: AWS/Lambda",
+        "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
+            Namespace: AWS/SQS",
+        "nothing here emits \"Throttles\"",
+    ),
+    (
+        "See ${RunbookUrl}#iterator-age",
+        "See ${RunbookUrl}#iterator-youth",
+        "links to iterator-youth, which is not in the runbook",
+    ),
+    (
+        "  ApiFailures:\n    Type: AWS::CloudWatch::Alarm\n",
+        "  ApiFailures:\n    Type: AWS::SNS::Topic\n",
+        "no alarm watches 5xx of ApiId=HttpApi",
+    ),
+    (
+        "{ Name: RuleName, Value: !Sub \"${AWS::StackName}-${View}\" }",
+        "{ Name: RuleName, Value: Items }",
+        "no alarm watches FailedInvocations",
+    ),
+    (
+        "      - ItemHistoryProjector\n",
+        "      - ItemHistoryProjector\n      - Fanout\n",
+        "FanoutErrors is there twice",
+    ),
+];
+
+#[test]
+fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
+    let whole = template();
+    let slips = [&CALLERS[..], &RIGHTS, &EVENTS, &TABLES, &SAFEGUARDS, &ALARMS].concat();
+    let mut unnoticed = Vec::new();
+    for (text, instead, says) in slips {
+        let (before, after) = whole.split_once(text).unwrap_or_else(|| panic!("there is no {text}"));
+        let problems = said(&format!("{before}{instead}{after}"), &needs());
+        let noticed = problems.iter().find(|problem| problem.contains(says));
+        match noticed {
+            // Rows of the pages of permissions have no line; nor has what is read from the whole.
+            Some(problem)
+                if problem.contains("template.yaml:")
+                    || problem.contains("rule 3: ")
+                    || problem.contains("share the role") => {}
+            _ => unnoticed.push(format!("{text}\n-> {instead}\n{says}\nbut: {problems:#?}")),
+        }
+    }
+    assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n\n"));
+}
+
+/// The other side: the functions need something else, and the template is as it was.
+#[test]
+fn a_change_of_what_functions_need_is_noticed_and_said_with_its_line() {
+    let by_creator = json!({ "name": "byCreator", "partition": "createdBy", "sort": "name" });
+    for (pointer, value, says) in [
+        (
+            "/items-queries/tables/0/indexes",
+            json!([by_creator]),
+            "ItemsQueriesFunction reads the index byCreator, with the keys createdBy (HASH), name (RANGE), which is not there",
+        ),
+        (
+            "/items-queries/tables/0/indexes",
+            json!([by_creator]),
+            "ItemsQueriesFunction needs dynamodb:Query on ItemsTable/index/byCreator",
+        ),
+        (
+            "/items-queries/tables/0/partition",
+            json!("itemId"),
+            "ItemsQueriesFunction expects the keys itemId (HASH), not id (HASH)",
+        ),
+        (
+            "/items-queries/source/http/0/route",
+            json!("GET /items/{id}/name"),
+            "nothing leads to its route GET /items/{id}/name",
+        ),
+        ("/items-queries/source/http/0/scope", json!("write"), "must want a scope that ends with /write"),
+        (
+            "/items-queries/source/http/0/route",
+            json!("GET /things/{id}"),
+            "no sample event shows GET /things/{id}",
+        ),
+        (
+            "/items-projector/source/bus/events",
+            json!(["ItemCreated", "ItemNamed"]),
+            "the rule does not pass on ItemNamed",
+        ),
+        (
+            "/items-projector/source/bus/category",
+            json!("thing"),
+            "its events have the source ledgerline.thing",
+        ),
+        (
+            "/items-projector/source",
+            json!({ "queue": ["item"] }),
+            "it takes no events of type \"EventBridgeRule\": only SQS",
+        ),
+        (
+            "/items-projector/environment",
+            json!(["ITEMS_TABLE", "TAX_RATE"]),
+            "the variable TAX_RATE is missing",
+        ),
+        (
+            "/item-history-projector/source/queue",
+            json!(["item", "cart"]),
+            "write ${ItemHistoryQueue} cart item",
+        ),
+        (
+            "/item-history-projector/tables/0/actions",
+            json!(["dynamodb:PutItem", "dynamodb:UpdateItem"]),
+            "ItemHistoryProjectorFunction needs dynamodb:UpdateItem on ItemHistoryTable",
+        ),
+        (
+            "/item-history-projector/tables/0/variable",
+            json!("ITEMS_TABLE"),
+            "ItemHistoryTable: no function reads or writes it",
+        ),
+        (
+            "/item-history-projector/metrics",
+            json!(["LostItems"]),
+            "no alarm watches LostItems of Function=ItemHistoryProjectorFunction",
+        ),
+        ("/fanout/calls", json!([]), "FanoutFunction does not need events:PutEvents on EventBus"),
+    ] {
+        let mut needs = needs();
+        *needs.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
+        let problems = said(&template(), &needs);
+        let noticed = problems.iter().any(|problem| problem.contains(says));
+        assert!(noticed, "{pointer}: {says}\nbut: {problems:#?}");
+    }
+}
+
+/// Of several, and the only one.
+#[test]
+fn a_sample_event_that_is_gone_is_missed() {
+    let source = Source::read(&SHOP.join("template.yaml")).unwrap();
+    let needs: BTreeMap<String, Needs> = serde_json::from_str(NEEDS).unwrap();
+    let events = tempfile::tempdir().unwrap();
+    for (folder, gone, says) in [
+        ("item-commands", "rename.json", "item-commands/rename.json"),
+        ("items-queries", "get.json", "items-queries/get.json"),
+        ("item-commands", "answers.md", "item-commands/answers.md"),
+    ] {
+        let copy = events.path().join(gone);
+        for from in fs::read_dir(SHOP.join("events")).unwrap() {
+            let from = from.unwrap().path();
+            let to = copy.join(from.file_name().unwrap());
+            fs::create_dir_all(&to).unwrap();
+            for file in fs::read_dir(from).unwrap() {
+                let file = file.unwrap().path();
+                fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+            }
+        }
+        assert_eq!(ledgerline_tools::sample_problems(&source, &needs, &copy), Vec::<String>::new());
+        fs::remove_file(copy.join(folder).join(gone)).unwrap();
+        let problems = ledgerline_tools::sample_problems(&source, &needs, &copy);
+        assert!(problems.len() == 1 && problems[0].contains(says), "{gone}: {problems:?}");
+    }
+    // With its line in the table: the route is shown by nothing then.
+    let table = events.path().join("rename.json/item-commands/answers.md");
+    let rows = fs::read_to_string(&table).unwrap();
+    let rows: String =
+        rows.lines().filter(|row| !row.contains("rename.json")).map(|row| format!("{row}\n")).collect();
+    fs::write(&table, rows).unwrap();
+    let problems = ledgerline_tools::sample_problems(&source, &needs, &events.path().join("rename.json"));
+    assert!(problems[0].contains("no sample event shows POST /items/{id}/name"), "{problems:?}");
+}
