@@ -27,6 +27,8 @@ use dynoxide::{
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::TcpListener;
 
+use crate::iam::Iam;
+
 /// How long a token is remembered, as on AWS.
 const TOKEN_AGE: Duration = Duration::from_secs(600);
 
@@ -40,11 +42,15 @@ const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 ///
 /// # Errors
 /// When no port is free for the database's own server.
-pub(crate) async fn serve(listener: TcpListener, database: Database) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    database: Database,
+    iam: Option<Arc<Iam>>,
+) -> anyhow::Result<()> {
     let own = TcpListener::bind(("127.0.0.1", 0)).await?;
     let own_url = format!("http://{}", own.local_addr()?);
     tokio::spawn(dynoxide::server::serve_on(own, database.clone()));
-    let wire = Wire { database, own_url, client: reqwest::Client::new(), answered: Mutex::default() };
+    let wire = Wire { database, own_url, client: reqwest::Client::new(), answered: Mutex::default(), iam };
     let router = Router::new().fallback(request).with_state(Arc::new(wire));
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(())
@@ -56,6 +62,8 @@ struct Wire {
     own_url: String,
     client: reqwest::Client,
     answered: Mutex<Answered>,
+    /// Who may do what; anybody anything, where there is none.
+    iam: Option<Arc<Iam>>,
 }
 
 async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Body> {
@@ -64,6 +72,9 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
         return answer(StatusCode::PAYLOAD_TOO_LARGE, Vec::new());
     };
     let target = head.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    if let Some(refusal) = wire.iam.as_ref().and_then(|iam| iam.refusal(&head.headers, target, &body)) {
+        return answer(StatusCode::BAD_REQUEST, refusal.to_string().into_bytes());
+    }
     if let Some((status, done)) = wire.answer(target, &body) {
         return answer(status, done);
     }
@@ -199,7 +210,7 @@ mod tests {
         let database = testing::database(&["RequestsTable"]);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        serve(listener, database).await.unwrap();
+        serve(listener, database, None).await.unwrap();
         (url, testing::table("RequestsTable"))
     }
 

@@ -1,5 +1,6 @@
 //! One address for everything that is emulated, as `AWS_ENDPOINT_URL` wants it: for the AWS CLI, for `sam local`, and
-//! for programs beside the stack. The functions themselves do not take this detour.
+//! for programs beside the stack. Functions take this way to queues and bus too, where it is asked what they may do; the
+//! database asks by itself.
 
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use serde_json::json;
 use crate::{
     hops::Hops,
     host::Function,
+    iam::Iam,
     mailbox::{Mailbox, SendEmail},
 };
 
@@ -29,6 +31,7 @@ pub(crate) struct Gateway {
     pub(crate) client: reqwest::Client,
     pub(crate) mailbox: Mailbox,
     pub(crate) hops: Hops,
+    pub(crate) iam: Arc<Iam>,
 }
 
 impl Gateway {
@@ -64,6 +67,12 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
             json!({ "__type": "UnknownOperationException", "message": message }),
         );
     };
+    // The database asks for itself.
+    if *url != gateway.dynamodb
+        && let Some(refusal) = gateway.iam.refusal(&headers, target, &body)
+    {
+        return answer(StatusCode::BAD_REQUEST, refusal);
+    }
     let mut request = gateway.client.post(url).body(body);
     for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
         request = request.header(name, value);
@@ -95,7 +104,16 @@ async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -
 }
 
 /// SES's SendEmail.
-async fn send_mail(State(gateway): State<Arc<Gateway>>, Json(mail): Json<SendEmail>) -> Response<Body> {
+async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    if let Some(refusal) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
+        let mut refused = answer(StatusCode::FORBIDDEN, refusal);
+        refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("AccessDeniedException"));
+        return refused;
+    }
+    let mail: SendEmail = match serde_json::from_slice(&body) {
+        Ok(mail) => mail,
+        Err(error) => return answer(StatusCode::BAD_REQUEST, json!({ "message": error.to_string() })),
+    };
     gateway.hops.line("mail", "sent: read it at /mailbox");
     gateway.mailbox.send(mail)
 }

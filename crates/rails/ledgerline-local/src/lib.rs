@@ -8,6 +8,7 @@ mod gateway;
 mod hops;
 pub mod host;
 mod http_api;
+mod iam;
 mod loops;
 mod mailbox;
 mod pattern;

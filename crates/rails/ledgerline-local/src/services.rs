@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::{
-    dynamodb, stream_records,
+    dynamodb,
+    iam::Iam,
+    stream_records,
     template::{ACCOUNT, REGION, Table, Template},
 };
 
@@ -36,12 +38,17 @@ impl DynamoDb {
     /// # Errors
     /// When the data cannot be opened or no port is free.
     pub async fn start(data: Option<&Path>) -> Result<Self> {
+        Self::guarded(data, None).await
+    }
+
+    /// The same, with requests of functions refused that their roles do not allow.
+    pub(crate) async fn guarded(data: Option<&Path>, iam: Option<Arc<Iam>>) -> Result<Self> {
         let database = match data {
             Some(data) => open(data)?,
             None => stream_records::in_memory()?,
         };
         let (listener, address) = listen().await?;
-        dynamodb::serve(listener, database.clone()).await?;
+        dynamodb::serve(listener, database.clone(), iam).await?;
         Ok(Self { database, url: format!("http://{address}") })
     }
 
@@ -264,7 +271,7 @@ mod tests {
             if indexes.is_array() {
                 create["GlobalSecondaryIndexes"] = indexes;
             }
-            Table { name: "Views".into(), stream_arn: None, create, time_to_live: None }
+            Table { name: "Views".into(), stream_arn: None, create, time_to_live: None, policy: None }
         };
         let by_owner = json!([{
             "IndexName": "byOwner", "KeySchema": [key("owner", "HASH")], "Projection": { "ProjectionType": "ALL" },

@@ -24,6 +24,7 @@ use crate::{
     hops::Hops,
     host::{Function, Host, Launch},
     http_api::{Api, Route},
+    iam::{self, Iam},
     mailbox::Mailbox,
     pattern::Filters,
     services::{DynamoDb, EventBridge, Sqs},
@@ -109,7 +110,8 @@ impl Stack {
             bail!("the template and the functions differ:\n{}", problems.join("\n"));
         }
 
-        let dynamodb = DynamoDb::start(options.data.as_deref()).await?;
+        let iam = Arc::new(Iam::new(&template, hops)?);
+        let dynamodb = DynamoDb::guarded(options.data.as_deref(), Some(Arc::clone(&iam))).await?;
         for table in &template.tables {
             if let Some(difference) = dynamodb.create_table(table)? {
                 hops.always(
@@ -134,11 +136,10 @@ impl Stack {
         let host = Host::start(hops, options.logs).await?;
         let environment = BTreeMap::from([
             ("AWS_REGION", REGION.to_owned()),
-            ("AWS_ACCESS_KEY_ID", "local".to_owned()),
             ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
             ("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.url.clone()),
-            ("AWS_ENDPOINT_URL_SQS", sqs.url.clone()),
-            ("AWS_ENDPOINT_URL_EVENTBRIDGE", events.url.clone()),
+            ("AWS_ENDPOINT_URL_SQS", format!("http://{aws_address}")),
+            ("AWS_ENDPOINT_URL_EVENTBRIDGE", format!("http://{aws_address}")),
             ("AWS_ENDPOINT_URL_SESV2", format!("http://{aws_address}")),
         ]);
         let mut functions = Vec::new();
@@ -146,6 +147,7 @@ impl Stack {
             let program = programs.get(&function.binary).context("was built")?.clone();
             let mut environment: BTreeMap<_, _> =
                 environment.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            environment.insert("AWS_ACCESS_KEY_ID".to_owned(), iam::access_key(&function.id));
             environment.extend(function.environment.clone());
             functions.push(host.add(Launch {
                 name: function.binary.clone(),
@@ -211,6 +213,7 @@ impl Stack {
             client: reqwest::Client::new(),
             mailbox: Mailbox::default(),
             hops,
+            iam,
         };
         tokio::spawn(async move { axum::serve(aws_listener, gateway.router()).await });
 

@@ -81,6 +81,17 @@ pub struct Function {
     pub invoke_config: InvokeConfig,
     /// The sources that invoke it.
     pub events: Vec<Event>,
+    /// What it may do, where the template says so.
+    pub role: Option<Role>,
+}
+
+/// The role of a function.
+#[derive(Debug)]
+pub struct Role {
+    /// Name.
+    pub name: String,
+    /// Policy documents: its own, and those of the template's managed policies that it names.
+    pub policies: Vec<Value>,
 }
 
 /// What invokes a function.
@@ -276,6 +287,8 @@ pub struct Table {
     pub create: Value,
     /// The attribute that holds the time at which an item expires.
     pub time_to_live: Option<String>,
+    /// The policy that is attached to it.
+    pub policy: Option<Value>,
 }
 
 /// A queue.
@@ -473,6 +486,8 @@ impl<'a> Scope<'a> {
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
                 "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
                 "AWS::Serverless::HttpApi" => template.authorizer = self.authorizer(id, resource)?,
+                // Read where a function names them.
+                "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
                     if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
                         == Some("email") => {}
@@ -564,7 +579,37 @@ impl<'a> Scope<'a> {
             timeout: properties.timeout,
             invoke_config: properties.event_invoke_config,
             events,
+            role: node.get("Role").map(|role| self.role(role)).transpose()?,
         })
+    }
+
+    /// The role that a function names: `!GetAtt <name>Role.Arn`.
+    fn role(&self, role: &Node) -> Located<Role> {
+        let resource = |node: &Node, kind: &str| -> Located<(String, Node)> {
+            let attribute = node.get("Fn::GetAtt").map(|path| path.items().first().unwrap_or(path));
+            let id = attribute.or(node.get("Ref")).and_then(Node::as_str).unwrap_or_default();
+            let id = id.split('.').next().unwrap_or_default();
+            let found = self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
+            match found.filter(|found| found.get("Type").and_then(Node::as_str) == Some(kind)) {
+                Some(found) => Ok((id.to_owned(), self.properties(id, found)?)),
+                None => Err((node.line, format!("it names no {kind} of the template"))),
+            }
+        };
+        let (id, properties) = resource(role, "AWS::IAM::Role")?;
+        let mut policies: Vec<_> = properties
+            .get("Policies")
+            .map_or(&[][..], Node::items)
+            .iter()
+            .filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()))
+            .collect();
+        // As it is written: what a policy's name would be is of no use.
+        let written = self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
+        let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
+        for policy in managed.map_or(&[][..], Node::items) {
+            let (_, properties) = resource(policy, "AWS::IAM::ManagedPolicy")?;
+            policies.extend(properties.get("PolicyDocument").map(Node::to_json));
+        }
+        Ok(Role { name: format!("{STACK}-{id}"), policies })
     }
 
     /// Whether the API has a default authorizer. Which tokens it takes matters only where they are verified.
@@ -655,6 +700,10 @@ impl<'a> Scope<'a> {
             name: physical.name,
             create: Value::Object(create),
             time_to_live,
+            policy: properties
+                .get("ResourcePolicy")
+                .and_then(|policy| policy.get("PolicyDocument"))
+                .map(Node::to_json),
         })
     }
 

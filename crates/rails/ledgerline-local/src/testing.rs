@@ -104,7 +104,8 @@ fn create_tables(database: &Database, tables: &[&str]) {
         let mut table =
             TABLES.iter().find(|table| table.name == name).expect("the template has it").create.clone();
         table.as_object_mut().expect("it is an object").remove("StreamSpecification");
-        let table = template::Table { name, stream_arn: None, create: table, time_to_live: None };
+        let table =
+            template::Table { name, stream_arn: None, create: table, time_to_live: None, policy: None };
         services::create_table(database, &table).expect("the table is created");
     }
 }
