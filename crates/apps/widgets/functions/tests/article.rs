@@ -80,7 +80,13 @@ impl Article {
                 "TableName": name, "KeySchema": keys, "AttributeDefinitions": attributes,
                 "BillingMode": "PAY_PER_REQUEST",
             });
-            let table = template::Table { name: name.into(), stream_arn: None, create, time_to_live: None };
+            let table = template::Table {
+                name: name.into(),
+                stream_arn: None,
+                create,
+                time_to_live: None,
+                policy: None,
+            };
             dynamodb.create_table(&table).unwrap();
         }
         let wire = Wire::default();
