@@ -34,7 +34,20 @@ pub struct Permissions {
     /// What its functions may do.
     pub granted: BTreeSet<Permission>,
     /// What nobody should be allowed, and what cannot be read.
-    pub problems: Vec<String>,
+    pub problems: Vec<Problem>,
+}
+
+/// Something that is wrong with a resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Logical id of the resource that has to be changed.
+    pub resource: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+fn problem(resource: &str, message: String) -> Problem {
+    Problem { resource: resource.to_owned(), message }
 }
 
 /// Reads the permissions off a template.
@@ -48,35 +61,38 @@ pub fn read(template: &Value) -> Permissions {
         let Some(role) =
             properties["Role"]["Fn::GetAtt"].pointer("/0").or(properties["Role"].get("Fn::GetAtt"))
         else {
-            problems.push(format!("{id} has no role of its own in the template"));
+            problems.push(problem(id, format!("{id} has no role of its own in the template")));
             continue;
         };
         let role = role.as_str().unwrap_or_default().trim_end_matches(".Arn");
         if !properties["Policies"].is_null() {
-            problems.push(format!("{id} has Policies: SAM ignores them where there is a Role"));
+            problems.push(problem(id, format!("{id} has Policies: SAM ignores them where there is a Role")));
         }
         if let Some(other) = roles.insert(role, id) {
-            problems.push(format!("{id} and {other} share the role {role}"));
+            problems.push(problem(id, format!("{id} and {other} share the role {role}")));
         }
         for statement in statements(template, role, &mut problems) {
             if statement["Effect"] != "Allow" {
                 continue;
             }
             if statement["Action"].is_null() || statement["Resource"].is_null() {
-                problems.push(format!("{id} is allowed all but something: name what it may do and on what"));
+                let message = format!("{id} is allowed all but something: name what it may do and on what");
+                problems.push(problem(role, message));
             }
             for action in list(&statement["Action"]) {
                 for resource in list(&statement["Resource"]) {
-                    granted.insert(Permission {
+                    let permission = Permission {
                         function: id.to_owned(),
                         resource: name(resource),
                         action: action.as_str().unwrap_or_default().to_owned(),
-                    });
+                    };
+                    if granted.insert(permission.clone()) {
+                        problems.extend(too_much(&permission).map(|message| problem(role, message)));
+                    }
                 }
             }
         }
     }
-    problems.extend(granted.iter().filter_map(too_much));
     problems.extend(elsewhere(template));
     problems.extend(unprotected(template));
     Permissions { granted, problems }
@@ -101,29 +117,30 @@ fn too_much(permission: &Permission) -> Option<String> {
 }
 
 /// Permissions that are granted in other ways than by a function's own role.
-fn elsewhere(template: &Value) -> Vec<String> {
+fn elsewhere(template: &Value) -> Vec<Problem> {
     let attached =
         ["AWS::IAM::Policy", "AWS::IAM::RolePolicy", "AWS::IAM::UserPolicy", "AWS::IAM::GroupPolicy"];
     let mut problems: Vec<_> = resources(template, &attached)
-        .map(|(id, _)| format!("{id} attaches a policy from outside: write it into the role"))
+        .map(|(id, _)| problem(id, format!("{id} attaches a policy from outside: write it into the role")))
         .collect();
     for (id, policy) in resources(template, &["AWS::IAM::ManagedPolicy"]) {
         let attaches = ["Roles", "Users", "Groups"].iter().any(|to| !policy["Properties"][to].is_null());
         if attaches {
-            problems.push(format!("{id} attaches itself: name it in the roles"));
+            problems.push(problem(id, format!("{id} attaches itself: name it in the roles")));
         }
     }
     for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
         let statements = list(&table["Properties"]["ResourcePolicy"]["PolicyDocument"]["Statement"]);
         if statements.iter().any(|statement| statement["Effect"] != "Deny") {
-            problems.push(format!("the policy of {id} allows something: write it into the roles"));
+            let message = format!("the policy of {id} allows something: write it into the roles");
+            problems.push(problem(id, message));
         }
     }
     problems
 }
 
 /// Changes of commits that the table's own policy does not deny to everybody.
-fn unprotected(template: &Value) -> Vec<String> {
+fn unprotected(template: &Value) -> Vec<Problem> {
     let policy = &template["Resources"][COMMITS]["Properties"]["ResourcePolicy"]["PolicyDocument"];
     let denied: BTreeSet<&str> = list(&policy["Statement"])
         .into_iter()
@@ -137,7 +154,8 @@ fn unprotected(template: &Value) -> Vec<String> {
         .filter_map(Value::as_str)
         .collect();
     let open = CHANGES.iter().filter(|action| !denied.contains(*action));
-    open.map(|action| format!("rule 3: the policy of {COMMITS} does not deny {action}")).collect()
+    open.map(|action| problem(COMMITS, format!("rule 3: the policy of {COMMITS} does not deny {action}")))
+        .collect()
 }
 
 fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
@@ -156,16 +174,18 @@ pub fn resources<'t>(
 }
 
 /// The statements of a role: its own and those of the template's managed policies.
-pub(crate) fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec<String>) -> Vec<&'t Value> {
+pub(crate) fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec<Problem>) -> Vec<&'t Value> {
     let properties = &template["Resources"][role]["Properties"];
     let mut documents: Vec<_> =
         list(&properties["Policies"]).into_iter().map(|policy| &policy["PolicyDocument"]).collect();
     for policy in list(&properties["ManagedPolicyArns"]) {
         match policy["Ref"].as_str() {
             Some(id) => documents.push(&template["Resources"][id]["Properties"]["PolicyDocument"]),
-            None => problems.push(format!(
-                "{role} has the managed policy {policy}, whose actions are not in the template"
-            )),
+            None => {
+                let message =
+                    format!("{role} has the managed policy {policy}, whose actions are not in the template");
+                problems.push(problem(role, message));
+            }
         }
     }
     documents.into_iter().flat_map(|document| list(&document["Statement"])).collect()

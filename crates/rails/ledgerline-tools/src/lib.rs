@@ -172,7 +172,7 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
         ]
         .concat()
     } else {
-        permissions_problems(&source.json(), &docs)?
+        permissions_problems(&source, &docs)?
     });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
@@ -207,7 +207,7 @@ pub fn template_problems(
         wiring::problems(source, needs)?,
         safeguards::problems(source),
         watched::problems(source, &counted, &docs.join("runbook.md"))?,
-        permissions_problems(&template, docs)?,
+        permissions_problems(source, docs)?,
     ]
     .concat())
 }
@@ -230,8 +230,10 @@ pub fn sample_problems(source: &Source, needs: &BTreeMap<String, Needs>, events:
 }
 
 /// Where the permissions of a template differ from their pages, or are too many whatever those say.
-fn permissions_problems(template: &serde_json::Value, docs: &Path) -> Result<Vec<String>> {
-    let permissions = permissions::read(template).compared(template, &docs.join("permissions"))?;
+fn permissions_problems(source: &Source, docs: &Path) -> Result<Vec<String>> {
+    let template = source.json();
+    let place = |resource: &str| source.place(&["Resources", resource]);
+    let permissions = permissions::read(&template).compared(&template, &docs.join("permissions"), place)?;
     if !permissions.left_over.is_empty() {
         permissions.left_over.iter().for_each(|left_over| println!("{left_over}"));
         println!("left over, and harmless: cargo xtask permissions takes it away");

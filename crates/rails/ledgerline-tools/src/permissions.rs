@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ledgerline_local::permissions::{self, Permission, Permissions};
+use ledgerline_local::permissions::{self, Permission, Permissions, Problem};
 use serde_json::Value;
 
 /// What a template grants, as pages.
@@ -48,13 +48,20 @@ impl Pages {
         Ok(())
     }
 
-    /// What is wrong with it, and how the pages in `folder` differ from it.
-    pub(crate) fn compared(&self, template: &Value, folder: &Path) -> Result<Compared> {
+    /// What is wrong with it, each with the `place` of its resource, and how the pages in `folder` differ from it.
+    pub(crate) fn compared(
+        &self,
+        template: &Value,
+        folder: &Path,
+        place: impl Fn(&str) -> String,
+    ) -> Result<Compared> {
         let (written, given) = (files(folder)?, self.pages());
         let lines = |page: Option<&String>| -> BTreeSet<String> {
             page.into_iter().flat_map(|page| page.lines()).map(ToOwned::to_owned).collect()
         };
-        let mut problems = self.0.problems.clone();
+        let wrong = self.0.problems.iter();
+        let mut problems: Vec<_> =
+            wrong.map(|Problem { resource, message }| format!("{}: {message}", place(resource))).collect();
         let found = problems.len();
         let mut left_over = Vec::new();
         for (function, page) in &given {
@@ -116,7 +123,8 @@ mod tests {
         let mut template = template();
         let folder = tempfile::tempdir().unwrap();
         read(&template).write(folder.path()).unwrap();
-        let compared = |template: &Value| read(template).compared(template, folder.path()).unwrap();
+        let compared =
+            |template: &Value| read(template).compared(template, folder.path(), ToOwned::to_owned).unwrap();
         let Compared { problems, left_over } = compared(&template);
         assert_eq!((problems, left_over), (Vec::new(), Vec::new()));
 
@@ -159,15 +167,18 @@ mod tests {
             let statement = json!({ "Effect": "Allow", "Action": action, "Resource": resource });
             template.pointer_mut(statements).unwrap().as_array_mut().unwrap().push(statement);
             let problems = read(&template).0.problems;
-            assert!(problems.iter().any(|problem| problem.contains("ItemCommandsFunction may")), "{action}");
+            let of_the_role = problems.iter().find(|problem| problem.resource == "ItemCommandsRole");
+            assert!(
+                of_the_role.is_some_and(|found| found.message.contains("ItemCommandsFunction may")),
+                "{action}"
+            );
         }
         let mut template = template();
         let denied = "/Resources/CommitsTable/Properties/ResourcePolicy/PolicyDocument/Statement/0/Action";
         template.pointer_mut(denied).unwrap().as_array_mut().unwrap().pop();
-        assert_eq!(
-            read(&template).0.problems,
-            ["rule 3: the policy of CommitsTable does not deny dynamodb:PartiQLDelete"]
-        );
+        let problems = read(&template).0.problems;
+        let messages: Vec<_> = problems.iter().map(|problem| &problem.message).collect();
+        assert_eq!(messages, ["rule 3: the policy of CommitsTable does not deny dynamodb:PartiQLDelete"]);
     }
 
     /// What no role of a function shows.
@@ -203,7 +214,7 @@ mod tests {
         template["Resources"]["ItemsProjectorFunction"]["Properties"]["Role"] = Value::Null;
         template["Resources"]["ItemsQueriesRole"]["Properties"]["ManagedPolicyArns"] =
             json!(["arn:aws:iam::aws:policy/AdministratorAccess"]);
-        let problems = read(&template).0.problems.join("\n");
+        let problems = format!("{:?}", read(&template).0.problems);
         for expected in
             ["share the role ItemCommandsRole", "ItemsProjectorFunction has no role", "AdministratorAccess"]
         {
