@@ -175,14 +175,15 @@ impl LocalStack {
         DynamoDbStore::new(client, table("CommitsTable"))
     }
 
-    /// Puts something into the log that is no commit.
+    /// Inserts something into the log that is no commit. The table's policy lets nobody put it (rule 3).
     pub async fn damage(&self, stream: &str) {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
-        let put = client.put_item().table_name(table("CommitsTable"));
-        let put = put
-            .item("stream", AttributeValue::S(stream.into()))
-            .item("version", AttributeValue::N("1".into()));
-        put.send().await.unwrap();
+        let statement =
+            format!(r#"INSERT INTO "{}" VALUE {{'stream': ?, 'version': ?}}"#, table("CommitsTable"));
+        let insert = client.execute_statement().statement(statement);
+        let insert =
+            insert.parameters(AttributeValue::S(stream.into())).parameters(AttributeValue::N("1".into()));
+        insert.send().await.unwrap();
     }
 
     /// What is in the fanout's dead-letter queue, if anything is.
