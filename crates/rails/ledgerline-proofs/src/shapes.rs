@@ -148,3 +148,56 @@ pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
     L::visit(&mut read);
     read.1
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use ledgerline::tank::SHAPES;
+    use tempfile::tempdir;
+
+    use super::*;
+    use crate::tank::Tanks;
+
+    /// What is stored is for ever. Each pair turns a shape that this code reads into one that it does not, as an edit of the code
+    /// would.
+    #[test]
+    fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
+        for (text, instead, says) in [
+            // A field has another name, or another type.
+            (r#""amount": 5000"#, r#""litres": 5000"#, "missing field `amount`"),
+            (r#""level": 1000, "note""#, r#""level": "1000", "note""#, "invalid type"),
+            // A field that was stored is forgotten when it is read.
+            (r#""note": "rain""#, r#""remark": "rain""#, "is read as"),
+            // An event is gone, or has a number that this code does not know.
+            (
+                r#""type": "TankMoved""#,
+                r#""type": "TankPushed""#,
+                "schema 1 of TankMoved is not in its file of shapes",
+            ),
+            (
+                r#""schema": 2, "data": {"site""#,
+                r#""schema": 3, "data": {"site""#,
+                "schema 2 of TankInstalled is not in its file of shapes",
+            ),
+            // An upcaster makes something else.
+            (
+                r#""liquid": "water", "installedBy": "ada", "on""#,
+                r#""liquid": "oil", "installedBy": "ada", "on""#,
+                "is read as",
+            ),
+            // A state of the current schema cannot be read, so that every stream would be folded from its beginning.
+            (
+                r#""status": "scrapped""#,
+                r#""status": "sold""#,
+                "a state of schema 1, which is current: true, is not read",
+            ),
+        ] {
+            let (before, after) = SHAPES.split_once(text).unwrap_or_else(|| panic!("there is no {text}"));
+            let folder = tempdir().unwrap();
+            fs::write(folder.path().join("tank.json"), format!("{before}{instead}{after}")).unwrap();
+            let wrong = read_all::<Tanks>(&Files::Folder(folder.path().to_owned())).wrong;
+            assert!(wrong.iter().any(|wrong| wrong.contains(says)), "{instead}: {wrong:?}");
+        }
+    }
+}
