@@ -165,8 +165,12 @@ mod tests {
     fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
         for (text, instead, says) in [
             // A field has another name, or another type.
-            (r#""amount": 5000"#, r#""litres": 5000"#, "missing field `amount`"),
-            (r#""level": 1000, "note""#, r#""level": "1000", "note""#, "invalid type"),
+            (r#""amount": 5000"#, r#""litres": 5000"#, "TankFilled does not have the shape of schema 1"),
+            (
+                r#""level": 1000, "note""#,
+                r#""level": "1000", "note""#,
+                "TankDrawn does not have the shape of schema 1",
+            ),
             // A field that was stored is forgotten when it is read.
             (r#""note": "rain""#, r#""remark": "rain""#, "is read as"),
             // An event is gone, or has a number that this code does not know.
