@@ -271,7 +271,14 @@ mod tests {
             if indexes.is_array() {
                 create["GlobalSecondaryIndexes"] = indexes;
             }
-            Table { name: "Views".into(), stream_arn: None, create, time_to_live: None, policy: None }
+            Table {
+                id: "Views".into(),
+                name: "Views".into(),
+                stream_arn: None,
+                create,
+                time_to_live: None,
+                policy: None,
+            }
         };
         let by_owner = json!([{
             "IndexName": "byOwner", "KeySchema": [key("owner", "HASH")], "Projection": { "ProjectionType": "ALL" },

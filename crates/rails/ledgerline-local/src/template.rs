@@ -279,6 +279,8 @@ pub enum DestinationType {
 /// A table.
 #[derive(Debug)]
 pub struct Table {
+    /// Logical id.
+    pub id: String,
     /// Name.
     pub name: String,
     /// ARN of its stream, if it has one.
@@ -696,6 +698,7 @@ impl<'a> Scope<'a> {
             .and_then(|specification| specification.get("AttributeName"))
             .and_then(Node::text);
         Ok(Table {
+            id: id.to_owned(),
             stream_arn: stream.map(|_| stream_arn(&physical.arn)),
             name: physical.name,
             create: Value::Object(create),

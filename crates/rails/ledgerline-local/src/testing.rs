@@ -100,12 +100,20 @@ fn create_tables(database: &Database, tables: &[&str]) {
         of_the_workspace.into_iter().flatten().chain(tanks).collect()
     });
     for id in tables {
+        let known = TABLES.iter().find(|table| table.id == *id);
+        let mut create = known.unwrap_or_else(|| panic!("no template has the table {id}")).create.clone();
+        create.as_object_mut().expect("it is an object").remove("StreamSpecification");
+        // Whatever its name is in the template: tests know it by its logical id.
         let name = table(id);
-        let mut table =
-            TABLES.iter().find(|table| table.name == name).expect("the template has it").create.clone();
-        table.as_object_mut().expect("it is an object").remove("StreamSpecification");
-        let table =
-            template::Table { name, stream_arn: None, create: table, time_to_live: None, policy: None };
+        create["TableName"] = name.clone().into();
+        let table = template::Table {
+            id: (*id).to_owned(),
+            name,
+            stream_arn: None,
+            create,
+            time_to_live: None,
+            policy: None,
+        };
         services::create_table(database, &table).expect("the table is created");
     }
 }
