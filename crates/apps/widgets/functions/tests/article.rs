@@ -81,6 +81,7 @@ impl Article {
                 "BillingMode": "PAY_PER_REQUEST",
             });
             let table = template::Table {
+                id: name.into(),
                 name: name.into(),
                 stream_arn: None,
                 create,
