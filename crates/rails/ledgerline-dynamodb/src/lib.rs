@@ -4,6 +4,7 @@ mod error;
 mod item;
 mod read_table;
 mod store;
+mod tries;
 
 pub use item::{InvalidItem, Keys, MAX_ITEM_BYTES, commit_from_item, keys_from_item};
 pub use read_table::{InvalidCursor, Page, PageQuery, ReadTable, TableError};

@@ -47,7 +47,7 @@ fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
 /// ```
 #[derive(Debug, Clone)]
 pub struct DynamoDbStore {
-    client: Client,
+    pub(crate) client: Client,
     commits: String,
     requests: Option<String>,
 }
@@ -65,7 +65,7 @@ impl DynamoDbStore {
         Self { requests: Some(requests.into()), ..self }
     }
 
-    fn requests(&self) -> Result<&str, StoreError> {
+    pub(crate) fn requests(&self) -> Result<&str, StoreError> {
         self.requests
             .as_deref()
             .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))

@@ -8,11 +8,13 @@ mod attach;
 mod bus;
 mod queues;
 mod send;
+mod suspicion;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
+use jiff::Timestamp;
 use ledgerline::{Aggregates, Causes, Commit, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
 
@@ -22,6 +24,7 @@ use crate::{
         attach::{Attach, Missing},
         bus::Bus,
         queues::Queues,
+        suspicion::{Plan, Suspected},
     },
     metrics,
     needs::{Needs, Source},
@@ -101,6 +104,7 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
     // The variables are those of [`Wiring::from_env`].
     let needs = Needs::new(Source::Stream)
         .log()
+        .tries()
         .call("events:PutEvents", "EVENT_BUS")
         .call("sqs:SendMessage", "LOG_QUEUES")
         .call("sqs:SendMessage", "DEAD_LETTER_QUEUE")
@@ -125,11 +129,12 @@ impl Fanout {
         }
     }
 
-    /// From `COMMITS_TABLE` and the [`Wiring`], with its connections opened.
+    /// From `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`], with its connections opened.
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
         let sdk = crate::sdk_config().await;
         let store = crate::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let store = store.with_requests(config::text("REQUESTS_TABLE")?);
         let fanout = Self::new::<L>(store, EventBridge::new(&sdk), Sqs::new(&sdk), wiring);
         tokio::join!(fanout.bus.connect(), fanout.queues.connect());
         Ok(fanout)
@@ -170,6 +175,44 @@ impl DeadLetter<'_> {
 
 impl Handler for Fanout {
     async fn handle(&self, records: &[Record]) -> Option<usize> {
+        let suspected = Suspected::of(&self.store, records, Timestamp::now().as_second()).await;
+        let plan = suspected.as_ref().map_or(Plan::First(records.len()), |suspected| suspected.plan);
+        let (failed, done) = match plan {
+            Plan::First(first) => (self.pass_on(&records[..first]).await, first),
+            Plan::SetAside => (self.set_aside(&records[0]).await, 1),
+        };
+        if let Some(suspected) = suspected {
+            suspected.ended().await;
+        }
+        failed.or((done < records.len()).then_some(done))
+    }
+}
+
+impl Fanout {
+    /// Sets a record aside that ended the function each time, without looking at it. Whether that failed.
+    async fn set_aside(&self, record: &Record) -> Option<usize> {
+        let reason = "the function ended each time that it was tried".to_owned();
+        let sequence_number = &record.sequence_number;
+        let unreadable;
+        let letter = match &record.commit {
+            Ok(Commit { stream, version, .. }) => {
+                DeadLetter::Commit { reason, stream, version: *version, sequence_number }
+            }
+            Err(known) => {
+                unreadable = Unreadable { reason, ..known.clone() };
+                DeadLetter::Record(&unreadable)
+            }
+        };
+        letter.log();
+        if !self.dead_letter(&letter).await {
+            return Some(0);
+        }
+        metrics::parked();
+        None
+    }
+
+    /// Passes the records on; the first one that failed.
+    async fn pass_on(&self, records: &[Record]) -> Option<usize> {
         let mut failed = Failed::default();
         let mut commits: Vec<(usize, &Commit)> = Vec::new();
         let mut letters: Vec<(usize, DeadLetter<'_>)> = Vec::new();
@@ -221,9 +264,7 @@ impl Handler for Fanout {
         }
         failed.first
     }
-}
 
-impl Fanout {
     /// Puts one entry per event on the bus.
     async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
         let mut sent = Sent::default();

@@ -235,6 +235,11 @@ impl Needs {
             .table(Table::with(REQUESTS, [PartiQLInsert, PutItem, GetItem, DeleteItem]))
     }
 
+    /// The same, with counting tries.
+    pub(crate) fn tries(self) -> Self {
+        self.table(Table::with(REQUESTS, [Action::UpdateItem, Action::DeleteItem]))
+    }
+
     /// The same, with reading the log.
     pub(crate) fn log(self) -> Self {
         self.table(Table::with(COMMITS, [Action::GetItem, Action::Query]))

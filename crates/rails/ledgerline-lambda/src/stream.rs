@@ -30,6 +30,8 @@ pub struct Batch {
 pub struct Record {
     /// Names it in the response.
     pub sequence_number: String,
+    /// When it was written, in seconds since 1970; `None` where nobody says, as in a replay.
+    pub created: Option<i64>,
     /// The commit, or what is known of a record that cannot be read.
     pub commit: Result<Commit, Unreadable>,
 }
@@ -110,6 +112,10 @@ pub fn records(batch: Batch) -> Vec<Record> {
 fn record(raw: Value) -> Record {
     let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
     let sequence_number = text(&raw["dynamodb"]["SequenceNumber"]).unwrap_or_default();
+    let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64();
+    // Whole seconds. A replay says 0.
+    #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
+    let created = created.filter(|created| *created > 0.0).map(|created| created as i64);
     let mut unreadable = Unreadable {
         reason: String::new(),
         stream: text(&raw["dynamodb"]["Keys"]["stream"]["S"]),
@@ -128,7 +134,7 @@ fn record(raw: Value) -> Record {
         }
     };
     let commit = commit.map_err(|reason| Unreadable { reason, ..unreadable });
-    Record { sequence_number, commit }
+    Record { sequence_number, created, commit }
 }
 
 /// The lowest failed sequence number becomes the checkpoint. A record without a number cannot be named: an empty

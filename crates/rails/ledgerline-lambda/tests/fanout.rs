@@ -9,13 +9,15 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
 };
 
 use aws_sdk_dynamodb::config::Builder;
 use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
+use futures::FutureExt;
 use ledgerline::{
-    Aggregate, Aggregates, Commit, Context, EventStore, Loaded, Meta, StreamId, Visitor, encode,
+    Aggregate, Aggregates, Commit, Context, EventStore, Loaded, Meta, Refusal, StreamId, Visitor, encode,
     encode_state,
     spec::valid,
     tank::{Amount, Command, Tank},
@@ -124,11 +126,42 @@ struct Tanks;
 impl Aggregates for Tanks {
     fn visit(visitor: &mut impl Visitor) {
         visitor.visit::<Tank>();
+        visitor.visit::<Bomb>();
+    }
+}
+
+/// An aggregate whose fold ends the function.
+struct Bomb;
+
+ledgerline::events! {
+    pub enum BombEvent {
+        BombPlanted: 1 {},
+    }
+}
+
+impl Aggregate for Bomb {
+    const CATEGORY: &'static str = "bomb";
+    const STATE_SCHEMA: u32 = 1;
+    const REFUSALS: &'static [Refusal] = &[];
+
+    type State = Option<()>;
+    type Event = BombEvent;
+    type Command = ();
+
+    fn evolve(_: Option<()>, _: &BombEvent) -> Option<()> {
+        panic!("the function ends")
+    }
+
+    fn decide(_: &Option<()>, (): &(), _: &Context) -> Result<Vec<BombEvent>, Refusal> {
+        Ok(vec![BombEvent::BombPlanted {}])
     }
 }
 
 struct World {
     fanout: Fanout,
+    events: aws_sdk_eventbridge::Client,
+    sqs: aws_sdk_sqs::Client,
+    wiring: Wiring,
     store: DynamoDbStore,
     wire: Wire,
     aws: Aws,
@@ -140,7 +173,7 @@ impl World {
     }
 
     async fn with_limit(max_message_bytes: usize) -> Self {
-        let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+        let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
         let aws = Aws::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -150,7 +183,8 @@ impl World {
         let wire = Wire::default();
         let client = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
         let store =
-            DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"));
+            DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"))
+                .with_requests(testing::table("RequestsTable"));
         let wiring = Wiring {
             event_bus: "bus".into(),
             event_source: "ledgerline".into(),
@@ -159,8 +193,15 @@ impl World {
             max_message_bytes,
         };
         let sqs = aws_sdk_sqs::Client::new(&sdk);
-        let fanout = Fanout::new::<Tanks>(store.clone(), aws_sdk_eventbridge::Client::new(&sdk), sqs, wiring);
-        Self { fanout, store, wire, aws }
+        let events = aws_sdk_eventbridge::Client::new(&sdk);
+        let fanout = Fanout::new::<Tanks>(store.clone(), events.clone(), sqs.clone(), wiring.clone());
+        Self { fanout, events, sqs, wiring, store, wire, aws }
+    }
+
+    /// The same, with another store.
+    fn replace_store(&mut self, store: DynamoDbStore) {
+        let wiring = self.wiring.clone();
+        self.fanout = Fanout::new::<Tanks>(store, self.events.clone(), self.sqs.clone(), wiring);
     }
 
     fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
@@ -214,7 +255,11 @@ fn history(stream: &StreamId, length: u64, embed: bool) -> Vec<Commit> {
 }
 
 fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
-    let record = |(index, commit)| Record { sequence_number: format!("{index:021}"), commit: Ok(commit) };
+    let record = |(index, commit)| Record {
+        sequence_number: format!("{index:021}"),
+        created: None,
+        commit: Ok(commit),
+    };
     commits.into_iter().enumerate().map(record).collect()
 }
 
@@ -447,4 +492,96 @@ async fn a_category_that_nobody_knows_is_set_aside() {
         Commit { stream: StreamId::new("stranger", "1").unwrap(), ..history(&stream(1), 1, false).remove(0) };
     assert_eq!(world.fanout.handle(&batch([strange])).await, None);
     assert_eq!(world.taken().dead_letters.len(), 1);
+}
+
+// --- A record that ends the function ----------------------------------------------------------------------------
+
+/// Records of commits that were written so many seconds ago.
+fn late(commits: impl IntoIterator<Item = Commit>, seconds: i64) -> Vec<Record> {
+    let created = Some(jiff::Timestamp::now().as_second() - seconds);
+    batch(commits).into_iter().map(|record| Record { created, ..record }).collect()
+}
+
+/// A commit whose state has to be folded, which nobody survives.
+fn bomb() -> Commit {
+    let events = vec![encode::<Bomb>(&BombEvent::BombPlanted {}).unwrap()];
+    let commit = history(&stream(0), 1, false).remove(0);
+    Commit { stream: StreamId::new("bomb", "1").unwrap(), events, ..commit }
+}
+
+/// Invokes the function as Lambda does, in the order of the shard: what fails as a whole is halved and comes again. How often it was
+/// invoked until everything was done.
+async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
+    let (mut at, mut end, mut invocations) = (0, records.len(), 0);
+    while at < records.len() {
+        invocations += 1;
+        assert!(invocations <= at_most, "it does not come to an end: {at} of {} are done", records.len());
+        // What is left of an instance that ended is in the table.
+        match AssertUnwindSafe(world.fanout.handle(&records[at..end])).catch_unwind().await {
+            Ok(None) => (at, end) = (end, records.len()),
+            Ok(Some(failed)) => (at, end) = (at + failed, records.len()),
+            Err(_) if end - at > 1 => end = at + (end - at) / 2,
+            Err(_) => {}
+        }
+    }
+    invocations
+}
+
+#[tokio::test]
+async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_and_holds_up_nobody() {
+    let world = World::new().await;
+    world.store.append(&bomb(), None).await.unwrap();
+    let tanks = (1..100).map(|id| history(&stream(id), 1, true).remove(0));
+    let mut commits: Vec<_> = tanks.collect();
+    commits.insert(57, bomb());
+    let invocations = deliver(&world, &late(commits, 60), 100).await;
+    assert!(invocations <= 20, "{invocations}");
+    let queued: HashSet<_> = world.queued().into_iter().collect();
+    assert_eq!(queued.len(), 99, "all others were passed on");
+    let taken = world.taken();
+    let entries: HashSet<_> = taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
+    assert_eq!(entries.len(), 99);
+    let [letter] = taken.dead_letters.as_slice() else { panic!("{:?}", taken.dead_letters) };
+    assert_eq!(letter["stream"], "bomb-1");
+    assert_eq!(letter["reason"], "the function ended each time that it was tried");
+}
+
+/// Bus and queues are gone for hours: nothing is given up, and nobody is needed.
+#[tokio::test]
+async fn an_outage_however_long_counts_for_nothing() {
+    for refused in ["PutEvents", "SendMessageBatch"] {
+        let world = World::new().await;
+        let records = late((1..4).map(|id| history(&stream(id), 1, true).remove(0)), 3_600);
+        world.taken().refuse_calls = Some(refused);
+        for _ in 0..10 {
+            assert_eq!(world.fanout.handle(&records).await, Some(0), "{refused}");
+        }
+        world.taken().refuse_calls = None;
+        assert_eq!(world.fanout.handle(&records).await, None);
+        let taken = world.taken();
+        assert!(taken.dead_letters.is_empty());
+        let entries: HashSet<_> = taken.entries.iter().map(|entry| entry["Detail"].to_string()).collect();
+        assert_eq!(entries.len(), 3);
+    }
+}
+
+/// What is in time costs nothing more, and what is late two writes for a batch. A replay says no time.
+#[tokio::test]
+async fn tries_are_counted_only_of_what_is_late() {
+    let commits = || (1..4).map(|id| history(&stream(id), 1, true).remove(0));
+    for (records, expected) in [
+        (late(commits(), 3), vec![]),
+        (batch(commits()), vec![]),
+        (late(commits(), 60), vec!["UpdateItem", "DeleteItem"]),
+    ] {
+        let world = World::new().await;
+        assert_eq!(world.fanout.handle(&records).await, None);
+        assert_eq!(world.wire.operations(), expected);
+    }
+    // Without the table, records are passed on all the same.
+    let mut world = World::new().await;
+    let elsewhere = world.store.clone().with_requests("nowhere");
+    world.replace_store(elsewhere);
+    assert_eq!(world.fanout.handle(&late(commits(), 60)).await, None);
+    assert_eq!(world.queued().len(), 3);
 }
