@@ -222,7 +222,8 @@ impl Fanout {
                 Err(unreadable) => letters.push((index, DeadLetter::Record(unreadable))),
             }
         }
-        let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits));
+        let run = records.first().and_then(|record| record.run.as_deref());
+        let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits, run));
         for sent in [entries, queued] {
             failed.merge(sent.failed);
             for (index, reason) in sent.set_aside {

@@ -32,6 +32,9 @@ pub struct Record {
     pub sequence_number: String,
     /// When it was written, in seconds since 1970; `None` where nobody says, as in a replay.
     pub created: Option<i64>,
+    /// The replay that it comes from, if it does not come from the stream: what stands after `replay/` where a record of the stream
+    /// has the stream's ARN.
+    pub run: Option<String>,
     /// The commit, or what is known of a record that cannot be read.
     pub commit: Result<Commit, Unreadable>,
 }
@@ -112,6 +115,8 @@ pub fn records(batch: Batch) -> Vec<Record> {
 fn record(raw: Value) -> Record {
     let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
     let sequence_number = text(&raw["dynamodb"]["SequenceNumber"]).unwrap_or_default();
+    let run =
+        raw["eventSourceARN"].as_str().and_then(|arn| arn.strip_prefix("replay/")).map(ToOwned::to_owned);
     let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64();
     // Whole seconds. A replay says 0.
     #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
@@ -134,7 +139,7 @@ fn record(raw: Value) -> Record {
         }
     };
     let commit = commit.map_err(|reason| Unreadable { reason, ..unreadable });
-    Record { sequence_number, created, commit }
+    Record { sequence_number, created, run, commit }
 }
 
 /// The lowest failed sequence number becomes the checkpoint. A record without a number cannot be named: an empty

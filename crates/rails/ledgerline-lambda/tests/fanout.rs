@@ -258,6 +258,7 @@ fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
     let record = |(index, commit)| Record {
         sequence_number: format!("{index:021}"),
         created: None,
+        run: None,
         commit: Ok(commit),
     };
     commits.into_iter().enumerate().map(record).collect()
@@ -584,4 +585,30 @@ async fn tries_are_counted_only_of_what_is_late() {
     world.replace_store(elsewhere);
     assert_eq!(world.fanout.handle(&late(commits(), 60)).await, None);
     assert_eq!(world.queued().len(), 3);
+}
+
+/// A queue takes an id once in five minutes: a second replay within them is no repetition of the first.
+#[tokio::test]
+async fn each_replay_has_ids_of_its_own_and_a_repeated_call_of_it_the_same() {
+    let world = World::new().await;
+    let replayed = |arn: &str| {
+        let mut batch: Value = file("fanout/commits");
+        for record in batch["Records"].as_array_mut().unwrap() {
+            record["eventSourceARN"] = arn.into();
+        }
+        records(serde_json::from_value(batch).unwrap())
+    };
+    let mut ids = Vec::new();
+    for arn in ["arn:aws:dynamodb:…/stream/1", "replay/1", "replay/2", "replay/2", "replay"] {
+        assert_eq!(world.fanout.handle(&replayed(arn)).await, None);
+        let messages = std::mem::take(&mut world.taken().messages);
+        let id = |message: &Value| message["MessageDeduplicationId"].as_str().unwrap().to_owned();
+        ids.push(messages.iter().map(id).collect::<Vec<_>>());
+    }
+    let [stream, first, second, repeated, before] = ids.try_into().unwrap();
+    assert_eq!(stream[0], "tank-163082d2-b005-45d7-9eb6-aa1f83efd55d:1");
+    assert_eq!(first[0], "tank-163082d2-b005-45d7-9eb6-aa1f83efd55d:1:1");
+    assert_ne!(first, second);
+    assert_eq!(second, repeated, "a call whose answer was lost");
+    assert_eq!(before, stream, "a runbook of before this");
 }

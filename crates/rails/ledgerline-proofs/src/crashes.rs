@@ -252,7 +252,12 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
                 sequence_number: "last".into(),
                 event_source_arn: None,
             };
-            records.push(Record { sequence_number: "last".into(), created: None, commit: Err(unreadable) });
+            records.push(Record {
+                sequence_number: "last".into(),
+                created: None,
+                run: None,
+                commit: Err(unreadable),
+            });
             let failed = pipeline.fanout.handle(&records).await;
             done.borrow_mut().extend(vec![String::new(); failed.unwrap_or(records.len())]);
             failed.is_none()

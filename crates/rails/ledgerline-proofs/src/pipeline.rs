@@ -272,7 +272,7 @@ fn state<A: Aggregate>(commits: &[Commit]) -> Option<A::State> {
 /// A commit as the Commits table's stream shows it.
 #[must_use]
 pub fn record(place: usize, commit: &Commit) -> Record {
-    Record { sequence_number: format!("{place:021}"), created: None, commit: Ok(commit.clone()) }
+    Record { sequence_number: format!("{place:021}"), created: None, run: None, commit: Ok(commit.clone()) }
 }
 
 /// A message as a queue hands it to a function.

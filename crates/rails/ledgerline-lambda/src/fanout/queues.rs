@@ -44,20 +44,20 @@ impl Queues {
         }
     }
 
-    /// Sends the commits to every queue that wants their category.
-    pub(crate) async fn send(&self, commits: &[(usize, &Commit)]) -> Sent {
+    /// Sends the commits to every queue that wants their category; in a replay, with its `run`.
+    pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> Sent {
         let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
             let wanted =
                 |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
             let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
-            self.send_to(url, commits)
+            self.send_to(url, commits, run)
         }));
         let mut sent = Sent::default();
         queues.await.into_iter().for_each(|queue| sent.merge(queue));
         sent
     }
 
-    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>) -> Sent {
+    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>, run: Option<&str>) -> Sent {
         let mut sent = Sent::default();
         for turn in turns(commits) {
             if sent.failed.first.is_some() {
@@ -65,7 +65,8 @@ impl Queues {
                 turn.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
-            let messages: Vec<_> = turn.iter().map(|(index, commit)| self.message(*index, commit)).collect();
+            let messages: Vec<_> =
+                turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in calls(&messages, self.max_bytes, |message| message.body.len()) {
                 if sent.failed.first.is_some() {
                     // All of it comes again: what the queue does not take now would only cost time.
@@ -79,7 +80,7 @@ impl Queues {
         sent
     }
 
-    fn message(&self, index: usize, commit: &Commit) -> Outgoing {
+    fn message(&self, index: usize, commit: &Commit, run: Option<&str>) -> Outgoing {
         let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
         let mut body =
             serde_json::to_string(&whole).map(|body| within_sqs_alphabet(&body)).unwrap_or_default();
@@ -90,7 +91,11 @@ impl Queues {
         Outgoing {
             index,
             group: within_limit(commit.stream.to_string()),
-            deduplication: within_limit(format!("{}:{}", commit.stream, commit.version)),
+            // A queue takes an id once in five minutes. What is replayed within them is meant to come again.
+            deduplication: within_limit(match run {
+                Some(run) => format!("{}:{}:{run}", commit.stream, commit.version),
+                None => format!("{}:{}", commit.stream, commit.version),
+            }),
             body,
         }
     }
