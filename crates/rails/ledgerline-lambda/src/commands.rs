@@ -28,6 +28,7 @@ use crate::{
 
 /// The variable with the seconds for which an Idempotency-Key is remembered.
 const RETENTION: &str = "REQUEST_RETENTION_SECONDS";
+const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
 
 /// Streams that a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
@@ -174,16 +175,19 @@ pub fn acts<A: Aggregate>(
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`.
+/// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
+/// missing.
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: Scope::Write };
     let source = Source::Http(routes.iter().map(endpoint).collect());
-    let needs = Needs::new(source).commands().variable(RETENTION);
+    let needs = Needs::new(source).commands().variable(RETENTION).optional(SOURCE_ADDRESSES);
     crate::http::run(needs, async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parsed(RETENTION)?;
         let store = store(dynamodb().await).await?.with_requests(requests);
-        Ok(Commands::<A, DynamoDbStore> { store, cache: Cache::new(CACHED_STREAMS), retention, routes })
+        let source_addresses = config::parsed_or(SOURCE_ADDRESSES, false)?;
+        let cache = Cache::new(CACHED_STREAMS);
+        Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })
     })
     .await
 }
@@ -197,6 +201,8 @@ pub struct Commands<A: Aggregate, S> {
     pub cache: Cache<A>,
     /// Seconds for which an Idempotency-Key is remembered.
     pub retention: i64,
+    /// Whether commits keep the addresses of callers. They stay there for ever, and go to the bus and the queues.
+    pub source_addresses: bool,
     /// The routes that it takes.
     pub routes: Vec<Route<A>>,
 }
@@ -220,8 +226,9 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
             serde_json::to_string(&answer).unwrap_or_default()
         };
         let id = key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
-        let (meta, context) =
-            (request.meta(), Context { at: Timestamp::now(), actor: Some(actor.to_owned()) });
+        let mut meta = request.meta();
+        meta.source_address = meta.source_address.filter(|_| self.source_addresses);
+        let context = Context { at: Timestamp::now(), actor: Some(actor.to_owned()) };
         let (retention, fingerprint) = (self.retention, fingerprint.as_str());
         let execution = Execution {
             precondition: precondition.as_ref(),
@@ -405,4 +412,47 @@ fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteErro
         tracing::info!(%stream, version, outcome = name, code, "command");
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+    use ledgerline::{
+        Consistency, MemoryStore, Range,
+        spec::valid,
+        tank::{self, Tank},
+    };
+
+    use super::*;
+
+    fn install() -> Vec<Route<Tank>> {
+        let read = |_: Value| (None, tank::Command::Install { site: valid("North"), liquid: valid("water") });
+        vec![creates("POST /tanks", read, |stream, _, _| Value::String(stream.to_string()))]
+    }
+
+    /// What a commit keeps is there for ever.
+    #[tokio::test]
+    async fn the_callers_address_is_kept_only_where_somebody_asks_for_it() {
+        for source_addresses in [false, true] {
+            let cache = Cache::new(CACHED_STREAMS);
+            let store = MemoryStore::default();
+            let function = Commands { store, cache, retention: 60, source_addresses, routes: install() };
+            let event = serde_json::json!({
+                "version": "2.0", "routeKey": "POST /tanks", "rawPath": "/tanks", "rawQueryString": "",
+                "headers": {}, "body": "{}", "isBase64Encoded": false,
+                "requestContext": {
+                    "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
+                    "http": { "method": "POST", "path": "/tanks", "sourceIp": "192.0.2.1" },
+                },
+            });
+            let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+            let answer = function.handle(&event.into()).await.unwrap();
+            let body = answer.body.unwrap();
+            let stream = Tank::stream(body.as_str().unwrap().trim_start_matches("tank-")).unwrap();
+            let range = Range { after: 0, up_to: u64::MAX, limit: None };
+            let page = function.store.read(&stream, range, Consistency::Strong).await.unwrap();
+            let kept = page.commits[0].meta.source_address.as_deref();
+            assert_eq!(kept, source_addresses.then_some("192.0.2.1"));
+        }
+    }
 }

@@ -389,9 +389,20 @@ impl HttpRequest {
             correlation_id: given.or_else(|| context.request_id.clone()),
             causation_id: None,
             source_address: context.http.source_ip.clone(),
-            trace_id: header("x-amzn-trace-id").map(ToOwned::to_owned),
+            trace_id: header("x-amzn-trace-id").and_then(trace),
         }
     }
+}
+
+/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, and 24 of its own. Callers write this header as they
+/// like, and it goes into every commit.
+/// Source: the developer guide of X-Ray, "Tracing header".
+fn trace(header: &str) -> Option<String> {
+    let root = header.split(';').map(str::trim).find(|part| part.starts_with("Root="))?;
+    let hexadecimal =
+        |text: &str, digits| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let (time, id) = root.strip_prefix("Root=1-")?.split_once('-')?;
+    (hexadecimal(time, 8) && hexadecimal(id, 24)).then(|| root.to_owned())
 }
 
 #[derive(Deserialize)]
@@ -543,6 +554,22 @@ mod tests {
     #[expect(dead_code, reason = "only read")]
     struct Inner {
         name: String,
+    }
+
+    #[test]
+    fn of_a_tracing_header_only_the_trace_is_kept_and_only_in_its_form() {
+        let root = "Root=1-5759e988-bd862e3fe1be46a994272793";
+        for (header, kept) in [
+            (root.to_owned(), true),
+            (format!("Self=1-2;{root}; Parent=53995c3f42cd8ad8;Sampled=1"), true),
+            (format!("{root};{}", "x".repeat(8_000)), true),
+            ("x".repeat(8_000), false),
+            (format!("Root=1-5759e988-{}", "b".repeat(8_000)), false),
+            ("Root=1-5759e988-bd862e3fe1be46a99427279\u{7f}".into(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(trace(&header).as_deref(), kept.then_some(root), "{header:.60}");
+        }
     }
 
     #[test]

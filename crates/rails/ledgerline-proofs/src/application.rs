@@ -139,7 +139,9 @@ impl Application {
             routes: Vec<Route<A>>,
         ) -> Instance {
             let cache = Cache::new(NonZeroUsize::MIN);
-            let function = Rc::new(Commands::<A, _> { store, cache, retention: RETENTION_SECONDS, routes });
+            let retention = RETENTION_SECONDS;
+            let function =
+                Rc::new(Commands::<A, _> { store, cache, retention, source_addresses: false, routes });
             Rc::new(move |request| {
                 let function = Rc::clone(&function);
                 async move { function.handle(&request).await.unwrap_or_else(Response::from) }.boxed_local()

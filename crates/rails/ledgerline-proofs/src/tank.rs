@@ -128,7 +128,8 @@ fn changed(_: &StreamId, state: &State, version: u64) -> Value {
 #[must_use]
 pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
-    Commands { store: store.clone(), cache, retention: RETENTION_SECONDS, routes: routes() }
+    let retention = RETENTION_SECONDS;
+    Commands { store: store.clone(), cache, retention, source_addresses: false, routes: routes() }
 }
 
 /// A request to the function.
