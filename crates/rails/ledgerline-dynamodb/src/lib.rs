@@ -2,6 +2,7 @@
 
 mod error;
 mod item;
+mod kept;
 mod read_table;
 mod store;
 mod tries;

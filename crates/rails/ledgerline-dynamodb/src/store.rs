@@ -9,13 +9,18 @@ use aws_sdk_dynamodb::{
     operation::execute_transaction::ExecuteTransactionError,
     types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
 };
-use ledgerline::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
+use ledgerline::{
+    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
+};
 
 use crate::{
     error,
     item::{self, MAX_ITEM_BYTES},
 };
 
+/// The most commits in a forward page. Small ones are more to the megabyte, which is the most that DynamoDB gives at once: their
+/// states are still folded within a second at the least memory that a function has.
+const FORWARD: u32 = 1_000;
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
 /// The most bytes that one transaction takes, items and expressions; the request has room beside it.
@@ -49,7 +54,7 @@ fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
 pub struct DynamoDbStore {
     pub(crate) client: Client,
     commits: String,
-    requests: Option<String>,
+    pub(crate) requests: Option<String>,
 }
 
 impl DynamoDbStore {
@@ -80,8 +85,46 @@ impl DynamoDbStore {
         self.get(&missing, 0).await.map(|_| ())
     }
 
+    /// A page of a range.
+    async fn page(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+        oldest_first: bool,
+    ) -> Result<Page, StoreError> {
+        let lowest = range.after.saturating_add(1);
+        if lowest > range.up_to {
+            return Ok(Page { commits: Vec::new(), complete: true });
+        }
+        let end = if oldest_first { range.up_to } else { lowest };
+        let output = self
+            .client
+            .query()
+            .table_name(&self.commits)
+            .key_condition_expression("#stream = :stream AND #version BETWEEN :lowest AND :highest")
+            .expression_attribute_names("#stream", item::STREAM)
+            .expression_attribute_names("#version", item::VERSION)
+            .expression_attribute_values(":stream", AttributeValue::S(stream.to_string()))
+            .expression_attribute_values(":lowest", AttributeValue::N(lowest.to_string()))
+            .expression_attribute_values(":highest", AttributeValue::N(range.up_to.to_string()))
+            .scan_index_forward(oldest_first)
+            .set_limit(range.limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX)))
+            .consistent_read(consistency == Consistency::Strong)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(error::store_error)?;
+        let commits: Vec<_> =
+            output.items.unwrap_or_default().into_iter().map(item::commit).collect::<Result<_, _>>()?;
+        // A page that ends at its limit has a key to go on from even where nothing follows. The end of the range is one, if it is there.
+        let complete =
+            output.last_evaluated_key.is_none() || commits.last().is_some_and(|last| last.version == end);
+        Ok(Page { commits, complete })
+    }
+
     /// An item, read strongly.
-    async fn item<const N: usize>(
+    pub(crate) async fn item<const N: usize>(
         &self,
         table: &str,
         key: [(&str, AttributeValue); N],
@@ -234,33 +277,20 @@ impl EventStore for DynamoDbStore {
         range: Range,
         consistency: Consistency,
     ) -> Result<Page, StoreError> {
-        let lowest = range.after.saturating_add(1);
-        if lowest > range.up_to {
-            return Ok(Page { commits: Vec::new(), complete: true });
-        }
-        let output = self
-            .client
-            .query()
-            .table_name(&self.commits)
-            .key_condition_expression("#stream = :stream AND #version BETWEEN :lowest AND :highest")
-            .expression_attribute_names("#stream", item::STREAM)
-            .expression_attribute_names("#version", item::VERSION)
-            .expression_attribute_values(":stream", AttributeValue::S(stream.to_string()))
-            .expression_attribute_values(":lowest", AttributeValue::N(lowest.to_string()))
-            .expression_attribute_values(":highest", AttributeValue::N(range.up_to.to_string()))
-            .scan_index_forward(false)
-            .set_limit(range.limit.map(|limit| i32::try_from(limit).unwrap_or(i32::MAX)))
-            .consistent_read(consistency == Consistency::Strong)
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await
-            .map_err(error::store_error)?;
-        let commits: Vec<_> =
-            output.items.unwrap_or_default().into_iter().map(item::commit).collect::<Result<_, _>>()?;
-        // A page that ends at its limit has a key to go on from even where nothing follows. Version 1 is the end.
-        let complete = output.last_evaluated_key.is_none()
-            || commits.last().is_some_and(|oldest| oldest.version == lowest);
-        Ok(Page { commits, complete })
+        self.page(stream, range, consistency, false).await
+    }
+
+    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        let range = Range { after, up_to, limit: Some(FORWARD) };
+        self.page(stream, range, Consistency::Strong, true).await
+    }
+
+    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        self.kept_state(stream, schema).await
+    }
+
+    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
+        self.keep_state(stream, version, state).await
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    Error, config,
+    Error, ahead, config,
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
         PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of,
@@ -174,10 +174,17 @@ pub fn acts<A: Aggregate>(
 /// }
 /// ```
 ///
+/// With `--fold account-1 account-2` it folds these streams and keeps their states, so that the first command after a deployment with
+/// another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) does not have to (docs/runbook.md). It needs `COMMITS_TABLE` and `REQUESTS_TABLE` for that.
+///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
 /// missing.
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
+    if let Some(streams) = ahead::asked(std::env::args()) {
+        let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
+        return ahead::fold::<A>(&store, streams).await;
+    }
     let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: Scope::Write };
     let source = Source::Http(routes.iter().map(endpoint).collect());
     let needs = Needs::new(source).commands().variable(RETENTION).optional(SOURCE_ADDRESSES);

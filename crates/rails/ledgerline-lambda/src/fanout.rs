@@ -10,13 +10,17 @@ mod queues;
 mod send;
 mod suspicion;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_sqs::Client as Sqs;
 use jiff::Timestamp;
 use ledgerline::{Aggregates, Causes, Commit, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
+use tokio::time::Instant;
 
 use crate::{
     Error, config,
@@ -33,6 +37,9 @@ use crate::{
 
 /// The lower of the limits that EventBridge and SQS had and have: 256 KB.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// How long states are folded in one invocation. Bus and queues have the rest of its thirty seconds.
+const FOLDING: Duration = Duration::from_secs(12);
 
 /// The parts of the fanout.
 #[derive(Debug)]
@@ -104,7 +111,7 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
     // The variables are those of [`Wiring::from_env`].
     let needs = Needs::new(Source::Stream)
         .log()
-        .tries()
+        .beside_the_log()
         .call("events:PutEvents", "EVENT_BUS")
         .call("sqs:SendMessage", "LOG_QUEUES")
         .call("sqs:SendMessage", "DEAD_LETTER_QUEUE")
@@ -269,6 +276,7 @@ impl Fanout {
     /// Puts one entry per event on the bus.
     async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
         let mut sent = Sent::default();
+        let until = Instant::now() + FOLDING;
         let mut entries = Vec::new();
         let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
         for (index, commit) in commits {
@@ -277,7 +285,7 @@ impl Fanout {
         for mut commits in streams.into_values() {
             // A stream's records may arrive swapped (rule 7), and the same one twice.
             commits.sort_by_key(|(_, commit)| commit.version);
-            let states = self.attach.states(&self.store, &commits).await;
+            let states = self.attach.states(&self.store, &commits, until).await;
             for ((index, commit), state) in commits.into_iter().zip(states) {
                 match state.and_then(|state| self.bus.entries(commit, &state).map_err(Missing::Never)) {
                     Ok(made) => entries.extend(made.into_iter().map(|entry| (index, entry))),

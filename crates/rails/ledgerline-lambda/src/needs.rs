@@ -235,9 +235,10 @@ impl Needs {
             .table(Table::with(REQUESTS, [PartiQLInsert, PutItem, GetItem, DeleteItem]))
     }
 
-    /// The same, with counting tries.
-    pub(crate) fn tries(self) -> Self {
-        self.table(Table::with(REQUESTS, [Action::UpdateItem, Action::DeleteItem]))
+    /// The same, with what the fanout has beside the log: tries that are counted, and states that are kept.
+    pub(crate) fn beside_the_log(self) -> Self {
+        use Action::{DeleteItem, GetItem, PutItem, UpdateItem};
+        self.table(Table::with(REQUESTS, [GetItem, PutItem, UpdateItem, DeleteItem]))
     }
 
     /// The same, with reading the log.

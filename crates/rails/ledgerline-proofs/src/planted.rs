@@ -12,7 +12,9 @@ use std::{
 };
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
-use ledgerline::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
+use ledgerline::{
+    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
+};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_local::testing;
 
@@ -122,6 +124,18 @@ impl EventStore for Planted {
             _ => {}
         }
         Ok(page)
+    }
+
+    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        self.store.forward(stream, after, up_to).await
+    }
+
+    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        self.store.kept(stream, schema).await
+    }
+
+    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
+        self.store.keep(stream, version, state).await
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {

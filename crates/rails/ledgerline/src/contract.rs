@@ -21,6 +21,8 @@ macro_rules! contract_tests {
             a_taken_version_is_refused_and_what_took_it_stays
             pages_cover_the_stream_newest_first_without_holes
             a_range_bounds_what_is_read
+            forward_pages_cover_a_range_oldest_first_without_holes
+            a_state_that_is_kept_is_found_by_its_schema_until_a_newer_one_takes_its_place
             a_stream_of_more_than_a_megabyte_is_read_whole
             streams_do_not_see_each_other
             of_concurrent_appends_at_one_version_exactly_one_wins
@@ -80,6 +82,45 @@ pub async fn read_all(store: &impl EventStore, stream: &StreamId, mut range: Ran
         }
         range.up_to = commits.last().unwrap().version - 1;
     }
+}
+
+/// Given many commits, forward pages bring those above one version and up to another, each once, oldest first.
+pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl EventStore) {
+    for version in 1..=250 {
+        store.append(&commit(&stream("forward"), version), None).await.unwrap();
+    }
+    for (after, up_to, expected) in [(0, u64::MAX, 1..=250), (7, 240, 8..=240), (249, 250, 250..=250)] {
+        let (mut versions, mut at) = (Vec::new(), after);
+        loop {
+            let page = store.forward(&stream("forward"), at, up_to).await.unwrap();
+            versions.extend(page.commits.iter().map(|commit| commit.version));
+            if page.complete {
+                break;
+            }
+            at = *versions.last().unwrap();
+        }
+        assert_eq!(versions, expected.collect::<Vec<_>>());
+    }
+    for (after, up_to) in [(250, u64::MAX), (250, 250), (9, 3)] {
+        let page = store.forward(&stream("forward"), after, up_to).await.unwrap();
+        assert_eq!((page.commits, page.complete), (vec![], true));
+    }
+}
+
+/// Given a state that was kept, it is found by stream and schema, and one that is kept later takes its place.
+pub async fn a_state_that_is_kept_is_found_by_its_schema_until_a_newer_one_takes_its_place(
+    store: &impl EventStore,
+) {
+    let state = |schema, data: &str| RecordedState { schema, data: data.into() };
+    let (one, other) = (stream("kept"), stream("other"));
+    assert_eq!(store.kept(&one, 1).await.unwrap(), None);
+    store.keep(&one, 10, &state(1, r#"{"n":10}"#)).await.unwrap();
+    store.keep(&one, 12, &state(2, r#"{"m":12}"#)).await.unwrap();
+    store.keep(&one, 20, &state(1, r#"{"n":20}"#)).await.unwrap();
+    assert_eq!(store.kept(&one, 1).await.unwrap(), Some((20, state(1, r#"{"n":20}"#))));
+    assert_eq!(store.kept(&one, 2).await.unwrap(), Some((12, state(2, r#"{"m":12}"#))));
+    assert_eq!(store.kept(&one, 3).await.unwrap(), None);
+    assert_eq!(store.kept(&other, 1).await.unwrap(), None);
 }
 
 /// Given nothing, a stream has no commits, and its first page says that nothing follows.

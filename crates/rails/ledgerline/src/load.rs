@@ -2,8 +2,20 @@
 
 use crate::{
     Aggregate, Commit, Consistency, DecodeError, EventStore, Range, StoreError, StreamId, decode,
-    decode_state,
+    decode_state, encode_state,
 };
+
+/// After how many commits without a state one that was kept is looked for: a state that is missing here and there costs no read more.
+const FEW: usize = 50;
+
+/// How many commits, and how many pages of them, are read back and held in memory in search of a state. Where there is none within
+/// them, the stream is folded forward, page by page.
+const NEAR: u32 = 1_000;
+const NEAR_PAGES: usize = 4;
+
+/// After how many commits of a forward fold its state is kept, so that the next invocation goes on from there. Some seconds, at the
+/// least memory that Lambda gives.
+const KEEP_EVERY: u64 = 2_000;
 
 /// A state and the version that it shows.
 #[derive(Debug)]
@@ -103,7 +115,8 @@ impl<A: Aggregate> History<A> {
 /// Loads the state of a stream: from the newest embedded state, or from `known` where that is newer.
 ///
 /// The first page holds as many commits as the snapshot policy lets pass without a state, so that one query is
-/// enough at any length of the stream. Only where states are missing (rule 5) are further pages read, all of them.
+/// enough at any length of the stream. Only where states are missing (rule 5) are further pages read; a fold of many commits keeps its
+/// state on the way, and goes on from there when it is loaded again.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Consistency, MemoryStore, load, tank::Tank};
@@ -142,7 +155,7 @@ pub async fn history<A: Aggregate>(
     up_to: u64,
     consistency: Consistency,
 ) -> Result<History<A>, LoadError> {
-    let known = known.unwrap_or_else(Loaded::nothing);
+    let mut known = known.unwrap_or_else(Loaded::nothing);
     let mut newest_first: Vec<Commit> = Vec::new();
     let mut consistency = consistency;
     let mut range = Range {
@@ -150,7 +163,9 @@ pub async fn history<A: Aggregate>(
         up_to,
         limit: Some(u32::try_from(A::SNAPSHOT_EVERY).unwrap_or(u32::MAX)),
     };
+    let (mut pages, mut look_for_kept) = (0, true);
     let base = 'search: loop {
+        pages += 1;
         let page = store.read(stream, range, consistency).await?;
         for commit in page.commits {
             let state = commit.state.as_ref().filter(|_| commit.version <= base_at_most);
@@ -165,19 +180,84 @@ pub async fn history<A: Aggregate>(
         if let Some(oldest) = newest_first.last() {
             range.up_to = oldest.version - 1;
         }
-        // A state is missing where the policy promised one: read on in the largest pages there are, and strongly, because
-        // a replica that lags behind the one before would show a hole that the log does not have.
-        range.limit = None;
+        // A state is missing where the policy promised one: read on in large pages, and strongly, because a replica that lags
+        // behind the one before would show a hole that the log does not have.
+        range.limit = Some(NEAR);
         consistency = Consistency::Strong;
+        if newest_first.len() >= FEW
+            && std::mem::take(&mut look_for_kept)
+            && let Some(kept) = kept::<A>(store, stream).await?
+            // Never one that is ahead of the log: a log that was restored from a backup may have gone backwards.
+            && let Some(newest) = newest_first.first().map(|commit| commit.version)
+            && (known.version + 1..=base_at_most.min(newest)).contains(&kept.version)
+        {
+            newest_first.retain(|commit| commit.version > kept.version);
+            range.after = kept.version;
+            known = kept;
+            if range.after >= range.up_to {
+                break known;
+            }
+        }
+        if (newest_first.len() >= NEAR as usize || pages >= NEAR_PAGES) && range.up_to <= base_at_most {
+            break fold_forward(store, stream, known, range.up_to).await?;
+        }
     };
     newest_first.reverse();
     Ok(History { base, commits: newest_first })
 }
 
+/// What was kept of the stream. A state that this code cannot read is none (rule 5).
+async fn kept<A: Aggregate>(
+    store: &impl EventStore,
+    stream: &StreamId,
+) -> Result<Option<Loaded<A>>, StoreError> {
+    let kept = store.kept(stream, A::STATE_SCHEMA).await?;
+    Ok(kept.and_then(|(version, state)| {
+        // No commit of the log is known to embed a state.
+        Some(Loaded { version, state: decode_state::<A>(&state)?, embedded: 0 })
+    }))
+}
+
+/// Folds on from `loaded` to version `up_to`, a page in memory at a time, and keeps the state on the way.
+async fn fold_forward<A: Aggregate>(
+    store: &impl EventStore,
+    stream: &StreamId,
+    mut loaded: Loaded<A>,
+    up_to: u64,
+) -> Result<Loaded<A>, LoadError> {
+    let mut kept = loaded.version;
+    while loaded.version < up_to {
+        let page = store.forward(stream, loaded.version, up_to).await?;
+        for commit in &page.commits {
+            loaded.apply(commit)?;
+        }
+        if page.complete && loaded.version < up_to {
+            let (version, stream) = (loaded.version + 1, stream.to_string());
+            let reason = format!("it is missing, and {up_to} is there");
+            return Err(StoreError::Corrupt { stream, version, reason }.into());
+        }
+        if loaded.version - kept >= KEEP_EVERY || loaded.version == up_to {
+            // Where the state cannot be encoded, no commit with it can be either.
+            if let Ok(state) = encode_state::<A>(&loaded.state) {
+                store.keep(stream, loaded.version, &state).await?;
+            }
+            kept = loaded.version;
+        }
+    }
+    Ok(loaded)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        time::Duration,
+    };
+
     use super::*;
-    use crate::{RecordedEvent, RecordedState, contract::commit, tank::Tank};
+    use crate::{
+        AppendError, MemoryStore, Page, RecordedEvent, RecordedState, Request, contract::commit, tank::Tank,
+    };
 
     fn closed(version: u64, state_schema: Option<u32>) -> Commit {
         let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
@@ -208,6 +288,172 @@ mod tests {
         {
             assert!(loaded.apply(&closed(version, schema)).is_ok());
             assert_eq!(loaded.embedded, embedded, "version {version}");
+        }
+    }
+
+    /// A store that forgets that states are embedded, as after a change of the schema, and fails after so many pages.
+    struct Long {
+        inner: MemoryStore,
+        pages: AtomicUsize,
+        /// The most commits that were read and not yet folded.
+        most: AtomicUsize,
+    }
+
+    impl Long {
+        fn page(&self, page: Page) -> Result<Page, StoreError> {
+            let left = self.pages.load(Ordering::Relaxed).checked_sub(1);
+            self.pages.store(left.ok_or(StoreError::Throttled)?, Ordering::Relaxed);
+            self.most.fetch_max(page.commits.len(), Ordering::Relaxed);
+            let commits = page.commits.into_iter().map(|commit| Commit { state: None, ..commit }).collect();
+            Ok(Page { commits, ..page })
+        }
+    }
+
+    impl EventStore for Long {
+        async fn read(
+            &self,
+            stream: &StreamId,
+            range: Range,
+            consistency: Consistency,
+        ) -> Result<Page, StoreError> {
+            self.page(self.inner.read(stream, range, consistency).await?)
+        }
+
+        async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+            self.page(self.inner.forward(stream, after, up_to).await?)
+        }
+
+        async fn kept(
+            &self,
+            stream: &StreamId,
+            schema: u32,
+        ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+            self.inner.kept(stream, schema).await
+        }
+
+        async fn keep(
+            &self,
+            stream: &StreamId,
+            version: u64,
+            state: &RecordedState,
+        ) -> Result<(), StoreError> {
+            self.inner.keep(stream, version, state).await
+        }
+
+        async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+            self.inner.get(stream, version).await
+        }
+
+        async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+            self.inner.append(commit, request).await
+        }
+
+        async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+            self.inner.append_all(commits, request).await
+        }
+
+        async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+            self.inner.remember(request).await
+        }
+
+        async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+            self.inner.recall(key, now).await
+        }
+
+        async fn pause(&self, duration: Duration) {
+            self.inner.pause(duration).await;
+        }
+
+        fn stored_bytes(&self, commit: &Commit) -> usize {
+            self.inner.stored_bytes(commit)
+        }
+    }
+
+    /// A stream of so many commits without states that can be read.
+    async fn long(commits: u64) -> (Long, StreamId) {
+        let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
+        let inner = MemoryStore::default();
+        for version in 1..=commits {
+            let data = match version {
+                1 => r#"{"site":"North","liquid":"water","installedBy":null,"on":"2026-11-21"}"#.to_owned(),
+                _ => format!(r#"{{"amount":1,"level":{version},"on":"2026-11-21"}}"#),
+            };
+            let (event_type, schema) = if version == 1 { ("TankInstalled", 2) } else { ("TankFilled", 1) };
+            let event = RecordedEvent { event_type: event_type.into(), schema, data };
+            let appended =
+                inner.append(&Commit { events: vec![event], ..commit(&stream, version) }, None).await;
+            assert!(appended.is_ok());
+        }
+        (Long { inner, pages: AtomicUsize::new(0), most: AtomicUsize::new(0) }, stream)
+    }
+
+    /// Each try ends after fifty pages of a hundred commits, as one does whose time is over.
+    #[tokio::test]
+    async fn a_fold_that_does_not_finish_goes_on_where_it_stopped() {
+        let (store, stream) = long(12_345).await;
+        let (mut tries, mut pages) = (0, 0);
+        let loaded = loop {
+            tries += 1;
+            assert!(tries < 10, "it starts over each time");
+            store.pages.store(50, Ordering::Relaxed);
+            let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
+            pages += 50 - store.pages.load(Ordering::Relaxed);
+            match loaded {
+                Ok(loaded) => break loaded,
+                Err(error) => assert!(matches!(error, LoadError::Store(StoreError::Throttled))),
+            }
+        };
+        assert_eq!((loaded.version, loaded.state.level()), (12_345, 12_345));
+        assert!(pages < 2 * 124, "{pages} pages of 124 that there are, in {tries} tries");
+        assert!(store.most.load(Ordering::Relaxed) <= 100);
+
+        // What was folded ahead is found again at once: the newest commits, what is kept, and the commits after it.
+        store.pages.store(12, Ordering::Relaxed);
+        let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
+        assert_eq!(again.map(|loaded| loaded.state.level()).ok(), Some(12_345));
+    }
+
+    /// A state of an older commit is the one after it, whatever is kept of newer ones.
+    #[tokio::test]
+    async fn what_is_kept_of_newer_commits_is_not_taken_for_an_older_one() {
+        let (store, stream) = long(3_000).await;
+        store.pages.store(1_000, Ordering::Relaxed);
+        assert!(load::<Tank>(&store, &stream, None, Consistency::Strong).await.is_ok());
+        for (asked, at_most) in [(1_500, 1_499), (3_000, 2_999), (2, 1)] {
+            let history = history::<Tank>(&store, &stream, None, at_most, asked, Consistency::Strong).await;
+            let history = history.unwrap_or_else(|error| unreachable!("{error}"));
+            assert!(history.base.version <= at_most, "{asked}");
+            assert_eq!(
+                history.fold().map(|loaded| loaded.state.level()).ok(),
+                Some(asked.try_into().unwrap_or(0))
+            );
+        }
+    }
+
+    /// What is kept of a version that the log does not have any more, as after a restored backup, would be a hole in it.
+    #[tokio::test]
+    async fn rule_2_what_is_kept_is_never_ahead_of_the_log() {
+        let (store, stream) = long(100).await;
+        let state = Loaded::<Tank>::nothing().state;
+        let state = encode_state::<Tank>(&state).unwrap_or_else(|error| unreachable!("{error}"));
+        assert!(store.keep(&stream, 101, &state).await.is_ok());
+        store.pages.store(100, Ordering::Relaxed);
+        let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
+        assert_eq!(loaded.map(|loaded| (loaded.version, loaded.state.level())).ok(), Some((100, 100)));
+    }
+
+    /// What is kept of another schema, or cannot be read, is as if it were not there.
+    #[tokio::test]
+    async fn rule_5_what_is_kept_is_a_cache() {
+        let (store, stream) = long(100).await;
+        let kept = |schema, data: &str| RecordedState { schema, data: data.into() };
+        for (version, state) in
+            [(99, kept(Tank::STATE_SCHEMA + 1, "{}")), (99, kept(Tank::STATE_SCHEMA, "not JSON"))]
+        {
+            assert!(store.keep(&stream, version, &state).await.is_ok());
+            store.pages.store(100, Ordering::Relaxed);
+            let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await;
+            assert_eq!(loaded.map(|loaded| loaded.state.level()).ok(), Some(100));
         }
     }
 }

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{AppendError, Commit, Consistency, EventStore, Page, Range, Request, StoreError, StreamId};
+use crate::{
+    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
+};
 
 /// Streams in memory. Pages end after 100 commits, so that paging is exercised.
 #[derive(Debug, Default)]
@@ -16,6 +18,7 @@ pub struct MemoryStore(Mutex<Tables>);
 struct Tables {
     commits: BTreeMap<(StreamId, u64), Commit>,
     requests: BTreeMap<String, Request>,
+    kept: BTreeMap<(StreamId, u32), (u64, RecordedState)>,
 }
 
 impl Tables {
@@ -50,6 +53,27 @@ impl EventStore for MemoryStore {
         let commits: Vec<_> = newest_first.by_ref().take(limit).collect();
         let complete = newest_first.next().is_none();
         Ok(Page { commits, complete })
+    }
+
+    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        if after >= up_to {
+            return Ok(Page { commits: Vec::new(), complete: true });
+        }
+        let tables = self.tables();
+        let range = (stream.clone(), after + 1)..=(stream.clone(), up_to);
+        let mut oldest_first = tables.commits.range(range).map(|(_, commit)| commit.clone());
+        let commits: Vec<_> = oldest_first.by_ref().take(PAGE).collect();
+        let complete = oldest_first.next().is_none();
+        Ok(Page { commits, complete })
+    }
+
+    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        Ok(self.tables().kept.get(&(stream.clone(), schema)).cloned())
+    }
+
+    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
+        self.tables().kept.insert((stream.clone(), state.schema), (version, state.clone()));
+        Ok(())
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {

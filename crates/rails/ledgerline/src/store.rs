@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use crate::{Commit, StreamId};
+use crate::{Commit, RecordedState, StreamId};
 
 /// Which commits of a stream to read. Always newest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +76,32 @@ pub trait EventStore: Send + Sync {
         range: Range,
         consistency: Consistency,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// One page of the commits above a version and up to another one, oldest first, read strongly. The page ends the range when
+    /// [`Page::complete`](Page) says so.
+    fn forward(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// The state of this schema that was kept of a stream, and its version, read strongly.
+    fn kept(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> impl Future<Output = Result<Option<(u64, RecordedState)>, StoreError>> + Send;
+
+    /// Keeps a state beside the log, in the place of one of the same schema: how far a fold got that takes longer than one invocation.
+    /// It is a cache (rule 5), and may be forgotten at any time. A store without a place for it keeps nothing, nor one for which the state is too
+    /// large.
+    fn keep(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// One commit, read strongly.
     fn get(
@@ -152,7 +178,7 @@ pub async fn append_all_once(
     Ok(())
 }
 
-/// A page of commits, newest first.
+/// A page of commits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The commits.

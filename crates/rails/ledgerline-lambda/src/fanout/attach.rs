@@ -5,14 +5,15 @@ use std::{collections::BTreeMap, fmt, marker::PhantomData};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
     Aggregate, Aggregates, Causes, Commit, EventStore, LoadError, RecordedState, StoreError, Visitor,
-    encode_state, states,
+    decode_state, encode_state, states,
 };
+use tokio::time::{Instant, timeout_at};
 
 /// Knows the fold of every aggregate by its category.
 pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
 
 type StatesOf<S> =
-    for<'a> fn(&'a S, &'a [&'a Commit]) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
+    for<'a> fn(&'a S, &'a [&'a Commit], Instant) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
 
 /// A commit has no state to go along.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,8 +30,9 @@ impl<S: EventStore> Attach<S> {
         struct Collect<S>(BTreeMap<&'static str, StatesOf<S>>, PhantomData<S>);
         impl<S: EventStore> Visitor for Collect<S> {
             fn visit<A: Aggregate>(&mut self) {
-                self.0
-                    .insert(A::CATEGORY, |store, commits| recorded_states::<A>(store, commits).boxed_local());
+                self.0.insert(A::CATEGORY, |store, commits, until| {
+                    recorded_states::<A>(store, commits, until).boxed_local()
+                });
             }
         }
         let mut collect = Collect(BTreeMap::new(), PhantomData);
@@ -38,16 +40,17 @@ impl<S: EventStore> Attach<S> {
         Self(collect.0)
     }
 
-    /// The state after each of these commits of one stream, given in ascending order.
+    /// The state after each of these commits of one stream, given in ascending order, as far as they can be folded until then.
     pub(crate) async fn states(
         &self,
         store: &S,
         commits: &[(usize, &Commit)],
+        until: Instant,
     ) -> Vec<Result<RecordedState, Missing>> {
         let commits: Vec<_> = commits.iter().map(|(_, commit)| *commit).collect();
         let category = commits.first().map(|commit| commit.stream.category()).unwrap_or_default();
         match self.0.get(category) {
-            Some(states) => states(store, &commits).await,
+            Some(states) => states(store, &commits, until).await,
             None => {
                 let reason = format!("no aggregate has the category {category:?}");
                 commits.iter().map(|_| Err(Missing::Never(reason.clone()))).collect()
@@ -59,12 +62,23 @@ impl<S: EventStore> Attach<S> {
 async fn recorded_states<A: Aggregate>(
     store: &impl EventStore,
     commits: &[&Commit],
+    until: Instant,
 ) -> Vec<Result<RecordedState, Missing>> {
-    // A state of this schema goes along unchanged, and so does one of a newer writer: a fanout that is not yet replaced cannot fold it.
-    // Only a state of an older schema is folded again.
-    let embedded = |commit: &Commit| commit.state.clone().filter(|state| state.schema >= A::STATE_SCHEMA);
+    // A state of this schema goes along unchanged, if it can be read (rule 5), and so does one of a newer writer: a fanout that is not
+    // yet replaced cannot fold it. Others are brought up to date or folded again.
+    let is_right = |state: &RecordedState| {
+        state.schema > A::STATE_SCHEMA
+            || state.schema == A::STATE_SCHEMA && decode_state::<A>(state).is_some()
+    };
+    let embedded = |commit: &Commit| commit.state.clone().filter(is_right);
     let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
-    let folded = states::<A>(store, &wanting).await.map_err(|error| match &error {
+    let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
+        // How far it got is kept: the next invocation goes on from there.
+        let (stream, version) = (&commits[0].stream, commits[0].version);
+        tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");
+        return commits.iter().map(|_| Err(Missing::Now)).collect();
+    };
+    let folded = folded.map_err(|error| match &error {
         LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_)) => {
             tracing::error!(error = %Causes(&error), "a state could not be loaded");
             Missing::Now

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    MemoryStore, Page,
+    MemoryStore, Page, RecordedState,
     contract::read_all,
     spec::valid,
     tank::{Amount, Command, EXISTS, TOO_LITTLE, Tank},
@@ -75,6 +75,18 @@ impl EventStore for Spy {
             Consistency::Strong => "strong read",
         });
         self.inner.read(stream, range, consistency).await
+    }
+
+    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        self.inner.forward(stream, after, up_to).await
+    }
+
+    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        self.inner.kept(stream, schema).await
+    }
+
+    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
+        self.inner.keep(stream, version, state).await
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {

@@ -1,0 +1,68 @@
+//! States that were folded from many commits, so that the next invocation goes on from there. They stand beside the requests and expire
+//! like them.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, SystemTime},
+};
+
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
+use ledgerline::{RecordedState, StoreError, StreamId};
+use serde::Deserialize;
+
+use crate::{
+    DynamoDbStore, error,
+    item::{self, Item, MAX_ITEM_BYTES},
+};
+
+/// For how long a state is kept: a deployment of the new schema is done by then.
+const KEPT: Duration = Duration::from_secs(30 * 86_400);
+
+/// The key of what is kept. No request has one like it: see [`DynamoDbStore::begins`].
+fn key(stream: &StreamId, schema: u32) -> AttributeValue {
+    AttributeValue::S(format!("state/{stream}/{schema}"))
+}
+
+impl DynamoDbStore {
+    pub(crate) async fn kept_state(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        #[derive(Deserialize)]
+        struct Stored {
+            version: u64,
+            state: RecordedState,
+        }
+        let Some(table) = self.requests.as_deref() else { return Ok(None) };
+        let found = self.item(table, [(item::REQUEST, key(stream, schema))]).await?;
+        // What cannot be read is none: it is a cache.
+        let stored: Option<Stored> = found.and_then(|item| serde_dynamo::from_item(item).ok());
+        Ok(stored.map(|Stored { version, state }| (version, state)))
+    }
+
+    pub(crate) async fn keep_state(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> Result<(), StoreError> {
+        let Some(table) = self.requests.as_deref() else { return Ok(()) };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let expires = (now + KEPT).as_secs();
+        let state_item: AttributeValue =
+            serde_dynamo::to_attribute_value(state).map_err(|error| StoreError::Unavailable(error.into()))?;
+        let stored: Item = HashMap::from([
+            (item::REQUEST.to_owned(), key(stream, state.schema)),
+            ("version".to_owned(), AttributeValue::N(version.to_string())),
+            ("state".to_owned(), state_item),
+            (item::EXPIRES.to_owned(), AttributeValue::N(expires.to_string())),
+        ]);
+        if item::bytes(&stored) > MAX_ITEM_BYTES {
+            return Ok(());
+        }
+        let put = self.client.put_item().table_name(table).set_item(Some(stored));
+        let put = put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await;
+        put.map(|_| ()).map_err(error::store_error)
+    }
+}

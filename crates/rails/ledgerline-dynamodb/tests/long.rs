@@ -1,0 +1,92 @@
+//! A stream of a million commits whose states nobody can read any more.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test a panic is the report")]
+
+use std::time::{Duration, Instant};
+
+use aws_sdk_dynamodb::types::{AttributeValue, PutRequest, WriteRequest};
+use ledgerline::{
+    Cache, Consistency, Context, Execution, Meta, StreamId, execute, load,
+    spec::valid,
+    tank::{Amount, Command, Tank},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_local::testing;
+use serde_json::json;
+
+/// How long a command takes at most.
+const COMMAND: Duration = Duration::from_secs(8);
+
+#[tokio::test]
+#[ignore = "it writes a million commits: cargo test --release -p ledgerline-dynamodb --test long -- --ignored --nocapture"]
+async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone() {
+    let commits: u64 = std::env::var("COMMITS").map_or(1_000_000, |commits| commits.parse().unwrap());
+    let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let client = aws_sdk_dynamodb::Client::new(&testing::sdk_config(&dynamodb));
+    let table = testing::table("CommitsTable");
+    let store = DynamoDbStore::new(client.clone(), &table).with_requests(testing::table("RequestsTable"));
+    let stream = StreamId::new("tank", "long").unwrap();
+
+    let began = Instant::now();
+    let put = |version: u64| {
+        let (event_type, schema, data) = match version {
+            1 => (
+                "TankInstalled",
+                2,
+                json!({ "site": "North", "liquid": "water", "installedBy": "ada", "on": "2026-11-21" }),
+            ),
+            _ => ("TankFilled", 1, json!({ "amount": 1, "level": version - 1, "on": "2026-11-21" })),
+        };
+        let commit = json!({
+            "stream": stream.as_str(), "version": version, "command": format!("c-{version}"),
+            "at": "2026-11-21T09:30:00Z", "meta": { "actor": "ada" },
+            "events": [{ "type": event_type, "schema": schema, "data": data.to_string() }],
+            // As it stands there after the schema was changed.
+            "state": { "schema": 0, "data": "{}" },
+        });
+        let item = serde_dynamo::to_item(commit).unwrap();
+        let put = PutRequest::builder().set_item(Some(item)).build().unwrap();
+        WriteRequest::builder().put_request(put).build()
+    };
+    for first in (1..=commits).step_by(25) {
+        let writes: Vec<_> = (first..=commits.min(first + 24)).map(put).collect();
+        client.batch_write_item().request_items(&table, writes).send().await.unwrap();
+    }
+    eprintln!("{commits} commits written in {:?}", began.elapsed());
+
+    let context = Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
+    let command = Command::Fill(Amount { amount: valid(1), note: None });
+    let meta = Meta::default();
+    let began = Instant::now();
+    for (round, within) in [("not prepared", 60), ("prepared", 1)] {
+        let began = Instant::now();
+        let mut tries = 0;
+        // Each is a cold instance.
+        loop {
+            tries += 1;
+            let cache = Cache::<Tank>::new(std::num::NonZeroUsize::MIN);
+            let execution = Execution::new(&stream, &command, &context, round, &meta);
+            if let Ok(outcome) = tokio::time::timeout(COMMAND, execute(&store, &cache, &execution)).await {
+                break outcome.map(|_| ()).unwrap();
+            }
+            eprintln!("try {tries} took too long");
+        }
+        eprintln!("{round}: a command after {:?}, {tries} tries", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(within));
+        // The state that the command embedded is gone as well.
+        let version = newest(&store, &stream).await;
+        let key = AttributeValue::S(stream.to_string());
+        let update = client.update_item().table_name(&table).key("stream", key);
+        let update = update.key("version", AttributeValue::N(version.to_string()));
+        update.update_expression("REMOVE #s").expression_attribute_names("#s", "state").send().await.unwrap();
+    }
+    let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await.unwrap();
+    assert_eq!(loaded.version, commits + 2);
+    eprintln!("in all {:?}", began.elapsed());
+}
+
+async fn newest(store: &DynamoDbStore, stream: &StreamId) -> u64 {
+    use ledgerline::{EventStore, Range};
+    let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
+    store.read(stream, newest, Consistency::Strong).await.unwrap().commits[0].version
+}

@@ -1,0 +1,64 @@
+//! `--fold`: a function for commands, run by an operator before its new version is deployed, folds long streams with the state that is
+//! new, and keeps what comes of it.
+
+use std::{io::Write, time::Duration};
+
+use ledgerline::{Aggregate, Consistency, EventStore, StreamId, load};
+use ledgerline_dynamodb::DynamoDbStore;
+use tokio::time::timeout;
+
+use crate::Error;
+
+/// After how long it says how far it is.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// The streams behind `--fold`, if that is what the program is asked for.
+pub(crate) fn asked(arguments: impl IntoIterator<Item = String>) -> Option<Vec<String>> {
+    let mut arguments = arguments.into_iter().skip(1);
+    (arguments.next()? == "--fold").then(|| arguments.collect())
+}
+
+/// Folds these streams, one after the other, and says how far it is.
+pub(crate) async fn fold<A: Aggregate>(store: &DynamoDbStore, streams: Vec<String>) -> Result<(), Error> {
+    let mut printed = std::io::stdout();
+    for name in streams {
+        let stream = StreamId::try_from(name.clone()).map_err(|error| format!("{name}: {error}"))?;
+        if stream.category() != A::CATEGORY {
+            return Err(
+                format!("{name} is no stream of this function: those begin with {}-", A::CATEGORY).into()
+            );
+        }
+        // What is kept on the way is what the next round begins with.
+        let loaded = loop {
+            match timeout(REPORT, load::<A>(store, &stream, None, Consistency::Strong)).await {
+                Ok(loaded) => break loaded?,
+                Err(_) => {
+                    let kept = store.kept(&stream, A::STATE_SCHEMA).await?;
+                    writeln!(
+                        printed,
+                        "{name}: folded up to version {}",
+                        kept.map_or(0, |(version, _)| version)
+                    )?;
+                }
+            }
+        };
+        writeln!(printed, "{name}: ready at version {}, state schema {}", loaded.version, A::STATE_SCHEMA)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_program_that_is_asked_to_folds() {
+        let asked = |arguments: &[&str]| asked(arguments.iter().map(ToString::to_string));
+        assert_eq!(asked(&["account-commands"]), None);
+        assert_eq!(asked(&["account-commands", "--needs"]), None);
+        assert_eq!(
+            asked(&["account-commands", "--fold", "a-1", "a-2"]),
+            Some(vec!["a-1".into(), "a-2".into()])
+        );
+    }
+}
