@@ -44,7 +44,7 @@ pub trait Consumer {
 }
 
 /// Runs a consumer of commits: every commit exactly once and in order (rule 7), or at least once for what a consumer does
-/// besides its position. It needs the log besides what it says itself, its queue and the categories of the commits among it.
+/// besides its position. `needs` names its source, a queue with the categories of its commits, and its tables; the log is added.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.

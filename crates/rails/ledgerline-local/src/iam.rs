@@ -38,7 +38,7 @@ pub(crate) struct Iam {
 }
 
 /// Decisions by access key, action and resource.
-type Decided = HashMap<(String, &'static str, String), Option<Because>>;
+type Decided = HashMap<(String, String, String), Option<Because>>;
 
 #[derive(Debug)]
 struct Caller {
@@ -54,12 +54,14 @@ struct Guarded {
     /// Name of the partition key.
     partition: String,
     policy: Option<PolicyEvaluator>,
+    /// Some statement of it has conditions.
+    conditions: bool,
 }
 
 /// Something that a request does.
 #[derive(Debug, PartialEq)]
 struct Act {
-    action: &'static str,
+    action: String,
     resource: String,
     /// Values that conditions look at.
     context: Vec<(&'static str, Vec<String>)>,
@@ -70,6 +72,8 @@ struct Act {
 enum Because {
     /// The role does not allow it.
     NotAllowed,
+    /// The role denies it.
+    DeniedByRole,
     /// The table's policy denies it.
     Denied,
 }
@@ -83,7 +87,7 @@ impl Iam {
             let caller = Caller {
                 arn: format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id),
                 role: evaluator(&role.policies).with_context(|| format!("the policies of {}", role.name))?,
-                conditions: role.policies.iter().any(|policy| policy.to_string().contains("\"Condition\"")),
+                conditions: role.policies.iter().any(has_conditions),
             };
             callers.insert(access_key(&function.id), caller);
         }
@@ -92,9 +96,11 @@ impl Iam {
             let keys = table.create["KeySchema"].as_array().into_iter().flatten();
             let partition = keys.into_iter().find(|key| key["KeyType"] == "HASH");
             let partition = partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
+            let conditions = table.policy.as_ref().is_some_and(has_conditions);
             let policy = table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
             let policy = policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
-            tables.insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy });
+            tables
+                .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
         }
         Ok(Self { callers, tables, decided: Mutex::default(), hops })
     }
@@ -112,6 +118,7 @@ impl Iam {
             caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
         let because = match because {
             Because::NotAllowed => format!("because no identity-based policy allows the {action} action"),
+            Because::DeniedByRole => "with an explicit deny in an identity-based policy".to_owned(),
             Because::Denied => "with an explicit deny in a resource-based policy".to_owned(),
         };
         let message =
@@ -126,8 +133,10 @@ impl Iam {
 
     /// Why the caller may not do it.
     fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
-        let asked = (key.to_owned(), act.action, act.resource.clone());
-        let depends = caller.is_some_and(|caller| caller.conditions);
+        let asked = (key.to_owned(), act.action.clone(), act.resource.clone());
+        let table = self.table_of(act);
+        let depends =
+            caller.is_some_and(|caller| caller.conditions) || table.is_some_and(|table| table.conditions);
         if !depends && let Some(decided) = self.decided().get(&asked) {
             return *decided;
         }
@@ -145,7 +154,8 @@ impl Iam {
     fn evaluate(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
         let arn =
             caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
-        let resource = Arn::parse(&act.resource).ok()?;
+        // What cannot be evaluated is not allowed.
+        let Ok(resource) = Arn::parse(&act.resource) else { return caller.map(|_| Because::NotAllowed) };
         let mut context = Context::new();
         for (key, values) in &act.context {
             context.insert((*key).to_owned(), ContextValue::StringList(values.clone()));
@@ -154,18 +164,23 @@ impl Iam {
             }
         }
         let principal = Principal::Aws(PrincipalId::String(arn));
-        let request = IAMRequest::new_with_context(principal, act.action, resource, context);
+        let request = IAMRequest::new_with_context(principal, act.action.clone(), resource, context);
         let decision = |policies: &PolicyEvaluator| policies.evaluate(&request).map(|result| result.decision);
-        let table = act.resource.split(":table/").nth(1).and_then(|path| path.split('/').next());
-        let policy = table.and_then(|table| self.tables.get(table)?.policy.as_ref());
+        let policy = self.table_of(act).and_then(|table| table.policy.as_ref());
         if policy.is_some_and(|policy| decision(policy) == Ok(Decision::Deny)) {
             return Some(Because::Denied);
         }
-        match caller {
-            // What cannot be evaluated is not allowed.
-            Some(caller) if decision(&caller.role) != Ok(Decision::Allow) => Some(Because::NotAllowed),
-            Some(_) | None => None,
+        match caller.map(|caller| decision(&caller.role)) {
+            None | Some(Ok(Decision::Allow)) => None,
+            Some(Ok(Decision::Deny)) => Some(Because::DeniedByRole),
+            Some(Ok(_) | Err(_)) => Some(Because::NotAllowed),
         }
+    }
+
+    /// The table that something is done with.
+    fn table_of(&self, act: &Act) -> Option<&Guarded> {
+        let path = act.resource.split(":table/").nth(1)?;
+        self.tables.get(path.split('/').next()?)
     }
 
     // --- What requests come to ------------------------------------------------------------------------------------
@@ -188,9 +203,18 @@ impl Iam {
                     from.rsplit_once('<').map_or(from, |(_, address)| address.trim_end_matches('>'));
                 let resource = format!("arn:aws:ses:{REGION}:{ACCOUNT}:identity/{address}");
                 let context = vec![("ses:FromAddress", vec![address.to_owned()])];
-                vec![Act { action: "ses:SendEmail", resource, context }]
+                vec![Act { action: "ses:SendEmail".into(), resource, context }]
             }
-            Some(_) | None => Vec::new(),
+            // What no function does is allowed to none that does not name it.
+            Some((service, operation)) => {
+                let service = ["AWSEvents", "SES"].iter().find(|known| **known == service);
+                let action = |prefix| act(&format!("{prefix}:{operation}"), "*".into());
+                service
+                    .map(|known| action(if *known == "SES" { "ses" } else { "events" }))
+                    .into_iter()
+                    .collect()
+            }
+            None => Vec::new(),
         }
     }
 
@@ -237,15 +261,17 @@ impl Iam {
                     .filter_map(|(kind, item)| self.part(kind, item))
                     .collect()
             }
-            "ExecuteStatement" => self.statement(request).into_iter().collect(),
+            "ExecuteStatement" => self.statement(request).unwrap_or_else(|| self.unread(request)),
             "BatchExecuteStatement" | "ExecuteTransaction" => {
                 let list =
                     if operation == "ExecuteTransaction" { "TransactStatements" } else { "Statements" };
                 let statements = request[list].as_array().into_iter().flatten();
-                statements.filter_map(|statement| self.statement(statement)).collect()
+                let acts = statements
+                    .map(|statement| self.statement(statement).unwrap_or_else(|| self.unread(statement)));
+                acts.flatten().collect()
             }
-            // About tables, not their items. Functions do none of it.
-            _ => Vec::new(),
+            // About tables, not their items: functions do none of it, and are allowed only what they name.
+            _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
         }
     }
 
@@ -264,7 +290,7 @@ impl Iam {
     }
 
     /// A statement in PartiQL: `INSERT INTO "table" VALUE {'key': ?, …}` and its like.
-    fn statement(&self, statement: &Value) -> Option<Act> {
+    fn statement(&self, statement: &Value) -> Option<Vec<Act>> {
         let text = statement["Statement"].as_str()?;
         let mut words = text.split_whitespace();
         let (action, table) = match words.next()?.to_ascii_uppercase().as_str() {
@@ -288,16 +314,20 @@ impl Iam {
             let value = after.trim_start().starts_with('?').then(|| &statement["Parameters"][place])?;
             Some(vec![scalar(value)?])
         });
-        Some(self.on_table(action, &table, index, key))
+        Some(vec![self.on_table(action, &table, index, key)])
     }
 
-    fn on_table(
-        &self,
-        action: &'static str,
-        table: &Value,
-        index: Option<&str>,
-        keys: Option<Vec<String>>,
-    ) -> Act {
+    /// A statement that is not understood here may do anything with each table whose name is in it.
+    fn unread(&self, statement: &Value) -> Vec<Act> {
+        let text = statement["Statement"].as_str().unwrap_or_default();
+        let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
+        let changes = ["dynamodb:PartiQLUpdate", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert"];
+        tables
+            .flat_map(|table| changes.map(|action| self.on_table(action, &json!(table), None, None)))
+            .collect()
+    }
+
+    fn on_table(&self, action: &str, table: &Value, index: Option<&str>, keys: Option<Vec<String>>) -> Act {
         let table = table.as_str().unwrap_or_default();
         // A table may be named by its ARN.
         let arn = if table.starts_with("arn:") {
@@ -307,7 +337,7 @@ impl Iam {
         };
         let resource = index.map_or_else(|| arn.clone(), |index| format!("{arn}/index/{index}"));
         let context = keys.map(|keys| ("dynamodb:LeadingKeys", keys));
-        Act { action, resource, context: context.into_iter().collect() }
+        Act { action: action.to_owned(), resource, context: context.into_iter().collect() }
     }
 
     /// The value of the partition key in a key or an item.
@@ -342,8 +372,8 @@ fn caller(headers: &HeaderMap) -> Option<&str> {
     authorization.split_once("Credential=")?.1.split('/').next()
 }
 
-fn act(action: &'static str, resource: String) -> Act {
-    Act { action, resource, context: Vec::new() }
+fn act(action: &str, resource: String) -> Act {
+    Act { action: action.to_owned(), resource, context: Vec::new() }
 }
 
 fn sqs(operation: &str, request: &Value) -> Vec<Act> {
@@ -354,7 +384,8 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
         "ChangeMessageVisibility" | "ChangeMessageVisibilityBatch" => "sqs:ChangeMessageVisibility",
         "GetQueueAttributes" => "sqs:GetQueueAttributes",
         "PurgeQueue" => "sqs:PurgeQueue",
-        _ => return Vec::new(),
+        // Functions do nothing else, and are allowed only what they name.
+        other => &format!("sqs:{other}"),
     };
     let queue = request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
     vec![act(action, format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"))]
@@ -363,6 +394,10 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
 /// A text or a number, as DynamoDB's JSON has it.
 fn scalar(value: &Value) -> Option<String> {
     ["S", "N"].iter().find_map(|kind| value[kind].as_str()).map(ToOwned::to_owned)
+}
+
+fn has_conditions(policy: &Value) -> bool {
+    policy.to_string().contains("\"Condition\"")
 }
 
 fn evaluator(policies: &[Value]) -> Result<PolicyEvaluator> {
@@ -435,6 +470,7 @@ Resources:
                 Action: ses:SendEmail
                 Resource: !Sub arn:${AWS::Partition}:ses:${AWS::Region}:${AWS::AccountId}:identity/*
                 Condition: { StringEquals: { ses:FromAddress: !Ref Sender } }
+              - { Effect: Deny, Action: dynamodb:Scan, Resource: "*" }
   FencedFunction:
     Type: AWS::Serverless::Function
     Metadata: { BuildProperties: { Binary: fenced } }
@@ -502,6 +538,36 @@ Resources:
             assert!(denied.ends_with("with an explicit deny in a resource-based policy"), "{denied}");
         }
         assert_eq!(dynamodb("AKIASOMEBODY", "GetItem", json!({ "TableName": LOG, "Key": {} })), None);
+    }
+
+    /// What is not understood must not be a way around.
+    #[test]
+    fn a_statement_that_is_not_understood_may_be_a_change() {
+        for text in [format!("UPDATE \"{LOG}\"SET x = 1"), format!("MERGE INTO \"{LOG}\"")] {
+            let denied = dynamodb("AKIASOMEBODY", "ExecuteStatement", json!({ "Statement": text }));
+            assert!(denied.unwrap().ends_with("with an explicit deny in a resource-based policy"), "{text}");
+        }
+    }
+
+    #[test]
+    fn operations_that_no_role_names_are_denied_to_functions() {
+        for (target, request) in [
+            ("DynamoDB_20120810.DeleteTable", json!({ "TableName": LEVELS })),
+            (
+                "AmazonSQS.SetQueueAttributes",
+                json!({ "QueueUrl": "http://127.0.0.1:1/0/ledgerline-FillsQueue.fifo" }),
+            ),
+            ("AWSEvents.PutRule", json!({})),
+        ] {
+            assert!(refused(TANK, target, request.clone()).is_some(), "{target}");
+            assert_eq!(refused("AKIASOMEBODY", target, request), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn what_a_role_denies_is_said_to_be_denied() {
+        let denied = dynamodb(FENCED, "Scan", json!({ "TableName": LEVELS })).unwrap();
+        assert!(denied.ends_with("with an explicit deny in an identity-based policy"), "{denied}");
     }
 
     #[test]

@@ -128,7 +128,19 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
             entries => Kind::Map(
                 entries
                     .iter()
-                    .map(|(name, node)| Ok((name.clone(), copy(node, bound)?)))
+                    .map(|(name, node)| {
+                        if name.starts_with(LOOP) {
+                            return Err((
+                                node.line,
+                                format!("{name}: a loop within a resource is not emulated"),
+                            ));
+                        }
+                        if filled(name, bound) != *name {
+                            let message = format!("{name}: the name of a property stays as it is written");
+                            return Err((node.line, message));
+                        }
+                        Ok((name.clone(), copy(node, bound)?))
+                    })
                     .collect::<Located<_>>()?,
             ),
         },
@@ -200,6 +212,8 @@ mod tests {
         for (body, line, message) in [
             ("    - ${Queue}Queue:\n        Name: ${Queue}\n", 7, "only in !Sub"),
             ("    - Queue: {}\n", 6, "needs ${Queue} in its name"),
+            ("    - ${Queue}Queue:\n        ${Queue}Name: a\n", 7, "stays as it is written"),
+            ("    - ${Queue}Queue:\n        Fn::ForEach::Tags: [Tag, [a], {}]\n", 7, "within a resource"),
         ] {
             let text = format!("  Fn::ForEach::Queues:\n    - Queue\n    - [A]\n{body}");
             let (at, found) = resources(&text).unwrap_err();

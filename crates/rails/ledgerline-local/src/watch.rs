@@ -79,7 +79,7 @@ impl Watch {
 
     /// Where the functions, as they are now, and the template differ.
     fn unwired(&self) -> Result<Vec<String>> {
-        Ok(wiring::problems(&self.source, &wiring::needs(&self.programs)?)?)
+        Ok(wiring::problems(&self.source, &wiring::needs(&self.programs)?))
     }
 
     fn sources(&self) -> Sources {

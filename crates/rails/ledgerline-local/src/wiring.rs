@@ -17,10 +17,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::{
-    permissions::resources,
-    template::{Source, TemplateError},
-};
+use crate::{permissions::resources, template::Source};
 
 /// What a function prints with `--needs`: `ledgerline_lambda::needs::Needs`.
 #[derive(Debug, Clone, Deserialize)]
@@ -116,10 +113,8 @@ pub fn needs_of(source: &Source, root: &Path) -> Result<BTreeMap<String, Needs>>
 }
 
 /// Where functions and template differ: a sentence each, with its place in the template. `needs` are those of the binaries.
-///
-/// # Errors
-/// When the template has something in it that the local stack does not run.
-pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Result<Vec<String>, TemplateError> {
+#[must_use]
+pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Vec<String> {
     let json = source.json();
     let mut functions = Vec::new();
     for (id, resource) in resources(&json, &["AWS::Serverless::Function"]) {
@@ -129,7 +124,7 @@ pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Result<Vec<
         functions.push(Function { id, properties: &resource["Properties"], needs });
     }
     let template = Template { source, json: &json, functions };
-    Ok([sources::problems(&template), tables::problems(&template), roles::problems(&template)].concat())
+    [sources::problems(&template), tables::problems(&template), roles::problems(&template)].concat()
 }
 
 /// The template, and what its functions need.

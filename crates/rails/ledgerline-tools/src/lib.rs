@@ -32,8 +32,8 @@ use ledgerline_local::{
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
-    /// The pure crates reach no AWS and no runtime; every function has its binary, its resource, its sample events and
-    /// its alarms; permissions are those of docs/permissions/.
+    /// The pure crates reach no AWS and no runtime; the template gives every function what it says that it needs, and no more; what
+    /// can fail has its dead letters and alarms; sample events, and the pages in docs/permissions/, are there.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
@@ -179,7 +179,7 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
         bail!("{} problems", problems.len());
     }
     println!(
-        "xtask check: crates are pure; functions have binaries, samples and alarms; permissions are as documented"
+        "xtask check: crates are pure; the template gives functions what they need, and no more; samples, alarms and pages are there"
     );
     Ok(())
 }
@@ -204,7 +204,7 @@ pub fn template_problems(
     let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
     Ok([
         unread.map(|error| error.to_string()).into_iter().collect(),
-        wiring::problems(source, needs)?,
+        wiring::problems(source, needs),
         safeguards::problems(source),
         watched::problems(source, &counted, &docs.join("runbook.md"))?,
         permissions_problems(source, docs)?,

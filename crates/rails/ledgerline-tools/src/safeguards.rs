@@ -29,14 +29,19 @@ impl Template<'_> {
     /// Notes a problem with a resource, at the closest of these keys below its properties.
     fn wrong(&mut self, id: &str, keys: &[&str], message: &str) {
         let place = self.source.place(&[&["Resources", id, "Properties"], keys].concat());
-        self.problems.push(format!("{place}: {id}: {message}"));
+        let problem = format!("{place}: {id}: {message}");
+        // A queue may be that of several.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
     }
 
     /// Notes a property that must have this value.
     fn must(&mut self, id: &str, keys: &[&str], found: &Value, expected: &Value) {
         if found != expected {
-            let message = format!("write {}: {expected}", keys.last().copied().unwrap_or_default());
-            self.wrong(id, keys, &message);
+            // Of an event, what stands below its properties.
+            let path = if keys.first() == Some(&"Events") { keys.get(3..).unwrap_or_default() } else { keys };
+            self.wrong(id, keys, &format!("write {}: {expected}", path.join(".")));
         }
     }
 
@@ -85,7 +90,9 @@ impl Template<'_> {
                 &properties[recovery]["PointInTimeRecoveryEnabled"],
                 &true.into(),
             );
-            if properties["DeletionProtectionEnabled"].is_null() {
+            if properties["DeletionProtectionEnabled"].is_null()
+                || properties["DeletionProtectionEnabled"] == false
+            {
                 self.wrong(id, &[], "write DeletionProtectionEnabled: !If [IsProd, true, false]");
             }
             if id == COMMITS {
@@ -127,6 +134,13 @@ impl Template<'_> {
             for (name, properties) in events(function, "DynamoDB") {
                 self.partial(id, name, properties);
                 self.stream(id, name, properties);
+                // What the fanout sets aside itself goes where Lambda puts what it gives up.
+                let letters = &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
+                let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
+                if referred(letters) != referred(given_up) {
+                    let keys = ["Environment", "Variables", "DEAD_LETTER_QUEUE"];
+                    self.wrong(id, &keys, "it must be the queue in DestinationConfig of the stream");
+                }
             }
             for (name, properties) in events(function, "EventBridgeRule") {
                 let keys = ["Events", name, "Properties", "DeadLetterConfig"];
@@ -137,7 +151,7 @@ impl Template<'_> {
                     let message = "events that cannot be delivered are lost: DeadLetterConfig: { Arn: !GetAtt <name>DeadLetterQueue.Arn }";
                     self.wrong(id, &keys, message);
                 }
-                let destination = &function["Properties"]["EventInvokeConfig"]["DestinationConfig"];
+                let destination = &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
                 if !self.is_dead_letter_queue(referred(&destination["OnFailure"]["Destination"]), false) {
                     let message = "events that it fails at are lost: EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, … } } }";
                     self.wrong(id, &["EventInvokeConfig"], message);
@@ -178,9 +192,11 @@ impl Template<'_> {
             &true.into(),
         );
         self.must(id, &keys("StartingPosition"), &properties["StartingPosition"], &"TRIM_HORIZON".into());
-        let pattern = properties.pointer("/FilterCriteria/Filters/0/Pattern").and_then(Value::as_str);
+        // Of several filters, one is enough to let a record through.
+        let filters = list(&properties["FilterCriteria"]["Filters"]);
+        let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
         let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
-        if pattern != Some(serde_json::json!({ "eventName": ["INSERT"] })) {
+        if filters.len() != 1 || pattern != Some(serde_json::json!({ "eventName": ["INSERT"] })) {
             let message =
                 "only new commits are passed on: one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
             self.wrong(id, &keys("FilterCriteria"), message);
@@ -206,13 +222,12 @@ impl Template<'_> {
             let message = "a commit that never gets through stops its stream for ever: RedrivePolicy: { deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 5 }, and that queue is a FIFO queue too";
             self.wrong(id, &["RedrivePolicy"], message);
         } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=100).contains(&most)) {
-            self.wrong(id, &["RedrivePolicy"], "maxReceiveCount is from 2 to 100");
+            self.wrong(id, &["RedrivePolicy"], "write a maxReceiveCount from 2 to 100");
         }
         let visible = &properties["VisibilityTimeout"];
-        let visible =
-            visible["Ref"].as_str().map_or(visible, |name| &self.json["Parameters"][name]["Default"]);
-        let globals = &self.json["Globals"]["Function"]["Timeout"];
-        let timeout = function["Properties"]["Timeout"].as_i64().or(globals.as_i64()).unwrap_or(3);
+        let visible = resolved(self.json, visible);
+        // Without one, Lambda takes three seconds.
+        let timeout = resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
         if visible.as_i64().unwrap_or(30) < timeout {
             let message =
                 format!("a message would come again while the function, which has {timeout} s, is at it");
@@ -275,6 +290,17 @@ impl Template<'_> {
             );
         }
     }
+}
+
+/// A property of a function: its own, or that of all functions.
+fn property<'v>(template: &'v Value, function: &'v Value, name: &str) -> &'v Value {
+    let own = &function["Properties"][name];
+    if own.is_null() { &template["Globals"]["Function"][name] } else { own }
+}
+
+/// A value, or the default of the parameter that it refers to.
+fn resolved<'v>(template: &'v Value, value: &'v Value) -> &'v Value {
+    value["Ref"].as_str().map_or(value, |name| &template["Parameters"][name]["Default"])
 }
 
 /// The logical id that a value refers to, by `Ref` or by an attribute.

@@ -23,28 +23,38 @@ pub(crate) fn problems(
     let text = fs::read_to_string(runbook).with_context(|| runbook.display().to_string())?;
     let entries: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor).collect();
     let template = source.json();
-    let wanted = wanted(&template, counted);
+    let own = own_namespace(&template);
+    let wanted = wanted(&template, counted, &own);
     let alarms: Vec<_> = resources(&template, &["AWS::CloudWatch::Alarm"]).collect();
     let mut problems = Vec::new();
     for wanted in &wanted {
         let of = wanted.dimensions.join(" ");
-        match alarms.iter().find(|(_, alarm)| wanted.is_of(&alarm["Properties"])) {
-            None => {
+        let of_it = alarms.iter().filter(|(_, alarm)| wanted.is_of(&alarm["Properties"]));
+        let weak = of_it.map(|(id, alarm)| Some((*id, wanted.weakness(&alarm["Properties"])?)));
+        match weak.collect::<Option<Vec<_>>>() {
+            Some(weak) if weak.is_empty() => {
                 let place = source.place(&["Resources", &wanted.resource]);
-                problems.push(format!("{place}: rule 11: no alarm watches {} of {of}", wanted.metric));
+                let hint = wanted.hint();
+                problems.push(format!("{place}: rule 11: no alarm watches {} of {of}{hint}", wanted.metric));
             }
-            Some((id, alarm)) => {
-                let weak = wanted.weakness(&alarm["Properties"]);
-                problems.extend(weak.map(|(key, message)| {
-                    let place = source.place(&["Resources", id, "Properties", key]);
-                    format!("{place}: rule 11: {id} never goes off, or nobody hears of it: {message}")
-                }));
-            }
+            Some(weak) => problems.extend(weak.into_iter().map(|(id, (key, message))| {
+                let place = source.place(&["Resources", id, "Properties", key]);
+                format!("{place}: rule 11: {id} never goes off, or nobody hears of it: {message}")
+            })),
+            // One of them tells somebody in time. Others on the same metric may do what they like.
+            None => {}
         }
     }
     for (id, alarm) in alarms {
         let place = |key| source.place(&["Resources", id, "Properties", key]);
-        if !wanted.iter().any(|wanted| wanted.is_of(&alarm["Properties"])) {
+        // Metrics that nobody here knows are free to be watched.
+        let is_known = |metric: &Value, namespace: &Value| {
+            wanted.iter().any(|wanted| *metric == wanted.metric.as_str()) || text_of(namespace) == Some(&own)
+        };
+        let named = &alarm["Properties"];
+        if is_known(&named["MetricName"], &named["Namespace"])
+            && !wanted.iter().any(|wanted| wanted.is_of(&alarm["Properties"]))
+        {
             let metric = &alarm["Properties"]["MetricName"];
             problems.push(format!(
                 "{}: rule 11: {id}: nothing here emits {metric} with these dimensions",
@@ -65,6 +75,17 @@ pub(crate) fn problems(
     Ok(problems)
 }
 
+/// The namespace of the metrics that functions count themselves, as the template has it.
+fn own_namespace(template: &Value) -> String {
+    let variables = &template["Globals"]["Function"]["Environment"]["Variables"];
+    text_of(&variables["METRICS_NAMESPACE"]).unwrap_or_default().to_owned()
+}
+
+/// A text, or that of a substitution.
+fn text_of(value: &Value) -> Option<&str> {
+    value.as_str().or(value["Fn::Sub"].as_str())
+}
+
 /// How a heading of Markdown is linked to.
 fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
@@ -75,7 +96,7 @@ fn anchor(heading: &str) -> String {
 struct Watched {
     /// Logical id of what emits it.
     resource: String,
-    namespace: &'static str,
+    namespace: String,
     metric: String,
     /// Names and what they refer to, `Name=Value`, in order.
     dimensions: Vec<String>,
@@ -84,17 +105,12 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(
-        resource: &str,
-        namespace: &'static str,
-        metric: &str,
-        dimensions: &[(&str, String)],
-        most: f64,
-    ) -> Self {
+    fn new(resource: &str, namespace: &str, metric: &str, dimensions: &[(&str, String)], most: f64) -> Self {
         let mut dimensions: Vec<_> =
             dimensions.iter().map(|(name, value)| format!("{name}={value}")).collect();
         dimensions.sort_unstable();
-        Self { resource: resource.to_owned(), namespace, metric: metric.to_owned(), dimensions, most }
+        let (resource, namespace) = (resource.to_owned(), namespace.to_owned());
+        Self { resource, namespace, metric: metric.to_owned(), dimensions, most }
     }
 
     /// A metric of a function: a number of failures, or milliseconds.
@@ -118,12 +134,21 @@ impl Watched {
                 .collect();
             dimensions.sort_unstable();
             // The application's own namespace has the name of the stack in it.
-            let namespace = metric["Namespace"].as_str().or(metric["Namespace"]["Fn::Sub"].as_str());
-            namespace.is_some_and(|namespace| namespace == self.namespace)
+            text_of(&metric["Namespace"]).is_some_and(|namespace| namespace == self.namespace)
                 && metric["MetricName"] == self.metric.as_str()
                 && dimensions == self.dimensions
         };
         of(alarm) || list(&alarm["Metrics"]).iter().any(|part| of(&part["MetricStat"]["Metric"]))
+    }
+
+    /// Where a name is missing that brings the alarm.
+    fn hint(&self) -> &'static str {
+        match self.metric.as_str() {
+            "Errors" | "Throttles" => ": add its name to the list of Fn::ForEach::Functions",
+            "FailedInvocations" => ": add its name to the list of Fn::ForEach::Rules",
+            "ApproximateAgeOfOldestMessage" => ": add its name to the list of Fn::ForEach::Queues",
+            _ => "",
+        }
     }
 
     /// Why an alarm on this metric is none: the property, and what is wrong with it.
@@ -131,23 +156,26 @@ impl Watched {
         let number = |key: &str| alarm[key].as_f64();
         let above = ["GreaterThanThreshold", "GreaterThanOrEqualToThreshold"];
         if !alarm["ComparisonOperator"].as_str().is_some_and(|comparison| above.contains(&comparison)) {
-            return Some(("ComparisonOperator", "it must go off above its threshold".into()));
+            return Some(("ComparisonOperator", "write GreaterThanThreshold".into()));
         }
         if number("Threshold").is_none_or(|threshold| threshold > self.most) {
-            return Some(("Threshold", format!("its threshold is at most {}", self.most)));
+            return Some(("Threshold", format!("write a Threshold of at most {}", self.most)));
         }
         if alarm["Metrics"].is_null()
             && !["Sum", "Maximum"].iter().any(|statistic| alarm["Statistic"] == *statistic)
         {
-            return Some(("Statistic", "its statistic is Sum or Maximum".into()));
+            return Some(("Statistic", "write Sum or Maximum".into()));
         }
         let period = number("Period").unwrap_or(60.0);
         if period * number("EvaluationPeriods").unwrap_or(1.0) > LONGEST {
-            return Some(("EvaluationPeriods", format!("it looks at {LONGEST} s at most")));
+            return Some((
+                "EvaluationPeriods",
+                format!("Period times EvaluationPeriods is more than {LONGEST} s"),
+            ));
         }
         let tells = list(&alarm["AlarmActions"]).iter().any(|action| action["Ref"] == "AlarmTopic");
         if !tells || alarm["ActionsEnabled"] == false {
-            return Some(("AlarmActions", "AlarmActions: [!Ref AlarmTopic]".into()));
+            return Some(("AlarmActions", "write AlarmActions: [!Ref AlarmTopic]".into()));
         }
         None
     }
@@ -157,7 +185,7 @@ impl Watched {
 const LONGEST: f64 = 900.0;
 
 /// What should be watched.
-fn wanted(template: &Value, counted: &BTreeMap<String, BTreeSet<String>>) -> Vec<Watched> {
+fn wanted(template: &Value, counted: &BTreeMap<String, BTreeSet<String>>, own: &str) -> Vec<Watched> {
     // Failures, seconds and milliseconds: an hour behind is the most that is no alarm.
     const FAILURES: f64 = 10.0;
     const SECONDS: f64 = 3_600.0;
@@ -202,7 +230,7 @@ fn wanted(template: &Value, counted: &BTreeMap<String, BTreeSet<String>>) -> Vec
         }
         for metric in counted.get(id).into_iter().flatten() {
             let dimensions = [("Function", id.to_owned())];
-            wanted.push(Watched::new(id, "Ledgerline/${AWS::StackName}", metric, &dimensions, FAILURES));
+            wanted.push(Watched::new(id, own, metric, &dimensions, FAILURES));
         }
     }
     for (id, _) in resources(template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))

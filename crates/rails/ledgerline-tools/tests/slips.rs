@@ -49,7 +49,7 @@ fn of_what_is_laid_down_nothing_is_said() {
 type Slip = (&'static str, &'static str, &'static str);
 
 /// Who gets in.
-const CALLERS: [Slip; 6] = [
+const CALLERS: [Slip; 7] = [
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (
         "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
@@ -59,7 +59,7 @@ const CALLERS: [Slip; 6] = [
     (
         "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
         "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/read] }",
-        "POST /items must want a scope that ends with /write",
+        "POST /items must want the scope ledgerline/write",
     ),
     ("Path: \"/items\", Auth", "Path: \"/item\", Auth", "it has no route POST /item; it has: POST /items,"),
     ("Method: GET, Path: \"/items/{id}\"", "Method: PUT, Path: \"/items/{id}\"", "Method: GET, Path: /items/{id}"),
@@ -71,10 +71,11 @@ const CALLERS: [Slip; 6] = [
         "",
         "nothing leads to its route POST /items/{id}/name",
     ),
+    ("AuthorizationScopes: [ledgerline/read]", "AuthorizationScopes: [ledgerlin/read]", "GET /items/{id} must want the scope ledgerline/read"),
 ];
 
 /// What functions may do.
-const RIGHTS: [Slip; 10] = [
+const RIGHTS: [Slip; 11] = [
     (
         "              - { Effect: Allow, Action: events:PutEvents,",
         "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:eu-central-1:123456789012:table/shop-CommitsTable\" }
@@ -116,6 +117,7 @@ const RIGHTS: [Slip; 10] = [
     ),
     ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt ItemCommandsRole.Arn", "share the role ItemCommandsRole"),
     ("                dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "                dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
+    ("    - - Item\n", "    - - Gone\n      - Item\n", "GoneCommandsRole: no function has this role"),
 ];
 
 /// Which events and commits come.
@@ -148,7 +150,7 @@ const EVENTS: [Slip; 9] = [
 ];
 
 /// Tables and variables.
-const TABLES: [Slip; 11] = [
+const TABLES: [Slip; 13] = [
     (
         "AttributeDefinitions: [{ AttributeName: id, AttributeType: S }]
       KeySchema: [{ AttributeName: id, KeyType: HASH }]",
@@ -175,10 +177,12 @@ const TABLES: [Slip; 11] = [
     ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "no function reads the variable PROBLEM_TYPE"),
     (", BatchSize: 10,", ", BatchSise: 10,", "BatchSise"),
     ("  ItemsTable:\n", "  SpareTable: { Type: AWS::DynamoDB::Table, Properties: {} }\n  ItemsTable:\n", "SpareTable: no function reads or writes it"),
+    ("AttributeName: version, AttributeType: N", "AttributeName: version, AttributeType: S", "version must have AttributeType: N"),
+    ("        METRICS_NAMESPACE: !Sub Ledgerline/${AWS::StackName}\n", "", "the variable METRICS_NAMESPACE is missing"),
 ];
 
 /// What is done about failures, and what stays of what was stored.
-const SAFEGUARDS: [Slip; 20] = [
+const SAFEGUARDS: [Slip; 23] = [
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 5 }\n",
         "",
@@ -268,6 +272,21 @@ const SAFEGUARDS: [Slip; 20] = [
         "that queue is a FIFO queue too",
     ),
     ("            BisectBatchOnFunctionError: true\n", "", "BisectBatchOnFunctionError: true"),
+    (
+        "Filters: [{ Pattern: '{\"eventName\": [\"INSERT\"]}' }]",
+        "Filters: [{ Pattern: '{\"eventName\": [\"INSERT\"]}' }, { Pattern: '{\"eventName\": [\"REMOVE\"]}' }]",
+        "only new commits are passed on: one filter",
+    ),
+    (
+        "      DeletionProtectionEnabled: !If [IsProd, true, false]\n      AttributeDefinitions: [{ AttributeName: stream",
+        "      DeletionProtectionEnabled: false\n      AttributeDefinitions: [{ AttributeName: stream",
+        "write DeletionProtectionEnabled: !If",
+    ),
+    (
+        "DEAD_LETTER_QUEUE: !Ref FanoutDeadLetterQueue",
+        "DEAD_LETTER_QUEUE: !Ref ItemHistoryQueue",
+        "it must be the queue in DestinationConfig of the stream",
+    ),
 ];
 
 /// Alarms.
@@ -291,7 +310,7 @@ const ALARMS: [Slip; 10] = [
     (
         "Threshold: 60000",
         "Threshold: 60000000",
-        "FanoutIteratorAge never goes off, or nobody hears of it: its threshold is at most 3600000",
+        "FanoutIteratorAge never goes off, or nobody hears of it: write a Threshold of at most 3600000",
     ),
     (
         "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
@@ -372,7 +391,7 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
             json!("GET /items/{id}/name"),
             "nothing leads to its route GET /items/{id}/name",
         ),
-        ("/items-queries/source/http/0/scope", json!("write"), "must want a scope that ends with /write"),
+        ("/items-queries/source/http/0/scope", json!("write"), "must want the scope ledgerline/write"),
         (
             "/items-queries/source/http/0/route",
             json!("GET /things/{id}"),
@@ -472,6 +491,33 @@ fn a_sample_event_that_is_gone_is_missed() {
     fs::write(&table, rows).unwrap();
     let problems = ledgerline_tools::sample_problems(&source, &needs, &events.path().join("rename.json"));
     assert!(problems[0].contains("no sample event shows POST /items/{id}/name"), "{problems:?}");
+}
+
+/// What users may well write, of which nothing is said.
+#[test]
+fn of_what_is_right_in_other_words_nothing_is_said() {
+    let alarm = |id: &str, metric: &str, statistic: &str| {
+        format!(
+            "  {id}:\n    Type: AWS::CloudWatch::Alarm\n    Properties: {{ AlarmDescription: !Sub \"See ${{RunbookUrl}}#function-errors\", \
+             Namespace: AWS/Lambda, MetricName: {metric}, Dimensions: [{{ Name: FunctionName, Value: !Ref FanoutFunction }}], \
+             Statistic: {statistic}, Period: 3600, EvaluationPeriods: 9, Threshold: 20000, ComparisonOperator: GreaterThanThreshold }}\n"
+        )
+    };
+    let before = "  FanoutIteratorAge:\n";
+    for (text, instead) in [
+        ("        PROBLEM_TYPES: ", "        SOURCE_ADDRESSES: \"true\"\n        PROBLEM_TYPES: ".to_owned()),
+        ("        PROBLEM_TYPES: ", "        RUST_BACKTRACE: \"1\"\n        PROBLEM_TYPES: ".to_owned()),
+        (
+            "Variables: { ITEMS_TABLE: !Ref ItemsTable } }",
+            "Variables: { ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }".to_owned(),
+        ),
+        // A metric that nobody here knows, and a second alarm on one that has a good one.
+        (before, alarm("FanoutSlow", "Duration", "Average") + before),
+        (before, alarm("FanoutLazy", "IteratorAge", "Average") + before),
+    ] {
+        let said = said(&with((text, instead.clone().leak(), "")), &needs());
+        assert_eq!(said, Vec::<String>::new(), "{instead}");
+    }
 }
 
 /// The messages in docs/wiring.md.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Events, Function, Template, referred, substituted, tables::named};
-use crate::permissions;
+use crate::permissions::{self, resources};
 
 /// What a mapping does with the queue that it takes from.
 const RECEIVING: [&str; 4] =
@@ -18,7 +18,7 @@ type Right = (String, Option<String>);
 /// Rights that functions need and do not have, and those that they have and do not need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let permissions::Permissions { granted, problems: _ } = permissions::read(template.json);
-    let mut problems = Vec::new();
+    let mut problems = of_nobody(template);
     for function in &template.functions {
         let role = referred(&function.properties["Role"]).unwrap_or(function.id);
         let place = template.source.place(&["Resources", role, "Properties", "Policies"]);
@@ -38,7 +38,12 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 problems.push(format!("{place}: {role}: {} needs {action} on {on}: allow it", function.id));
             }
         }
+        // What no function knows of, such as a key of one's own that a table is encrypted with.
+        let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
         for (action, on) in granted {
+            if permissions::list(besides).iter().any(|besides| besides.as_str() == Some(action)) {
+                continue;
+            }
             let is_needed = needed.iter().any(|(needed, resource)| {
                 needed.eq_ignore_ascii_case(action)
                     && resource.as_deref().is_none_or(|resource| resource == on)
@@ -52,6 +57,21 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Roles that Lambda may assume and no function has: a name that was left in a list.
+fn of_nobody(template: &Template<'_>) -> Vec<String> {
+    let functions = template.functions.iter();
+    let had: BTreeSet<_> = functions.filter_map(|function| referred(&function.properties["Role"])).collect();
+    let nobodys = resources(template.json, &["AWS::IAM::Role"]).filter(|(id, role)| {
+        let trusted = &role["Properties"]["AssumeRolePolicyDocument"];
+        !had.contains(id) && trusted.to_string().contains("lambda.amazonaws.com")
+    });
+    let problem = |(id, _)| {
+        let place = template.source.place(&["Resources", id]);
+        format!("{place}: {id}: no function has this role: take it away, or its name out of the list")
+    };
+    nobodys.map(problem).collect()
 }
 
 /// What a function has to be allowed.
@@ -104,6 +124,10 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     for call in &function.needs.calls {
         let Some(value) = template.variable(function, &call.variable) else { continue };
         let named: Vec<_> = referred(value).into_iter().chain(substituted(value)).collect();
+        if named.is_empty() {
+            // A text, or what a condition chooses.
+            rights.insert((call.action.clone(), None));
+        }
         for id in named {
             match template.kind(id) {
                 // A parameter.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{Endpoint, Events, Function, Template, listed, referred};
-use crate::permissions::{COMMITS, list};
+use crate::permissions::{COMMITS, list, resources};
 
 /// What invokes functions otherwise than they say.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
@@ -32,10 +32,22 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
+/// What scopes begin with: the name of the template's resource server, or, where the users are somebody else's, what the first scope of a
+/// route begins with, so that all are alike.
+fn scopes<'t>(template: &Template<'t>) -> &'t str {
+    let servers = resources(template.json, &["AWS::Cognito::UserPoolResourceServer"]);
+    let mut named = servers.filter_map(|(_, server)| server["Properties"]["Identifier"].as_str());
+    let routes = template.functions.iter().flat_map(|function| function.events("HttpApi"));
+    let mut scopes = routes.filter_map(|(_, route)| route["Auth"]["AuthorizationScopes"][0].as_str());
+    let first = || scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0));
+    named.next().or_else(first).unwrap_or_default()
+}
+
 /// Routes and scopes.
 fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[Endpoint]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut wired = BTreeSet::new();
+    let prefix = scopes(template);
     for (name, properties) in function.events("HttpApi") {
         let text = |key: &str| properties[key].as_str().unwrap_or_default().to_owned();
         let route = format!("{} {}", text("Method").to_uppercase(), text("Path"));
@@ -47,12 +59,9 @@ fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[End
                 problems.push(template.problem(function.id, &place, &message));
             }
             Some(Endpoint { scope, .. }) => {
-                let scopes = list(&properties["Auth"]["AuthorizationScopes"]);
-                let ends = format!("/{scope}");
-                if scopes.is_empty()
-                    || !scopes.iter().all(|scope| scope.as_str().is_some_and(|scope| scope.ends_with(&ends)))
-                {
-                    let message = format!("{route} must want a scope that ends with {ends}, and no other");
+                let wanted = format!("{prefix}/{scope}");
+                if list(&properties["Auth"]["AuthorizationScopes"]) != [wanted.as_str()] {
+                    let message = format!("{route} must want the scope {wanted}, and no other");
                     problems.push(template.problem(function.id, &place, &message));
                 }
             }

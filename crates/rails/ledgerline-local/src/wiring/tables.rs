@@ -7,8 +7,15 @@ use serde_json::Value;
 use super::{Function, Table, Template, listed, referred};
 use crate::permissions::{list, resources};
 
-/// Variables that every function may have: `ledgerline_lambda` reads them without being told to.
-const EVERYWHERE: [&str; 2] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE"];
+/// Where the metrics of every function go. It has a default, and alarms would watch another place.
+const METRICS: &str = "METRICS_NAMESPACE";
+
+/// Variables that every function may have: those that `ledgerline_lambda` reads without being told to, and those of Lambda, the SDK and
+/// Rust's library.
+fn is_everywhere(variable: &str) -> bool {
+    ["DEVELOPMENT_USER", METRICS, "TZ"].contains(&variable)
+        || ["AWS_", "RUST_"].iter().any(|begin| variable.starts_with(begin))
+}
 
 /// Tables of the event store, which several functions write.
 const SHARED: [&str; 2] = ["COMMITS_TABLE", "REQUESTS_TABLE"];
@@ -16,13 +23,13 @@ const SHARED: [&str; 2] = ["COMMITS_TABLE", "REQUESTS_TABLE"];
 /// Where variables and tables are otherwise than functions say.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let mut problems = Vec::new();
-    let mut read = BTreeSet::from(EVERYWHERE.map(ToOwned::to_owned));
+    let mut read = BTreeSet::new();
     // By table: who writes it, and which of its indexes are read.
     let mut writers = BTreeMap::<&str, Vec<&str>>::new();
     let mut indexes = BTreeMap::<&str, BTreeSet<&str>>::new();
     for function in &template.functions {
         problems.extend(variables(template, function));
-        read.extend(function.needs.environment.iter().cloned());
+        read.extend(function.needs.environment.iter().chain(&function.needs.optional).cloned());
         for table in &function.needs.tables {
             let Some(value) = template.variable(function, &table.variable) else { continue };
             match table_of(template, function, table, value) {
@@ -66,7 +73,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     }
     let globals = template.json["Globals"]["Function"]["Environment"]["Variables"].as_object();
     for name in globals.into_iter().flat_map(|variables| variables.keys()) {
-        if !name.starts_with("AWS_") && !read.contains(name) {
+        if !is_everywhere(name) && !read.contains(name) {
             let place = template.source.place(&["Globals", "Function", "Environment", "Variables", name]);
             problems.push(format!("{place}: no function reads the variable {name}"));
         }
@@ -82,15 +89,15 @@ fn variables<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String
         .into_iter()
         .flat_map(|own| own.keys().cloned())
         .collect();
-    let missing: Vec<_> = function
-        .needs
-        .environment
-        .iter()
-        .filter(|name| template.variable(function, name).is_none())
-        .collect();
-    let (needed, optional) = (&function.needs.environment, &function.needs.optional);
-    let unread: Vec<_> =
-        own.iter().filter(|name| !needed.contains(*name) && !optional.contains(*name)).collect();
+    let metrics = METRICS.to_owned();
+    let needed = function.needs.environment.iter().chain([&metrics]);
+    let missing: Vec<_> = needed.filter(|name| template.variable(function, name).is_none()).collect();
+    let is_read = |name: &String| {
+        is_everywhere(name)
+            || function.needs.environment.contains(name)
+            || function.needs.optional.contains(name)
+    };
+    let unread: Vec<_> = own.iter().filter(|name| !is_read(name)).collect();
     let mut problems = Vec::new();
     if !missing.is_empty() {
         let message = format!("the variable {} is missing", listed(missing));
@@ -141,6 +148,17 @@ fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id:
     if found != expected {
         let place = place(&["KeySchema"]);
         problems.push(format!("{place}: {id}: {} expects the keys {expected}, not {found}", function.id));
+    }
+    let indexed = table.indexes.iter().flat_map(|index| [&index.partition, &index.sort]);
+    for name in [&table.partition].into_iter().chain(&table.sort).chain(indexed) {
+        // The version of a commit is the only key that is a number.
+        let expected = if table.variable == "COMMITS_TABLE" && name == "version" { "N" } else { "S" };
+        let attributes = list(&properties["AttributeDefinitions"]);
+        let found = attributes.into_iter().find(|attribute| attribute["AttributeName"] == name.as_str());
+        if found.is_some_and(|attribute| attribute["AttributeType"] != expected) {
+            let place = place(&["AttributeDefinitions"]);
+            problems.push(format!("{place}: {id}: {name} must have AttributeType: {expected}"));
+        }
     }
     for index in &table.indexes {
         let indexes = list(&properties["GlobalSecondaryIndexes"]);

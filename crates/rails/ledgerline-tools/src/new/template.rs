@@ -1,6 +1,6 @@
 //! Where something new stands in `template.yaml`.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 pub(super) const TEMPLATE: &str = "template.yaml";
 
@@ -82,6 +82,11 @@ pub(super) fn with_name(template: &str, looped: &str, name: &str) -> Result<Stri
         Some(item.trim().to_owned())
     };
     let mut names: Vec<_> = lines[first..].iter().map_while(item).collect();
+    if names.is_empty() && lines.get(first).is_none_or(|line| line.trim() != "- []") {
+        bail!(
+            "the list of Fn::ForEach::{looped} in template.yaml does not have one name a line: write it so"
+        );
+    }
     let listed = names.len().max(1);
     names.push(name.to_owned());
     names.sort_unstable();
@@ -160,6 +165,9 @@ mod tests {
             assert_eq!(named, template(expected));
         }
         assert!(with_name(&template("    - - B\n"), "Windows", "A").is_err());
+        for others in ["    - [B, D]\n", "    # Two.\n    - - B\n"] {
+            assert!(with_name(&template(others), "Queues", "A").is_err(), "{others}");
+        }
     }
 
     #[test]
