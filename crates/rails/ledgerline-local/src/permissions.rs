@@ -201,6 +201,14 @@ pub fn list(value: &Value) -> Vec<&Value> {
     }
 }
 
+/// The logical id that a value refers to, by `Ref` or by an attribute.
+#[must_use]
+pub fn referred(value: &Value) -> Option<&str> {
+    let attribute = &value["Fn::GetAtt"];
+    let whole = attribute.as_str().and_then(|path| path.split('.').next());
+    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
+}
+
 /// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.
 fn name(resource: &Value) -> String {
     if let Some(text) = resource.as_str() {

@@ -172,13 +172,6 @@ impl<'t> Function<'t> {
     }
 }
 
-/// The logical id that a value refers to, by `Ref` or by an attribute.
-fn referred(value: &Value) -> Option<&str> {
-    let attribute = &value["Fn::GetAtt"];
-    let whole = attribute.as_str().and_then(|path| path.split('.').next());
-    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
-}
-
 /// The logical ids that an `Fn::Sub` refers to.
 fn substituted(value: &Value) -> impl Iterator<Item = &str> {
     let text = value["Fn::Sub"].as_str().unwrap_or_default();

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ledgerline_local::{
-    permissions::{COMMITS, list, resources},
+    permissions::{COMMITS, list, referred, resources},
     template::Source,
 };
 use serde_json::Value;
@@ -301,13 +301,6 @@ fn property<'v>(template: &'v Value, function: &'v Value, name: &str) -> &'v Val
 /// A value, or the default of the parameter that it refers to.
 fn resolved<'v>(template: &'v Value, value: &'v Value) -> &'v Value {
     value["Ref"].as_str().map_or(value, |name| &template["Parameters"][name]["Default"])
-}
-
-/// The logical id that a value refers to, by `Ref` or by an attribute.
-fn referred(value: &Value) -> Option<&str> {
-    let attribute = &value["Fn::GetAtt"];
-    let whole = attribute.as_str().and_then(|path| path.split('.').next());
-    value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
 }
 
 /// A function's events of a type: names and properties.

@@ -1,38 +1,100 @@
 //! What a warm instance remembers of the streams that it worked on.
 
-use std::{num::NonZeroUsize, sync::Mutex};
+use std::{
+    num::NonZeroUsize,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use lru::LruCache;
 
-use crate::{Aggregate, Loaded, StreamId};
+use crate::{Aggregate, Loaded, StreamId, encode_state};
 
-/// The states that this process saw last, bounded by count (rule 11). They may be stale: decisions on them are
+/// The most bytes of states, as they are encoded, that a cache remembers. In memory they are some times as many, of the least that a
+/// function has: 128 MB.
+const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// The states that this process saw last, bounded by count and by bytes (rule 11). They may be stale: decisions on them are
 /// caught by the append, and refusals are never given on them alone (rule 6).
-pub struct Cache<A: Aggregate>(Mutex<LruCache<StreamId, Loaded<A>>>);
+pub struct Cache<A: Aggregate>(Mutex<Remembered<A>>);
+
+struct Remembered<A: Aggregate> {
+    /// With the size of each.
+    streams: LruCache<StreamId, (Loaded<A>, usize)>,
+    bytes: usize,
+}
 
 impl<A: Aggregate> Cache<A> {
-    /// Remembers up to this many streams.
+    /// Remembers up to this many streams, and up to 8 MB of their states.
     #[must_use]
     pub fn new(streams: NonZeroUsize) -> Self {
-        Self(Mutex::new(LruCache::new(streams)))
+        Self(Mutex::new(Remembered { streams: LruCache::new(streams), bytes: 0 }))
     }
 
     pub(crate) fn get(&self, stream: &StreamId) -> Option<Loaded<A>> {
-        self.lock().get(stream).cloned()
+        self.lock().streams.get(stream).map(|(loaded, _)| loaded.clone())
     }
 
     pub(crate) fn put(&self, stream: &StreamId, loaded: &Loaded<A>) {
-        self.lock().put(stream.clone(), loaded.clone());
+        let bytes = encode_state::<A>(&loaded.state).map_or(MAX_BYTES, |state| state.data.len());
+        let mut remembered = self.lock();
+        // What was remembered of this stream, or of the one that was not used for longest.
+        let replaced = remembered.streams.push(stream.clone(), (loaded.clone(), bytes));
+        let replaced = replaced.map_or(0, |(_, (_, bytes))| bytes);
+        remembered.bytes = (remembered.bytes + bytes).saturating_sub(replaced);
+        while remembered.bytes > MAX_BYTES
+            && let Some((_, (_, bytes))) = remembered.streams.pop_lru()
+        {
+            remembered.bytes = remembered.bytes.saturating_sub(bytes);
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, LruCache<StreamId, Loaded<A>>> {
+    fn lock(&self) -> MutexGuard<'_, Remembered<A>> {
         // A panic elsewhere leaves whole entries behind, never half of one: the cache stays usable.
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<A: Aggregate> std::fmt::Debug for Cache<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("streams", &self.lock().len()).finish_non_exhaustive()
+        let remembered = self.lock();
+        let mut debug = f.debug_struct("Cache");
+        debug.field("streams", &remembered.streams.len()).field("bytes", &remembered.bytes);
+        debug.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tank::{Installed, State, Tank};
+
+    fn loaded(site: usize) -> Loaded<Tank> {
+        let site = "x".repeat(site);
+        let installed = Installed { site, liquid: "water".into(), installed_by: None, level: 0 };
+        Loaded { version: 1, state: State::Installed(installed), embedded: 1 }
+    }
+
+    fn stream(id: usize) -> StreamId {
+        Tank::stream(&id.to_string()).unwrap_or_else(|error| unreachable!("{error}"))
+    }
+
+    #[test]
+    fn rule_11_large_states_leave_as_small_ones_do_when_there_are_many() {
+        let thousand = NonZeroUsize::MIN.saturating_add(999);
+        for (size, streams, expected) in [(0, 1_500, 1_000), (100_000, 150, 83), (MAX_BYTES, 3, 0)] {
+            let cache = Cache::<Tank>::new(thousand);
+            // The same streams again and again: what is replaced is not counted twice.
+            for _ in 0..2 {
+                (0..streams).for_each(|id| cache.put(&stream(id), &loaded(size)));
+            }
+            let remembered = (0..streams).filter(|id| cache.get(&stream(*id)).is_some()).count();
+            assert_eq!(remembered, expected, "states of {size} bytes");
+            assert!(cache.lock().bytes <= MAX_BYTES);
+        }
+        let cache = Cache::<Tank>::new(thousand);
+        for _ in 0..20 {
+            cache.put(&stream(1), &loaded(1_000_000));
+        }
+        assert!(cache.get(&stream(1)).is_some(), "one stream is one entry");
     }
 }

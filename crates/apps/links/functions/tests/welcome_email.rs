@@ -144,14 +144,16 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
 /// What the provider does not take now was not sent: it is sent when the message comes again.
 #[tokio::test]
 async fn a_mail_that_was_not_taken_is_sent_later() {
-    let world = World::new().await;
-    world.ses.refuse(2, 429, "TooManyRequestsException");
-    for _ in 0..2 {
-        let error = world.deliver(1).await.unwrap_err();
-        assert_eq!(error, "the mail was not taken yet: TooManyRequestsException");
+    for (status, code) in [(429, "TooManyRequestsException"), (403, "AccessDeniedException")] {
+        let world = World::new().await;
+        world.ses.refuse(2, status, code);
+        for _ in 0..2 {
+            let error = world.deliver(1).await.unwrap_err();
+            assert_eq!(error, format!("the mail was not taken yet: {code}"));
+        }
+        world.deliver(1).await.unwrap();
+        assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
     }
-    world.deliver(1).await.unwrap();
-    assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
 }
 
 /// What it will never take, and what it may have taken, is not tried again, and holds nobody up.

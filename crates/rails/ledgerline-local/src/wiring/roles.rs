@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Events, Function, Template, referred, substituted, tables::named};
-use crate::permissions::{self, resources};
+use super::{Events, Function, Template, substituted, tables::named};
+use crate::permissions::{self, referred, resources};
 
 /// What a mapping does with the queue that it takes from.
 const RECEIVING: [&str; 4] =

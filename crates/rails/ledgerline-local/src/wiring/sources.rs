@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Endpoint, Events, Function, Template, listed, referred};
-use crate::permissions::{COMMITS, list, resources};
+use super::{Endpoint, Events, Function, Template, listed};
+use crate::permissions::{COMMITS, list, referred, resources};
 
 /// What invokes functions otherwise than they say.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Function, Table, Template, listed, referred};
-use crate::permissions::{list, resources};
+use super::{Function, Table, Template, listed};
+use crate::permissions::{list, referred, resources};
 
 /// Where the metrics of every function go. It has a default, and alarms would watch another place.
 const METRICS: &str = "METRICS_NAMESPACE";

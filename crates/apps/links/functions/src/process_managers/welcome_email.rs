@@ -199,7 +199,8 @@ fn meaning(error: &SdkError<SendEmailError>) -> Meaning {
             SendEmailError::TooManyRequestsException(_)
             | SendEmailError::LimitExceededException(_)
             | SendEmailError::SendingPausedException(_) => Meaning::Later,
-            _ if refused.raw().status().as_u16() == 429 => Meaning::Later,
+            // 401 and 403 are mistakes in credentials or policies, which somebody mends: the mail itself was not looked at.
+            _ if matches!(refused.raw().status().as_u16(), 401 | 403 | 429) => Meaning::Later,
             _ if refused.raw().status().is_client_error() => Meaning::Never,
             _ => Meaning::Unknown,
         },
