@@ -95,6 +95,19 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
+    /// The position in the stream is one that the log does not have: the log was restored to an earlier time, and what was applied since
+    /// is still there. Skipped, the commits that take those versions now would never be applied.
+    #[error(
+        "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
+    )]
+    WentBack {
+        /// The stream.
+        stream: StreamId,
+        /// The version that came.
+        version: u64,
+        /// The version up to which the stream was applied.
+        position: u64,
+    },
     /// The queue is wired to a category that the consumer does not take.
     #[error("the function takes no commits of this category: version {version} of {stream}")]
     NotWanted {
@@ -217,6 +230,10 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection")
             }
             Verdict::Skip => {
+                // What comes again comes at its position, mostly. What is further back is a replay, or the log is.
+                if position > version && self.store.get(stream, position).await?.is_none() {
+                    return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
+                }
                 tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection")
             }
             Verdict::Gap => {
@@ -264,5 +281,52 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             position = window;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ledgerline::{MemoryStore, contract, guard::judge};
+
+    use super::*;
+
+    /// Counts what it applied of the one stream.
+    struct Counter(Mutex<u64>);
+
+    impl Consumer for Counter {
+        async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+            let mut position = self.0.lock().unwrap();
+            let verdict = judge(*position, commit.version);
+            if verdict == Verdict::Apply {
+                *position = commit.version;
+            }
+            Ok((verdict, *position))
+        }
+    }
+
+    /// A backup ended before what this consumer has applied, and the log goes on from there.
+    #[tokio::test]
+    async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
+        let stream = StreamId::new("tank", "1").unwrap();
+        let commit = |version| contract::commit(&stream, version);
+        let fifo = Fifo { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
+        for version in 1..=3 {
+            fifo.store.append(&commit(version), None).await.unwrap();
+        }
+        for version in [3, 4] {
+            let error = fifo.commit(&commit(version)).await.unwrap_err();
+            assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
+            assert!(error.to_string().contains("it went backwards"), "{error}");
+        }
+        // A replay of what the log has, and a repetition, are neither.
+        for version in 4..=5 {
+            fifo.store.append(&commit(version), None).await.unwrap();
+        }
+        for version in 1..=6 {
+            fifo.commit(&commit(version)).await.unwrap();
+        }
+        assert_eq!(*fifo.consumer.0.lock().unwrap(), 6);
     }
 }

@@ -141,7 +141,7 @@ const EVENTS: [Slip; 9] = [
         "            ${ItemHistoryQueue} item\n            ${FanoutDeadLetterQueue} item\n",
         "which no function takes from",
     ),
-    ("EventBusName: !Ref EventBus\n", "EventBusName: default\n", "the rule is on no bus of the template"),
+    ("EventBusName: !Ref EventBus,\n", "EventBusName: default,\n", "the rule is on no bus of the template"),
     (
         "Stream: !GetAtt CommitsTable.StreamArn",
         "Stream: !GetAtt RequestsTable.StreamArn",
@@ -196,8 +196,8 @@ const SAFEGUARDS: [Slip; 23] = [
         "a message would come again while",
     ),
     (
-        "            DeadLetterConfig: { Arn: !GetAtt ItemsDeadLetterQueue.Arn }\n",
-        "",
+        ",\n            DeadLetterConfig: { Arn: !GetAtt ItemsDeadLetterQueue.Arn } } }\n",
+        " } }\n",
         "events that cannot be delivered are lost",
     ),
     (
