@@ -179,6 +179,10 @@ mod tests {
         let problems = read(&template).0.problems;
         let messages: Vec<_> = problems.iter().map(|problem| &problem.message).collect();
         assert_eq!(messages, ["rule 3: the policy of CommitsTable does not deny dynamodb:PartiQLDelete"]);
+        let list = template.pointer_mut(denied).unwrap().as_array_mut().unwrap();
+        list.extend([json!("dynamodb:PartiQLDelete"), json!("dynamodb:PartiQLDestroy")]);
+        let problems = read(&template).0.problems;
+        assert!(problems.len() == 1 && problems[0].message.contains("PartiQLDestroy"), "{problems:?}");
     }
 
     /// What no role of a function shows.
