@@ -22,7 +22,7 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// After so many tries a queue gives a message up, as the template says.
+/// After so many tries a queue gives a message up. The template says many more, so that an outage of an hour gives none up.
 const MAX_RECEIVES: usize = 5;
 /// What a function gets at once.
 const BATCH: usize = 10;

@@ -219,10 +219,10 @@ impl Template<'_> {
         }
         let redrive = &properties["RedrivePolicy"];
         if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), true) {
-            let message = "a commit that never gets through stops its stream for ever: RedrivePolicy: { deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 5 }, and that queue is a FIFO queue too";
+            let message = "a commit that never gets through stops its stream for ever: RedrivePolicy: { deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }, and that queue is a FIFO queue too";
             self.wrong(id, &["RedrivePolicy"], message);
-        } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=100).contains(&most)) {
-            self.wrong(id, &["RedrivePolicy"], "write a maxReceiveCount from 2 to 100");
+        } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=1_000).contains(&most)) {
+            self.wrong(id, &["RedrivePolicy"], "write a maxReceiveCount from 2 to 1000");
         }
         let visible = &properties["VisibilityTimeout"];
         let visible = resolved(self.json, visible);

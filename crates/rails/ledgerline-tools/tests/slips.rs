@@ -184,7 +184,7 @@ const TABLES: [Slip; 13] = [
 /// What is done about failures, and what stays of what was stored.
 const SAFEGUARDS: [Slip; 23] = [
     (
-        "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 5 }\n",
+        "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
         "",
         "ItemHistoryQueue: a commit that never gets through",
     ),
