@@ -130,6 +130,10 @@ impl Template<'_> {
             for (name, properties) in events(function, "SQS") {
                 self.partial(id, name, properties);
                 self.queue(referred(&properties["Queue"]), function);
+                if properties["ScalingConfig"]["MaximumConcurrency"].is_null() {
+                    let message = "it may take all of the account's concurrency: ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
+                    self.wrong(id, &["Events", name, "Properties"], message);
+                }
             }
             for (name, properties) in events(function, "DynamoDB") {
                 self.partial(id, name, properties);

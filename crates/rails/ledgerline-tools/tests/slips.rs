@@ -182,7 +182,7 @@ const TABLES: [Slip; 13] = [
 ];
 
 /// What is done about failures, and what stays of what was stored.
-const SAFEGUARDS: [Slip; 23] = [
+const SAFEGUARDS: [Slip; 24] = [
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
         "",
@@ -221,8 +221,8 @@ const SAFEGUARDS: [Slip; 23] = [
         "what the rule ${AWS::StackName}-Items cannot deliver",
     ),
     (
-        ", FunctionResponseTypes: [ReportBatchItemFailures] }",
-        " }",
+        ", FunctionResponseTypes: [ReportBatchItemFailures], ScalingConfig",
+        ", ScalingConfig",
         "FunctionResponseTypes: [\"ReportBatchItemFailures\"]",
     ),
     (
@@ -286,6 +286,11 @@ const SAFEGUARDS: [Slip; 23] = [
         "DEAD_LETTER_QUEUE: !Ref FanoutDeadLetterQueue",
         "DEAD_LETTER_QUEUE: !Ref ItemHistoryQueue",
         "it must be the queue in DestinationConfig of the stream",
+    ),
+    (
+        ", ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }",
+        "",
+        "it may take all of the account's concurrency",
     ),
 ];
 
