@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::{
     Client,
     config::{Builder, retry::RetryConfig, timeout::TimeoutConfig},
 };
-use ledgerline::{Commit, Meta, StreamId, encode};
+use ledgerline::{Commit, EventStore, Meta, StreamId, encode};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     fifo::Fifo,
@@ -39,6 +39,12 @@ impl World {
         let ses = Ses::default();
         let url = ses.start().await;
         let dynamodb = testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
+        // The log has what the messages are about.
+        let client = Client::new(&testing::sdk_config(&dynamodb));
+        let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+        for version in 1..=2 {
+            log.append(&commit(version), None).await.unwrap();
+        }
         Self { dynamodb, ses, url, crash: Crash::default() }
     }
 
