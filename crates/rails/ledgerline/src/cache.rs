@@ -37,6 +37,13 @@ impl<A: Aggregate> Cache<A> {
     pub(crate) fn put(&self, stream: &StreamId, loaded: &Loaded<A>) {
         let bytes = encode_state::<A>(&loaded.state).map_or(MAX_BYTES, |state| state.data.len());
         let mut remembered = self.lock();
+        if bytes >= MAX_BYTES {
+            // It would push all others out, and go itself.
+            if let Some((_, bytes)) = remembered.streams.pop(stream) {
+                remembered.bytes = remembered.bytes.saturating_sub(bytes);
+            }
+            return;
+        }
         // What was remembered of this stream, or of the one that was not used for longest.
         let replaced = remembered.streams.push(stream.clone(), (loaded.clone(), bytes));
         let replaced = replaced.map_or(0, |(_, (_, bytes))| bytes);
@@ -96,5 +103,7 @@ mod tests {
             cache.put(&stream(1), &loaded(1_000_000));
         }
         assert!(cache.get(&stream(1)).is_some(), "one stream is one entry");
+        cache.put(&stream(2), &loaded(MAX_BYTES));
+        assert!(cache.get(&stream(1)).is_some() && cache.get(&stream(2)).is_none(), "it pushes nobody out");
     }
 }
