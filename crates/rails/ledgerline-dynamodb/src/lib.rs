@@ -8,5 +8,5 @@ mod store;
 mod tries;
 
 pub use item::{InvalidItem, Keys, MAX_ITEM_BYTES, commit_from_item, keys_from_item};
-pub use read_table::{InvalidCursor, Page, PageQuery, ReadTable, TableError};
+pub use read_table::{InvalidCursor, Overwrite, Page, PageQuery, ReadTable, TableError};
 pub use store::DynamoDbStore;

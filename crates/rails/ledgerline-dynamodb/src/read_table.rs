@@ -99,6 +99,15 @@ pub enum TableError {
     Cursor(#[from] InvalidCursor),
 }
 
+/// What became of a row that was to be overwritten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    /// It was.
+    Written,
+    /// It was not: the table shows this version already, the same or a newer one.
+    Shows(u64),
+}
+
 /// A page of rows.
 #[derive(Debug)]
 pub struct Page<T> {
@@ -125,17 +134,15 @@ impl ReadTable {
     // --- Writing ------------------------------------------------------------------------------------------------
 
     /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8).
-    /// Whether it was written.
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn put_newer(&self, row: &impl Serialize, version: u64) -> Result<bool, TableError> {
+    pub async fn put_newer(&self, row: &impl Serialize, version: u64) -> Result<Overwrite, TableError> {
         self.overwrite(to_item(row)?, version).await
     }
 
     /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone,
     /// which keeps older versions out (rule 8) until `expires`, in Unix seconds: later than anything may still arrive.
-    /// Whether it was written.
     ///
     /// # Errors
     /// When the table fails.
@@ -145,7 +152,7 @@ impl ReadTable {
         id: &str,
         version: u64,
         expires: i64,
-    ) -> Result<bool, TableError> {
+    ) -> Result<Overwrite, TableError> {
         let tombstone = HashMap::from([
             (table.key.to_owned(), AttributeValue::S(id.to_owned())),
             (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
@@ -171,7 +178,7 @@ impl ReadTable {
         written(result)
     }
 
-    async fn overwrite(&self, mut item: Item, version: u64) -> Result<bool, TableError> {
+    async fn overwrite(&self, mut item: Item, version: u64) -> Result<Overwrite, TableError> {
         item.insert(VERSION.into(), number(version));
         let result = self
             .client
@@ -181,10 +188,21 @@ impl ReadTable {
             .condition_expression("attribute_not_exists(#version) OR #version < :version")
             .expression_attribute_names("#version", VERSION)
             .expression_attribute_values(":version", number(version))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
-        written(result)
+        let error = match result {
+            Ok(_) => return Ok(Overwrite::Written),
+            Err(error) => error,
+        };
+        match error.as_service_error() {
+            Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                let shows = failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
+                Ok(Overwrite::Shows(shows.unwrap_or(version)))
+            }
+            Some(_) | None => Err(table_error(error)),
+        }
     }
 
     /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in

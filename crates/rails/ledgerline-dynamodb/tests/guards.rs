@@ -9,7 +9,10 @@
 
 use aws_sdk_dynamodb::Client;
 use ledgerline::{Changes, LogTable, StateTable, guard::Verdict};
-use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{
+    Overwrite::{Shows, Written},
+    PageQuery, ReadTable, TableError,
+};
 use ledgerline_local::testing::{self, Wire};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -61,7 +64,7 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     let (levels, wire) = table("LevelsTable").await;
     let row = |level: i64| json!({ "tankId": "1", "site": "North", "level": level });
     for (version, level, written) in
-        [(2, 20, true), (2, 99, false), (1, 99, false), (5, 50, true), (4, 99, false)]
+        [(2, 20, Written), (2, 99, Shows(2)), (1, 99, Shows(2)), (5, 50, Written), (4, 99, Shows(5))]
     {
         assert_eq!(levels.put_newer(&row(level), version).await.unwrap(), written, "version {version}");
         assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
@@ -76,18 +79,18 @@ async fn rule_8_holds_for_rows_that_were_forgotten() {
     let (table, wire) = table("LevelsTable").await;
     let row = json!({ "tankId": "1", "site": "North" });
     table.put_newer(&row, 1).await.unwrap();
-    assert!(!table.forget(&LEVELS, "1", 1, 9).await.unwrap());
+    assert_eq!(table.forget(&LEVELS, "1", 1, 9).await.unwrap(), Shows(1));
     wire.take();
-    assert!(table.forget(&LEVELS, "1", 3, 9).await.unwrap());
+    assert_eq!(table.forget(&LEVELS, "1", 3, 9).await.unwrap(), Written);
     assert_eq!(wire.operations(), ["PutItem"]);
     for version in [2, 3] {
-        assert!(!table.put_newer(&row, version).await.unwrap(), "{version}");
+        assert_eq!(table.put_newer(&row, version).await.unwrap(), Shows(3), "{version}");
     }
     assert_eq!(table.get::<serde_json::Value>(&[("tankId", "1")]).await.unwrap(), None);
     assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap(), (3, None));
     // Forgotten without ever having been seen.
-    assert!(table.forget(&LEVELS, "2", 2, 9).await.unwrap());
-    assert!(!table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap());
+    assert_eq!(table.forget(&LEVELS, "2", 2, 9).await.unwrap(), Written);
+    assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap(), Shows(2));
 }
 
 #[tokio::test]

@@ -1,14 +1,20 @@
 //! The runner of state projectors: functions behind a rule of the bus, whose read model is one row per aggregate.
+//!
+//! An entry comes from the rule, as an asynchronous invocation that Lambda tries three times within minutes. What it fails at then waits in a
+//! queue, from which the same function takes it again, a minute apart, for as long as an outage or a deployment may last.
 
 use std::sync::Arc;
 
-use aws_lambda_events::eventbridge::EventBridgeEvent;
+use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::Timestamp;
-use ledgerline::{Aggregate, Causes, EventTypes, StateView, StreamId, upcast};
-use ledgerline_dynamodb::{ReadTable, TableError};
+use ledgerline::{
+    Aggregate, Causes, Consistency, EventStore, EventTypes, LoadError, StateView, StoreError, StreamId, load,
+    upcast,
+};
+use ledgerline_dynamodb::{DynamoDbStore, Overwrite, ReadTable, TableError};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     Error, config, metrics,
@@ -48,29 +54,66 @@ const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: the variable of the view's table.
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
 pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>) -> Result<(), Error> {
     let build = async {
-        let table = ReadTable::new(dynamodb().await, config::text(view.table.variable)?);
+        let client = dynamodb().await;
+        let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
+        let table = ReadTable::new(client, config::text(view.table.variable)?);
         table.connect(view.table.key).await;
-        let projector = Arc::new(StateProjector { table, view });
-        Ok(Box::new(move |event: EventBridgeEvent<Value>| {
+        let projector = Arc::new(StateProjector { table, log, view });
+        Ok(Box::new(move |event: Value| {
             let projector = Arc::clone(&projector);
-            async move { projector.project(event.detail).await }.boxed_local()
+            async move {
+                for detail in details(event)? {
+                    projector.project(detail).await?;
+                }
+                Ok(())
+            }
+            .boxed_local()
         }) as Handle<_, ()>)
     };
     let events = A::Event::TYPES.iter().map(|known| known.name).collect();
     let source = Source::Bus { category: A::CATEGORY, events };
-    let needs = Needs::new(source).table(Table::with(view.table, [Action::PutItem]));
+    let needs = Needs::new(source).log().table(Table::with(view.table, [Action::PutItem]));
     serve(needs, build.boxed_local()).await
 }
 
 /// Compiled once for all functions behind the bus.
 fn serve(
     needs: Needs,
-    build: LocalBoxFuture<'_, Result<Handle<EventBridgeEvent<Value>, ()>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(needs, build)
+}
+
+/// The entries in an event: that of a rule, or those of messages in the queue of what is tried again. Such a message is what Lambda puts
+/// there, the event in `requestPayload` (developer guide, "Capturing records of Lambda asynchronous invocations"), or what EventBridge puts
+/// there, the event itself.
+///
+/// # Errors
+/// When it is none of these.
+pub fn details(event: Value) -> Result<Vec<Value>, Error> {
+    let malformed = |error: &dyn std::fmt::Display| ProjectError::Malformed(error.to_string());
+    let detail = |event: Value| {
+        let event: EventBridgeEvent<Value> =
+            serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
+        Ok::<_, Error>(event.detail)
+    };
+    if event.get("Records").is_none() {
+        return Ok(vec![detail(event)?]);
+    }
+    let messages: SqsEvent =
+        serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
+    let of_message = |message: aws_lambda_events::sqs::SqsMessage| {
+        let mut body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
+            .map_err(|_| malformed(&"body"))?;
+        detail(match body.get_mut("requestPayload") {
+            Some(event) => event.take(),
+            None => body,
+        })
+    };
+    messages.records.into_iter().map(of_message).collect()
 }
 
 /// The parts of a state projector.
@@ -78,17 +121,24 @@ fn serve(
 pub struct StateProjector<A: Aggregate, Row> {
     /// Where the rows are.
     pub table: ReadTable,
+    /// The log, for entries whose state this program cannot read.
+    pub log: DynamoDbStore,
     /// What they are.
     pub view: StateView<A, Row>,
 }
 
-/// Why an entry was not projected. Lambda retries it, then it goes to the dead-letter queue.
+/// Why an entry was not projected. It comes again, then it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 enum ProjectError {
     #[error("not an entry of this program: the field {0}")]
     Malformed(String),
-    #[error("the state of {stream} has schema {schema}, this program reads {known}")]
-    Schema { stream: StreamId, schema: u32, known: u32 },
+    /// The row shows a version, or an entry is about one, that the log does not have: the log was restored to an earlier time.
+    #[error("version {version} of {stream} is not in the log: it went backwards")]
+    WentBack { stream: StreamId, version: u64 },
+    #[error("the state of {stream} has schema {schema}, this program reads {known}, and it cannot be folded")]
+    Load { stream: StreamId, schema: u32, known: u32, source: LoadError },
+    #[error(transparent)]
+    Log(#[from] StoreError),
     #[error(transparent)]
     Table(#[from] TableError),
 }
@@ -105,7 +155,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Projects the detail of one entry.
     ///
     /// # Errors
-    /// When it is malformed, its state has another schema than this program's, or the table fails.
+    /// When it is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went backwards,
+    /// or a table fails.
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
         // Somebody who looks for a command that is not shown searches by these two. An entry that cannot be read may still have them.
         let stream = detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
@@ -127,26 +178,58 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     async fn write(&self, detail: Value) -> Result<Projected, ProjectError> {
         let entry: BusEntry = serde_path_to_error::deserialize(detail)
             .map_err(|error| ProjectError::Malformed(error.path().to_string()))?;
-        let (stream, version) = (entry.stream, entry.aggregate.last_known_version);
-        let (schema, state) = (entry.aggregate_schema, Value::Object(entry.aggregate.state));
-        // An entry of an older writer may have been under way while this function was replaced.
-        let state = if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
-        let Some(state) = state else {
-            return Err(ProjectError::Schema { stream, schema, known: A::STATE_SCHEMA });
-        };
-        let state = serde_path_to_error::deserialize(state)
-            .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
-        let written = match (self.view.row)(stream.id(), version, state) {
-            Some(row) => self.table.put_newer(&row, version).await?,
+        let (stream, version) = (&entry.stream, entry.aggregate.last_known_version);
+        let (shown, state) =
+            self.state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
+        let overwritten = match (self.view.row)(stream.id(), shown, state) {
+            Some(row) => self.table.put_newer(&row, shown).await?,
             None => {
                 // From now on, also where the event itself waited for weeks: others may have waited with it.
                 let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
-                self.table.forget(&self.view.table, stream.id(), version, expires).await?
+                self.table.forget(&self.view.table, stream.id(), shown, expires).await?
             }
         };
+        if let Overwrite::Shows(newer) = overwritten
+            && newer > shown
+            // Not shown by mistake: an older entry came late. Nothing would overwrite a row that is ahead of the log.
+            && self.log.get(stream, newer).await?.is_none()
+        {
+            return Err(ProjectError::WentBack { stream: stream.clone(), version: newer });
+        }
+        let written = overwritten == Overwrite::Written;
         if written {
             metrics::projected(entry.last_event.at);
         }
-        Ok(Projected { stream, version, correlation_id: entry.meta.correlation_id, written })
+        Ok(Projected {
+            stream: entry.stream,
+            version: shown,
+            correlation_id: entry.meta.correlation_id,
+            written,
+        })
+    }
+
+    /// The state that the entry carries. Where an older or newer fanout wrote it in a shape that this program does not read, the newest one
+    /// that the log has, with its version: in a deployment, whichever function is replaced first, rows are right.
+    async fn state(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        schema: u32,
+        state: Map<String, Value>,
+    ) -> Result<(u64, A::State), ProjectError> {
+        let state = Value::Object(state);
+        let carried = if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
+        if let Some(state) = carried {
+            let state = serde_path_to_error::deserialize(state)
+                .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
+            return Ok((version, state));
+        }
+        let loaded = load::<A>(&self.log, stream, None, Consistency::Strong).await.map_err(|source| {
+            ProjectError::Load { stream: stream.clone(), schema, known: A::STATE_SCHEMA, source }
+        })?;
+        if loaded.version < version {
+            return Err(ProjectError::WentBack { stream: stream.clone(), version });
+        }
+        Ok((loaded.version, loaded.state))
     }
 }

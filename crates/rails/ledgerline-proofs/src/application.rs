@@ -169,7 +169,7 @@ impl Application {
             category: A::CATEGORY,
             instance: Arc::new(move |wire| {
                 let table = ReadTable::new(wire.dynamodb(), table(id));
-                of_states(id, StateProjector { table, view })
+                of_states(id, StateProjector { table, log: World::store_at(wire), view })
             }),
         });
         self

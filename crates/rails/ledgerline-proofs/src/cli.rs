@@ -25,7 +25,7 @@ struct Args {
     /// Where randomness comes from; the runs of a proof have this seed and those after it.
     #[arg(long)]
     seed: Option<u64>,
-    /// So many runs, of the proofs that are repeated: 1, 3, 4, 8 and 11.
+    /// So many runs, of the proofs that are repeated: 1, 3, 4, 8, 11 and 12.
     #[arg(long)]
     runs: Option<u64>,
 }

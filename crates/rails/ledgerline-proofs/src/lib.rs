@@ -20,6 +20,7 @@ pub mod replies;
 pub mod services;
 mod shapes;
 pub mod tank;
+pub mod versions;
 pub mod wire;
 pub mod world;
 
@@ -61,7 +62,7 @@ impl Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 11] = [
+pub const PROOFS: [Proof; 12] = [
     Proof {
         number: 1,
         name: "Concurrent histories are linearizable",
@@ -126,6 +127,13 @@ pub const PROOFS: [Proof; 11] = [
         test: "clocks_slowness_and_long_outages_do_no_harm",
         seeded: true,
         run: dynamics::proof,
+    },
+    Proof {
+        number: 12,
+        name: "Two versions at once leave what one would",
+        test: "",
+        seeded: true,
+        run: versions::proof,
     },
 ];
 

@@ -94,11 +94,11 @@ pub fn filled(id: &str, level: i64) -> Vec<Commit> {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Install {
+pub(crate) struct Install {
     #[serde(default)]
-    tank_id: Option<Id>,
-    site: tank::Site,
-    liquid: Liquid,
+    pub(crate) tank_id: Option<Id>,
+    pub(crate) site: tank::Site,
+    pub(crate) liquid: Liquid,
 }
 
 /// The routes of tanks.
@@ -146,7 +146,7 @@ pub struct Sent {
 }
 
 impl Sent {
-    fn request(&self) -> Result<HttpRequest, serde_json::Error> {
+    pub(crate) fn request(&self) -> Result<HttpRequest, serde_json::Error> {
         let path = self.route.split_once(' ').map_or("", |(_, path)| path).replace("{id}", &self.tank);
         let mut headers = serde_json::Map::new();
         headers.extend(self.key.clone().map(|key| ("idempotency-key".to_owned(), key.into())));
@@ -208,7 +208,7 @@ pub struct Level {
 }
 
 /// The row of a tank. One that was scrapped is shown no longer.
-fn level(id: &str, version: u64, state: State) -> Option<Level> {
+pub(crate) fn level(id: &str, version: u64, state: State) -> Option<Level> {
     let State::Installed(Installed { site, level, liquid: _, installed_by: _ }) = state else { return None };
     Some(Level { tank_id: id.to_owned(), site, level, version })
 }
@@ -227,7 +227,7 @@ pub struct Site {
 }
 
 /// The row of a tank, which stays when it is scrapped.
-fn site(id: &str, version: u64, state: State) -> Option<Site> {
+pub(crate) fn site(id: &str, version: u64, state: State) -> Option<Site> {
     let site = state.installed()?.site.clone();
     Some(Site { tank_id: id.to_owned(), site, version })
 }
@@ -250,18 +250,29 @@ struct Fill {
 /// What a commit adds to the list of what came in and went out, and to the sum of what came in.
 fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(FILLS);
-    let id = commit.stream.id();
     for (place, event) in commit.events.iter().enumerate() {
-        let amount = match decode::<Tank>(event)? {
-            Event::TankFilled { amount, level: _, note: _, on: _ } => amount,
-            Event::TankDrawn { amount, level: _, note: _, on: _ } => -amount,
-            Event::TankInstalled { .. } | Event::TankMoved { .. } | Event::TankScrapped { .. } => continue,
-        };
-        let entry = format!("{:020}#{place:04}", commit.version);
-        changes.put(&Fill { tank_id: id.to_owned(), entry, amount })?;
-        if amount > 0 {
-            changes.add(id, "sum", "filled", amount);
-        }
+        fill(commit, place, &decode::<Tank>(event)?, &mut changes)?;
     }
     Ok(changes)
+}
+
+/// What an event of a commit adds to them.
+pub(crate) fn fill(
+    commit: &Commit,
+    place: usize,
+    event: &Event,
+    changes: &mut Changes,
+) -> Result<(), ChangesError> {
+    let id = commit.stream.id();
+    let amount = match event {
+        Event::TankFilled { amount, level: _, note: _, on: _ } => *amount,
+        Event::TankDrawn { amount, level: _, note: _, on: _ } => -amount,
+        Event::TankInstalled { .. } | Event::TankMoved { .. } | Event::TankScrapped { .. } => return Ok(()),
+    };
+    let entry = format!("{:020}#{place:04}", commit.version);
+    changes.put(&Fill { tank_id: id.to_owned(), entry, amount })?;
+    if amount > 0 {
+        changes.add(id, "sum", "filled", amount);
+    }
+    Ok(())
 }

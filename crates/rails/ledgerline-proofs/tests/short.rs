@@ -15,7 +15,7 @@ fn short(number: u8) {
 
 #[test]
 fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
-    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=11));
+    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=12));
 }
 
 #[test]
@@ -71,4 +71,9 @@ fn every_shape_ever_stored_is_read() {
 #[test]
 fn clocks_slowness_and_long_outages_do_no_harm() {
     short(11);
+}
+
+#[test]
+fn two_versions_at_once_leave_what_one_would() {
+    short(12);
 }

@@ -534,7 +534,6 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     change.section(words, words.fill(text!("state-projector.yaml")));
     change.named("Functions", format!("{upper}Projector"));
     change.named("StateViews", upper.to_owned());
-    change.named("Rules", upper.to_owned());
     Ok(())
 }
 

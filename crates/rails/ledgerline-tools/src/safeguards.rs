@@ -127,9 +127,16 @@ impl Template<'_> {
     /// What a function fails at comes again, in order, and is kept where it never gets through (rule 11).
     fn functions(mut self) -> Self {
         for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
+            let is_on_the_bus = events(function, "EventBridgeRule").next().is_some();
             for (name, properties) in events(function, "SQS") {
-                self.partial(id, name, properties);
-                self.queue(referred(&properties["Queue"]), function);
+                if is_on_the_bus {
+                    // One event that ends the function must not use up the tries of others.
+                    let keys = ["Events", name, "Properties", "BatchSize"];
+                    self.must(id, &keys, &properties["BatchSize"], &1.into());
+                } else {
+                    self.partial(id, name, properties);
+                }
+                self.queue(referred(&properties["Queue"]), function, !is_on_the_bus);
                 if properties["ScalingConfig"]["MaximumConcurrency"].is_null() {
                     let message = "it may take all of the account's concurrency: ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
                     self.wrong(id, &["Events", name, "Properties"], message);
@@ -147,17 +154,22 @@ impl Template<'_> {
                 }
             }
             for (name, properties) in events(function, "EventBridgeRule") {
+                let taken: Vec<_> = events(function, "SQS")
+                    .filter_map(|(_, properties)| referred(&properties["Queue"]))
+                    .collect();
                 let keys = ["Events", name, "Properties", "DeadLetterConfig"];
-                let queue = referred(&properties["DeadLetterConfig"]["Arn"]);
-                if self.is_dead_letter_queue(queue, false) {
-                    self.policy(queue, properties);
-                } else {
-                    let message = "events that cannot be delivered are lost: DeadLetterConfig: { Arn: !GetAtt <name>DeadLetterQueue.Arn }";
-                    self.wrong(id, &keys, message);
+                match referred(&properties["DeadLetterConfig"]["Arn"]) {
+                    Some(queue) if taken.contains(&queue) => self.policy(queue, properties),
+                    Some(_) | None => {
+                        let message = "events that cannot be delivered do not come again: DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue";
+                        self.wrong(id, &keys, message);
+                    }
                 }
                 let destination = &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
-                if !self.is_dead_letter_queue(referred(&destination["OnFailure"]["Destination"]), false) {
-                    let message = "events that it fails at are lost: EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, … } } }";
+                if !referred(&destination["OnFailure"]["Destination"])
+                    .is_some_and(|queue| taken.contains(&queue))
+                {
+                    let message = "events that it fails at do not come again: EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue";
                     self.wrong(id, &["EventInvokeConfig"], message);
                 }
             }
@@ -207,24 +219,32 @@ impl Template<'_> {
         }
     }
 
-    /// A FIFO queue of commits, that a function takes from.
-    fn queue(&mut self, queue: Option<&str>, function: &Value) {
+    /// A queue that a function takes from: a FIFO queue of commits, or one of events that are tried again.
+    fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
         let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue") else {
             return;
         };
         let properties = &self.json["Resources"][id]["Properties"];
-        for (key, expected) in [
-            ("FifoQueue", Value::from(true)),
-            // High throughput: else all streams share 300 messages a second, and one duplicate's number.
-            ("DeduplicationScope", "messageGroup".into()),
-            ("FifoThroughputLimit", "perMessageGroupId".into()),
-        ] {
-            self.must(id, &[key], &properties[key], &expected);
+        if commits {
+            for (key, expected) in [
+                ("FifoQueue", Value::from(true)),
+                // High throughput: else all streams share 300 messages a second, and one duplicate's number.
+                ("DeduplicationScope", "messageGroup".into()),
+                ("FifoThroughputLimit", "perMessageGroupId".into()),
+            ] {
+                self.must(id, &[key], &properties[key], &expected);
+            }
         }
         let redrive = &properties["RedrivePolicy"];
-        if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), true) {
-            let message = "a commit that never gets through stops its stream for ever: RedrivePolicy: { deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }, and that queue is a FIFO queue too";
-            self.wrong(id, &["RedrivePolicy"], message);
+        if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), commits) {
+            let (what, stops, kind, too) = match commits {
+                true => ("a commit", "stops its stream for ever", "a", " too"),
+                false => ("an event", "is tried for two weeks and lost", "no", ""),
+            };
+            let message = format!(
+                "{what} that never gets through {stops}: RedrivePolicy: {{ deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }}, and that queue is {kind} FIFO queue{too}"
+            );
+            self.wrong(id, &["RedrivePolicy"], &message);
         } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=1_000).contains(&most)) {
             self.wrong(id, &["RedrivePolicy"], "write a maxReceiveCount from 2 to 1000");
         }
@@ -255,9 +275,8 @@ impl Template<'_> {
         true
     }
 
-    /// EventBridge may put into a rule's dead-letter queue what it cannot deliver.
-    fn policy(&mut self, queue: Option<&str>, rule: &Value) {
-        let queue = queue.unwrap_or_default();
+    /// EventBridge may put into this queue what it cannot deliver.
+    fn policy(&mut self, queue: &str, rule: &Value) {
         let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
         let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])
             .filter(|(_, policy)| {

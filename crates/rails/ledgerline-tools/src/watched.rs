@@ -145,7 +145,7 @@ impl Watched {
     fn hint(&self) -> &'static str {
         match self.metric.as_str() {
             "Errors" | "Throttles" => ": add its name to the list of Fn::ForEach::Functions",
-            "FailedInvocations" => ": add its name to the list of Fn::ForEach::Rules",
+            "FailedInvocations" => ": add its name to the list of Fn::ForEach::StateViews",
             "ApproximateAgeOfOldestMessage" => ": add its name to the list of Fn::ForEach::Queues",
             _ => "",
         }

@@ -106,9 +106,9 @@ const RIGHTS: [Slip; 11] = [
     ),
     ("                  - !GetAtt ItemHistoryQueue.Arn\n", "", "FanoutFunction needs sqs:SendMessage on ItemHistoryQueue"),
     (
-        "                  - { Effect: Allow, Action: sqs:SendMessage, Resource: !GetAtt [!Sub \"${View}DeadLetterQueue\", Arn] }\n",
-        "",
-        "ItemsProjectorFunction needs sqs:SendMessage on ItemsDeadLetterQueue",
+        "Action: [sqs:SendMessage, sqs:ReceiveMessage,",
+        "Action: [sqs:ReceiveMessage,",
+        "ItemsProjectorFunction needs sqs:SendMessage on ItemsRetryQueue",
     ),
     (
         "          - { Effect: Allow, Action: [logs:CreateLogStream, logs:PutLogEvents], Resource: !GetAtt FunctionLogs.Arn }\n",
@@ -169,10 +169,10 @@ const TABLES: [Slip; 13] = [
       TimeToLiveSpecification: { AttributeName: tombstone, Enabled: true }",
         "no function reads the index byName",
     ),
-    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { } }", "the variable ITEMS_TABLE is missing"),
-    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { ITEM_TABLE: !Ref ItemsTable } }", "it does not read the variable ITEM_TABLE"),
-    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { ITEMS_TABLE: !Ref RequestsTable } }", "ITEMS_TABLE names RequestsTable: the table must be named ItemsTable"),
-    ("Variables: { ITEMS_TABLE: !Ref ItemsTable } }", "Variables: { ITEMS_TABLE: shop-ItemsTable } }", "ITEMS_TABLE names no table of the template: !Ref ItemsTable"),
+    ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable } }", "the variable ITEMS_TABLE is missing"),
+    ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEM_TABLE: !Ref ItemsTable } }", "it does not read the variable ITEM_TABLE"),
+    ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEMS_TABLE: !Ref RequestsTable } }", "ITEMS_TABLE names RequestsTable: the table must be named ItemsTable"),
+    ("CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }", "CommitsTable, ITEMS_TABLE: shop-ItemsTable } }", "ITEMS_TABLE names no table of the template: !Ref ItemsTable"),
     ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "the variable PROBLEM_TYPES is missing"),
     ("        PROBLEM_TYPES: ", "        PROBLEM_TYPE: ", "no function reads the variable PROBLEM_TYPE"),
     (", BatchSize: 10,", ", BatchSise: 10,", "BatchSise"),
@@ -182,7 +182,7 @@ const TABLES: [Slip; 13] = [
 ];
 
 /// What is done about failures, and what stays of what was stored.
-const SAFEGUARDS: [Slip; 24] = [
+const SAFEGUARDS: [Slip; 27] = [
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
         "",
@@ -196,14 +196,25 @@ const SAFEGUARDS: [Slip; 24] = [
         "a message would come again while",
     ),
     (
-        ",\n            DeadLetterConfig: { Arn: !GetAtt ItemsDeadLetterQueue.Arn } } }\n",
+        ",\n            DeadLetterConfig: { Arn: !GetAtt ItemsRetryQueue.Arn } } }\n",
         " } }\n",
-        "events that cannot be delivered are lost",
+        "events that cannot be delivered do not come again",
     ),
     (
-        "      EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt ItemsDeadLetterQueue.Arn } } }\n",
+        "      EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt ItemsRetryQueue.Arn } } }\n",
         "",
-        "events that it fails at are lost",
+        "events that it fails at do not come again",
+    ),
+    (
+        "        Again: { Type: SQS, Properties: { Queue: !GetAtt ItemsRetryQueue.Arn, BatchSize: 1, ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency } } }\n",
+        "",
+        "and an SQS event with that queue",
+    ),
+    ("ItemsRetryQueue.Arn, BatchSize: 1, ", "ItemsRetryQueue.Arn, BatchSize: 10, ", "write BatchSize: 1"),
+    (
+        "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${View}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
+        "",
+        "ItemsRetryQueue: an event that never gets through is tried for two weeks and lost",
     ),
     (
         "            DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt FanoutDeadLetterQueue.Arn } }\n",
@@ -513,8 +524,9 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
         ("        PROBLEM_TYPES: ", "        SOURCE_ADDRESSES: \"true\"\n        PROBLEM_TYPES: ".to_owned()),
         ("        PROBLEM_TYPES: ", "        RUST_BACKTRACE: \"1\"\n        PROBLEM_TYPES: ".to_owned()),
         (
-            "Variables: { ITEMS_TABLE: !Ref ItemsTable } }",
-            "Variables: { ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }".to_owned(),
+            "CommitsTable, ITEMS_TABLE: !Ref ItemsTable } }",
+            "CommitsTable, ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }"
+                .to_owned(),
         ),
         // A metric that nobody here knows, and a second alarm on one that has a good one.
         (before, alarm("FanoutSlow", "Duration", "Average") + before),

@@ -9,11 +9,17 @@
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use aws_sdk_dynamodb::{Client, config::Builder};
-use bank::views::{balances, transactions};
+use bank::{
+    account::Account,
+    views::{balances, transactions},
+};
 use ledgerline::{Commit, EventStore, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
 use ledgerline_lambda::{
-    fifo::Fifo, log_projector::LogProjector, state_projector::StateProjector, wire::Message,
+    fifo::Fifo,
+    log_projector::LogProjector,
+    state_projector::{StateProjector, details},
+    wire::Message,
 };
 use ledgerline_local::testing::{self, Wire};
 use proptest::prelude::*;
@@ -172,19 +178,34 @@ async fn a_panic_over_one_message_leaves_the_others_their_turn() {
     assert_eq!(failed, ["1"]);
 }
 
-#[tokio::test]
-async fn the_sample_entry_becomes_a_row_in_one_write() {
-    let dynamodb = testing::dynamodb(&["BalancesTable"]).await;
+/// The projector of balances, and its table, with a log of the sample commits.
+async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
+    let dynamodb = testing::dynamodb(&["CommitsTable", "BalancesTable"]).await;
     let wire = Wire::default();
     let client =
         Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
+    let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
+    for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
+        let commit = Message::read(record["body"].as_str().unwrap()).unwrap().into_commit().unwrap();
+        log.append(&commit, None).await.unwrap();
+    }
+    wire.take();
     let table = ReadTable::new(client, testing::table("BalancesTable"));
-    let projector = StateProjector { table: table.clone(), view: balances::VIEW };
+    (StateProjector { table, log, view: balances::VIEW }, wire)
+}
+
+async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<balances::Row> {
+    projector.table.get(&[("accountId", ID)]).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_sample_entry_becomes_a_row_in_one_write() {
+    let (projector, wire) = balances().await;
     let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
     projector.project(event.detail.clone()).await.unwrap();
     let [write] = wire.take().try_into().unwrap();
     assert_eq!((write.operation.as_str(), write.units >= 1.0), ("PutItem", true));
-    let row: balances::Row = table.get(&[("accountId", ID)]).await.unwrap().unwrap();
+    let row = balance(&projector).await.unwrap();
     assert_eq!((row.version, row.total_balance, row.last_month_balance), (3, 1_000, 1_000));
 
     // Again, and an older one: nothing changes.
@@ -193,12 +214,58 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     older["aggregate"]["lastKnownVersion"] = json!(2);
     older["aggregate"]["totalBalance"] = json!(5_000);
     projector.project(older).await.unwrap();
-    assert_eq!(table.get::<balances::Row>(&[("accountId", ID)]).await.unwrap(), Some(row));
+    assert_eq!(balance(&projector).await, Some(row));
+}
 
-    // A state of a newer program is refused, not misread.
-    let mut newer = event.detail;
-    newer["aggregateSchema"] = json!(99);
-    assert!(projector.project(newer).await.unwrap_err().to_string().contains("schema 99"));
+/// In a deployment, or when it is taken back: whichever of fanout and projector is replaced first, the row is right.
+#[tokio::test]
+async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
+    let (projector, _) = balances().await;
+    let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
+    for version in [1, 3] {
+        let mut other = event.detail.clone();
+        other["aggregateSchema"] = json!(99);
+        other["aggregate"] = json!({ "lastKnownVersion": version, "totalBalance": 5_000 });
+        projector.project(other).await.unwrap();
+        let row = balance(&projector).await.unwrap();
+        assert_eq!((row.version, row.total_balance), (3, 1_000));
+    }
+}
+
+/// Rule 8 keeps older versions out. After a restored backup, that would be all that come.
+#[tokio::test]
+async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
+    let (projector, _) = balances().await;
+    let event: EventBridgeEvent = serde_json::from_value(sample("balances-projector/debited")).unwrap();
+    let mut ahead = event.detail.clone();
+    ahead["aggregate"]["lastKnownVersion"] = json!(7);
+    projector.project(ahead.clone()).await.unwrap();
+    let error = projector.project(event.detail).await.unwrap_err().to_string();
+    assert!(error.contains("version 7") && error.contains("it went backwards"), "{error}");
+    ahead["aggregateSchema"] = json!(99);
+    let error = projector.project(ahead).await.unwrap_err().to_string();
+    assert!(error.contains("version 7") && error.contains("it went backwards"), "{error}");
+}
+
+/// What Lambda and EventBridge put into the queue of what is tried again.
+#[test]
+fn an_entry_is_found_in_whatever_brings_it() {
+    let event = sample("balances-projector/debited");
+    let message = |body: &Value| {
+        let record =
+            json!({ "messageId": "1", "body": body.to_string(), "attributes": {}, "messageAttributes": {} });
+        json!({ "Records": [record] })
+    };
+    let given_up = json!({ "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": event });
+    for brought in [event.clone(), message(&event), message(&given_up)] {
+        assert_eq!(details(brought).unwrap(), std::slice::from_ref(&event["detail"]));
+    }
+    for malformed in
+        [json!({}), json!({ "Records": [{ "body": "secret" }] }), message(&json!({ "requestPayload": 1 }))]
+    {
+        let error = details(malformed).unwrap_err().to_string();
+        assert!(error.contains("not an entry") && !error.contains("secret"), "{error}");
+    }
 }
 
 proptest! {

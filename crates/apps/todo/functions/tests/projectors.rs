@@ -9,11 +9,12 @@
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use aws_sdk_dynamodb::Client;
-use ledgerline_dynamodb::ReadTable;
+use ledgerline::{Aggregate, EventStore, contract};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::state_projector::StateProjector;
 use ledgerline_local::testing;
 use serde_json::{Value, json};
-use todo::views::todos;
+use todo::{todo::Todo, views::todos};
 
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
@@ -25,9 +26,15 @@ fn sample(name: &str) -> Value {
 /// Rule 8: a todo that was deleted is not brought back by what comes late or twice.
 #[tokio::test]
 async fn a_deleted_todo_stays_forgotten() {
-    let dynamodb = testing::dynamodb(&["TodosTable"]).await;
-    let table = ReadTable::new(Client::new(&testing::sdk_config(&dynamodb)), testing::table("TodosTable"));
-    let projector = StateProjector { table: table.clone(), view: todos::VIEW };
+    let dynamodb = testing::dynamodb(&["CommitsTable", "TodosTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let table = ReadTable::new(client.clone(), testing::table("TodosTable"));
+    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let stream = Todo::stream(ID).unwrap();
+    for version in 1..=3 {
+        log.append(&contract::commit(&stream, version), None).await.unwrap();
+    }
+    let projector = StateProjector { table: table.clone(), log, view: todos::VIEW };
     let updated: EventBridgeEvent = serde_json::from_value(sample("todos-projector/updated")).unwrap();
     let mut deleted = updated.detail.clone();
     deleted["aggregate"]["lastKnownVersion"] = json!(3);

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use ledgerline::{StreamId, spec::valid};
-use ledgerline_dynamodb::ReadTable;
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::state_projector::StateProjector;
 use ledgerline_local::{
     services::DynamoDb,
@@ -166,9 +166,11 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
 /// A projector that is replaced while entries are under way reads those of the version before.
 #[tokio::test]
 async fn an_entry_with_a_state_of_the_version_before_is_projected() {
-    let dynamodb = testing::dynamodb(&["WidgetsTable"]).await;
-    let table = ReadTable::new(Client::new(&sdk_config(&dynamodb)), testing::table("WidgetsTable"));
-    let projector = StateProjector { table: table.clone(), view: VIEW };
+    let dynamodb = testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
+    let client = Client::new(&sdk_config(&dynamodb));
+    let table = ReadTable::new(client.clone(), testing::table("WidgetsTable"));
+    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let projector = StateProjector { table: table.clone(), log, view: VIEW };
     let path =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../events/widgets-projector/stock-updated.json");
     let event: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
@@ -182,7 +184,10 @@ async fn an_entry_with_a_state_of_the_version_before_is_projected() {
         table.shown::<Row>(&VIEW.table, "163082d2-b005-45d7-9eb6-aa1f83efd55d").await.unwrap();
     assert_eq!((version, row.map(|row| row.stock)), (4, Some(4)));
     detail["aggregateSchema"] = json!(3);
-    assert!(projector.project(detail).await.is_err(), "a newer program's state is not guessed at");
+    assert!(
+        projector.project(detail).await.is_err(),
+        "a newer program's state is not guessed at, and the log is empty"
+    );
 }
 
 /// "Event store change data capture with DynamoDB Streams": the query side shows what was written.

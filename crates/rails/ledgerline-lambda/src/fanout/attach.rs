@@ -15,6 +15,15 @@ pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
 type StatesOf<S> =
     for<'a> fn(&'a S, &'a [&'a Commit], Instant) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
 
+/// The schema of no state at all: no aggregate's is 0. What goes along with an event that this fanout cannot fold, because a newer
+/// program wrote it or it is damaged. Whoever reads the entry takes the state from the log, once it is a program that can, so that
+/// the order in which a deployment replaces functions does not matter; and who never can says so for itself (rule 11).
+const UNKNOWN: u32 = 0;
+
+fn unknown() -> RecordedState {
+    RecordedState { schema: UNKNOWN, data: "{}".into() }
+}
+
 /// A commit has no state to go along.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Missing {
@@ -52,8 +61,9 @@ impl<S: EventStore> Attach<S> {
         match self.0.get(category) {
             Some(states) => states(store, &commits, until).await,
             None => {
-                let reason = format!("no aggregate has the category {category:?}");
-                commits.iter().map(|_| Err(Missing::Never(reason.clone()))).collect()
+                let (stream, version) = (&commits[0].stream, commits[0].version);
+                tracing::warn!(%stream, version, "no aggregate has this category: it goes without its state");
+                commits.iter().map(|_| Ok(unknown())).collect()
             }
         }
     }
@@ -78,24 +88,28 @@ async fn recorded_states<A: Aggregate>(
         tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");
         return commits.iter().map(|_| Err(Missing::Now)).collect();
     };
-    let folded = folded.map_err(|error| match &error {
-        LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_)) => {
-            tracing::error!(error = %Causes(&error), "a state could not be loaded");
-            Missing::Now
+    let mut folded = match folded {
+        Ok(states) => states.into_iter(),
+        Err(error @ LoadError::Decode { .. }) => {
+            let (stream, version) = (&commits[0].stream, commits[0].version);
+            let error = Causes(&error).to_string();
+            tracing::warn!(%stream, version, error, "a commit cannot be read: it goes without its state");
+            return commits.iter().map(|commit| Ok(embedded(commit).unwrap_or_else(unknown))).collect();
         }
-        LoadError::Store(StoreError::Corrupt { .. }) | LoadError::Decode { .. } => {
-            Missing::Never(Causes(&error).to_string())
+        Err(error) => {
+            let missing = match &error {
+                LoadError::Store(StoreError::Corrupt { .. }) => Missing::Never(Causes(&error).to_string()),
+                LoadError::Store(_) | LoadError::Decode { .. } => {
+                    tracing::error!(error = %Causes(&error), "a state could not be loaded");
+                    Missing::Now
+                }
+            };
+            return commits.iter().map(|commit| embedded(commit).ok_or_else(|| missing.clone())).collect();
         }
-    });
-    let mut folded = folded.map(Vec::into_iter);
-    let mut next = || match &mut folded {
-        Ok(states) => match states.next() {
-            Some(state) => {
-                encode_state::<A>(&state).map_err(|error| Missing::Never(Causes(&error).to_string()))
-            }
-            None => Err(Missing::Now),
-        },
-        Err(missing) => Err(missing.clone()),
+    };
+    let mut next = || match folded.next() {
+        Some(state) => encode_state::<A>(&state).map_err(|error| Missing::Never(Causes(&error).to_string())),
+        None => Err(Missing::Now),
     };
     commits.iter().map(|commit| embedded(commit).map_or_else(&mut next, Ok)).collect()
 }

@@ -92,7 +92,9 @@ impl Mapping {
                 continue;
             }
             let body: Value = serde_json::from_str(message.body().unwrap_or_default()).unwrap_or_default();
-            let text = format!("{} by {} in {took} ms{}", name(&body), self.function.name(), age(&body));
+            // An event that an asynchronous invocation failed at, or a commit.
+            let body = body.pointer("/requestPayload/detail/lastEvent").unwrap_or(&body);
+            let text = format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
             self.hops.line("projector", &text);
             entries.push(
                 DeleteMessageBatchRequestEntry::builder()

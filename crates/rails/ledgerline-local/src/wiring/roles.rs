@@ -95,7 +95,8 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
         add("sqs:SendMessage", queue);
     }
     match &function.needs.source {
-        Events::Queue(_) => {
+        // Behind a rule, the queue of what is tried again.
+        Events::Queue(_) | Events::Bus { .. } => {
             for (_, properties) in function.events("SQS") {
                 let queue = referred(&properties["Queue"]).unwrap_or_default();
                 RECEIVING.into_iter().for_each(|action| add(action, queue));
@@ -114,7 +115,7 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
                 }
             }
         }
-        Events::Http(_) | Events::Bus { .. } => {}
+        Events::Http(_) => {}
     }
     for table in &function.needs.tables {
         let Some(id) = named(template, function, &table.variable) else { continue };

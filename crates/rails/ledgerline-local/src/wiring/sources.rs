@@ -14,18 +14,22 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
     let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
     for function in &template.functions {
-        let (kind, found) = match &function.needs.source {
-            Events::Http(endpoints) => ("HttpApi", routes(template, function, endpoints)),
+        let (kinds, found): (&[&str], _) = match &function.needs.source {
+            Events::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
             Events::Bus { category, events } => {
-                ("EventBridgeRule", rule(template, function, &format!("{prefix}.{category}"), events))
+                let source = format!("{prefix}.{category}");
+                let mut found = rule(template, function, &source, events);
+                found.extend(queues.of_retries(template, function));
+                (&["EventBridgeRule", "SQS"], found)
             }
-            Events::Queue(categories) => ("SQS", queues.of_function(template, function, categories)),
-            Events::Stream => ("DynamoDB", stream(template, function)),
+            Events::Queue(categories) => (&["SQS"], queues.of_function(template, function, categories)),
+            Events::Stream => (&["DynamoDB"], stream(template, function)),
         };
         problems.extend(found);
         let others = function.properties["Events"].as_object().into_iter().flatten();
-        for (name, event) in others.filter(|(_, event)| event["Type"] != kind) {
-            let message = format!("it takes no events of type {}: only {kind}", event["Type"]);
+        for (name, event) in others.filter(|(_, event)| kinds.iter().all(|kind| event["Type"] != *kind)) {
+            let message =
+                format!("it takes no events of type {}: only {}", event["Type"], kinds.join(" and "));
             problems.push(template.problem(function.id, &["Events", name], &message));
         }
     }
@@ -187,6 +191,45 @@ impl<'a> LogQueues<'a> {
         .collect()
     }
 
+    /// The queue of events that a function behind a rule takes again: it gets no commits, and nobody else takes from it.
+    fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (name, properties) in function.events("SQS") {
+            let place = ["Events", name, "Properties", "Queue"];
+            match referred(&properties["Queue"]).filter(|queue| template.kind(queue) == "AWS::SQS::Queue") {
+                None => {
+                    let message =
+                        "it takes from no queue of the template: Queue: !GetAtt <name>RetryQueue.Arn";
+                    problems.push(template.problem(function.id, &place, message));
+                }
+                Some(queue) => {
+                    if self.queues.contains_key(queue) {
+                        let message =
+                            format!("LOG_QUEUES has {queue}, from which {} takes events again", function.id);
+                        problems.push(template.problem(self.fanout, &LINES, &message));
+                    }
+                    problems.extend(Self::others(template, function, queue, &place));
+                }
+            }
+        }
+        problems
+    }
+
+    /// Others that take from the same queue.
+    fn others(template: &Template<'a>, function: &Function<'a>, queue: &str, place: &[&str]) -> Vec<String> {
+        let others = template.functions.iter().filter(|other| {
+            other.id != function.id
+                && other.events("SQS").any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
+        });
+        others
+            .map(|other| {
+                let message =
+                    format!("{} takes from {queue} too: each would miss what the other takes", other.id);
+                template.problem(function.id, place, &message)
+            })
+            .collect()
+    }
+
     /// The queue of a consumer of commits.
     fn of_function(
         &self,
@@ -206,16 +249,7 @@ impl<'a> LogQueues<'a> {
             let message = "it takes from no queue of the template: Queue: !GetAtt <name>Queue.Arn";
             return vec![template.problem(function.id, &place, message)];
         };
-        let mut problems = Vec::new();
-        let others = template.functions.iter().filter(|other| {
-            other.id != function.id
-                && other.events("SQS").any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
-        });
-        for other in others {
-            let message =
-                format!("{} takes from {queue} too: each would miss what the other takes", other.id);
-            problems.push(template.problem(function.id, &place, &message));
-        }
+        let mut problems = Self::others(template, function, queue, &place);
         let line = format!("${{{queue}}} {}", listed(categories).replace(',', ""));
         match self.queues.get(queue) {
             None => {
