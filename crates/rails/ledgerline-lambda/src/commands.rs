@@ -187,7 +187,7 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     }
     let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: Scope::Write };
     let source = Source::Http(routes.iter().map(endpoint).collect());
-    let needs = Needs::new(source).commands().variable(RETENTION).optional(SOURCE_ADDRESSES);
+    let needs = Needs::new(source).commands(&[A::CATEGORY]).variable(RETENTION).optional(SOURCE_ADDRESSES);
     crate::http::run(needs, async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parsed(RETENTION)?;

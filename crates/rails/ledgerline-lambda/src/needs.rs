@@ -24,6 +24,8 @@ pub struct Needs {
     pub source: Source,
     /// The tables that it reads or writes.
     pub tables: Vec<Table>,
+    /// The partition keys that it touches of a table, where these are not all.
+    pub keys: Vec<Keys>,
     /// What it calls besides its tables.
     pub calls: Vec<Call>,
     /// The variables that it reads, those that name its tables among them.
@@ -32,6 +34,19 @@ pub struct Needs {
     pub optional: BTreeSet<&'static str>,
     /// Metrics of the application's own whose alarm tells somebody.
     pub metrics: BTreeSet<&'static str>,
+}
+
+/// The partition keys that an action of a function touches: what its role has to say in `dynamodb:LeadingKeys`, so that nobody appends to
+/// streams of others.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Keys {
+    /// The variable that names the table.
+    pub variable: &'static str,
+    /// The action.
+    pub action: Action,
+    /// Patterns, as IAM has them: `tank-*`.
+    pub like: BTreeSet<String>,
 }
 
 /// A call of a service that is no table.
@@ -203,6 +218,7 @@ impl Needs {
         Self {
             source,
             tables: Vec::new(),
+            keys: Vec::new(),
             calls: Vec::new(),
             environment: BTreeSet::new(),
             optional: BTreeSet::new(),
@@ -227,18 +243,34 @@ impl Needs {
         self
     }
 
-    /// The same, with what it takes to send commands: to append to the log, and to remember answers.
+    /// The same, with what it takes to send commands to aggregates of these categories, and of no others: to append to the log, and to
+    /// remember answers.
     #[must_use]
-    pub fn commands(self) -> Self {
+    pub fn commands(self, categories: &[&str]) -> Self {
         use Action::{DeleteItem, GetItem, PartiQLInsert, PutItem, Query};
+        let like = categories.iter().map(|category| format!("{category}-*")).collect();
         self.table(Table::with(COMMITS, [PartiQLInsert, GetItem, Query]))
             .table(Table::with(REQUESTS, [PartiQLInsert, PutItem, GetItem, DeleteItem]))
+            .keys(COMMITS.variable, [PartiQLInsert], like)
+    }
+
+    /// The same, touching only such partition keys of this table by these actions.
+    fn keys(
+        mut self,
+        variable: &'static str,
+        actions: impl IntoIterator<Item = Action>,
+        like: BTreeSet<String>,
+    ) -> Self {
+        self.keys.extend(actions.into_iter().map(|action| Keys { variable, action, like: like.clone() }));
+        self
     }
 
     /// The same, with what the fanout has beside the log: tries that are counted, and states that are kept.
     pub(crate) fn beside_the_log(self) -> Self {
         use Action::{DeleteItem, GetItem, PutItem, UpdateItem};
-        self.table(Table::with(REQUESTS, [GetItem, PutItem, UpdateItem, DeleteItem]))
+        let actions = [GetItem, PutItem, UpdateItem, DeleteItem];
+        let like = ["fanout/*", "state/*"].map(ToOwned::to_owned).into();
+        self.table(Table::with(REQUESTS, actions)).keys(REQUESTS.variable, actions, like)
     }
 
     /// The same, with reading the log.

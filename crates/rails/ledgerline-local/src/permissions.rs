@@ -22,7 +22,8 @@ pub const COMMITS: &str = "CommitsTable";
 pub struct Permission {
     /// Logical id of the function.
     pub function: String,
-    /// On what, as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.
+    /// On what, as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`, and
+    /// `CommitsTable (item-*)` where only such partition keys are meant.
     pub resource: String,
     /// The action, as IAM names it.
     pub action: String,
@@ -81,13 +82,17 @@ pub fn read(template: &Value) -> Permissions {
             }
             for action in list(&statement["Action"]) {
                 for resource in list(&statement["Resource"]) {
-                    let permission = Permission {
+                    let mut permission = Permission {
                         function: id.to_owned(),
                         resource: name(resource),
                         action: action.as_str().unwrap_or_default().to_owned(),
                     };
-                    if granted.insert(permission.clone()) {
-                        problems.extend(too_much(&permission).map(|message| problem(role, message)));
+                    let wrong = too_much(&permission);
+                    if let Some(keys) = leading_keys(statement) {
+                        permission.resource = with_keys(&permission.resource, keys.iter());
+                    }
+                    if granted.insert(permission) {
+                        problems.extend(wrong.map(|message| problem(role, message)));
                     }
                 }
             }
@@ -211,6 +216,18 @@ pub fn referred(value: &Value) -> Option<&str> {
     let attribute = &value["Fn::GetAtt"];
     let whole = attribute.as_str().and_then(|path| path.split('.').next());
     value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
+}
+
+/// A table of which only such partition keys are meant.
+pub(crate) fn with_keys<'k>(table: &str, keys: impl Iterator<Item = &'k String>) -> String {
+    format!("{table} ({})", keys.map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+/// The partition keys to which a statement is narrowed.
+fn leading_keys(statement: &Value) -> Option<BTreeSet<String>> {
+    let keys = &statement["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"];
+    let keys: BTreeSet<_> = list(keys).into_iter().map(name).collect();
+    (!keys.is_empty()).then_some(keys)
 }
 
 /// A resource as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`.

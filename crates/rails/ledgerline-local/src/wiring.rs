@@ -25,6 +25,7 @@ use crate::{permissions::resources, template::Source};
 pub struct Needs {
     source: Events,
     tables: Vec<Table>,
+    keys: Vec<Keys>,
     calls: Vec<Call>,
     environment: BTreeSet<String>,
     optional: BTreeSet<String>,
@@ -58,6 +59,14 @@ enum Events {
 struct Endpoint {
     route: String,
     scope: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    variable: String,
+    action: String,
+    like: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

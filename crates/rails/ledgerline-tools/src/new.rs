@@ -483,7 +483,7 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     change.file(format!("{events}/answers.md"), words.fill(text!("commands-answers.md")));
     change.section(words, words.fill(text!("commands.yaml")));
     change.named("Functions", words.fill("{{Name}}Commands"));
-    change.named("Commands", words.get("Name").to_owned());
+    change.named("Commands", words.get("category").to_owned());
     Ok(())
 }
 

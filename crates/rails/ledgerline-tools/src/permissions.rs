@@ -150,7 +150,7 @@ mod tests {
     /// Rule 3: whichever way somebody comes to change commits, it is found.
     #[test]
     fn a_way_to_change_a_commit_is_found() {
-        let statements = "/Resources/ItemCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
+        let statements = "/Resources/itemCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
         let commits = json!({ "Fn::GetAtt": ["CommitsTable", "Arn"] });
         for (action, resource) in [
             (json!("dynamodb:PutItem"), commits.clone()),
@@ -167,7 +167,7 @@ mod tests {
             let statement = json!({ "Effect": "Allow", "Action": action, "Resource": resource });
             template.pointer_mut(statements).unwrap().as_array_mut().unwrap().push(statement);
             let problems = read(&template).0.problems;
-            let of_the_role = problems.iter().find(|problem| problem.resource == "ItemCommandsRole");
+            let of_the_role = problems.iter().find(|problem| problem.resource == "itemCommandsRole");
             assert!(
                 of_the_role.is_some_and(|found| found.message.contains("ItemCommandsFunction may")),
                 "{action}"
@@ -214,13 +214,13 @@ mod tests {
     fn a_role_that_is_shared_or_made_elsewhere_is_found() {
         let mut template = template();
         template["Resources"]["FanoutFunction"]["Properties"]["Role"] =
-            json!({ "Fn::GetAtt": ["ItemCommandsRole", "Arn"] });
+            json!({ "Fn::GetAtt": ["itemCommandsRole", "Arn"] });
         template["Resources"]["ItemsProjectorFunction"]["Properties"]["Role"] = Value::Null;
         template["Resources"]["ItemsQueriesRole"]["Properties"]["ManagedPolicyArns"] =
             json!(["arn:aws:iam::aws:policy/AdministratorAccess"]);
         let problems = format!("{:?}", read(&template).0.problems);
         for expected in
-            ["share the role ItemCommandsRole", "ItemsProjectorFunction has no role", "AdministratorAccess"]
+            ["share the role itemCommandsRole", "ItemsProjectorFunction has no role", "AdministratorAccess"]
         {
             assert!(problems.contains(expected), "{problems}");
         }

@@ -75,7 +75,7 @@ const CALLERS: [Slip; 7] = [
 ];
 
 /// What functions may do.
-const RIGHTS: [Slip; 11] = [
+const RIGHTS: [Slip; 13] = [
     (
         "              - { Effect: Allow, Action: events:PutEvents,",
         "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:eu-central-1:123456789012:table/shop-CommitsTable\" }
@@ -115,9 +115,19 @@ const RIGHTS: [Slip; 11] = [
         "",
         "ItemCommandsFunction needs logs:PutLogEvents on FunctionLogs",
     ),
-    ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt ItemCommandsRole.Arn", "share the role ItemCommandsRole"),
+    ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt itemCommandsRole.Arn", "share the role itemCommandsRole"),
     ("                dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "                dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
-    ("    - - Item\n", "    - - Gone\n      - Item\n", "GoneCommandsRole: no function has this role"),
+    (
+        ", Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } } }\n",
+        " }\n",
+        "ItemCommandsFunction needs dynamodb:PartiQLInsert on CommitsTable (item-*)",
+    ),
+    (
+        "dynamodb:LeadingKeys: [!Sub \"${Category}-*\"]",
+        "dynamodb:LeadingKeys: [\"*\"]",
+        "ItemCommandsFunction does not need dynamodb:PartiQLInsert on CommitsTable (*)",
+    ),
+    ("    - - item\n", "    - - gone\n      - item\n", "goneCommandsRole: no function has this role"),
 ];
 
 /// Which events and commits come.

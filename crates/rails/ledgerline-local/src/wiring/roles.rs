@@ -119,7 +119,11 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     }
     for table in &function.needs.tables {
         let Some(id) = named(template, function, &table.variable) else { continue };
-        table.actions.iter().for_each(|action| add(action, id));
+        for action in &table.actions {
+            let mut keys = function.needs.keys.iter();
+            let keys = keys.find(|keys| keys.variable == table.variable && keys.action == *action);
+            add(action, &keys.map_or(id.to_owned(), |keys| permissions::with_keys(id, keys.like.iter())));
+        }
         table.indexes.iter().for_each(|index| add("dynamodb:Query", &format!("{id}/index/{}", index.name)));
     }
     for call in &function.needs.calls {

@@ -174,7 +174,7 @@ mod tests {
     fn a_loop_is_laid_down_with_its_first_name_at_the_end_of_what_is_alike() {
         let before = format!("Resources:\n{ALIKE}\n\n  # === depot ===\n\nOutputs:\n");
         let after = with_name(&before, "Queues", "Fills").unwrap();
-        let after = with_name(&after, "Commands", "Tank").unwrap();
+        let after = with_name(&after, "Commands", "tank").unwrap();
         assert!(
             after
                 .contains("  Fn::ForEach::Queues:\n    - Consumer\n    - - Fills\n    - ${Consumer}Queue:\n")
@@ -182,7 +182,7 @@ mod tests {
         let order = ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
         let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
         assert!(places.is_sorted(), "{after}");
-        assert!(after.contains("RequestsTable.Arn\n\n  # === depot"), "{after}");
+        assert!(after.contains("RequestsTable.Arn }\n\n  # === depot"), "{after}");
     }
 
     /// What a reader has to read more for one more view: its section, its name in the lists of two or three loops, and two lines of the

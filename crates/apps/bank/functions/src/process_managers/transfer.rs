@@ -42,7 +42,7 @@ impl<S: EventStore> Reaction for Transfers<S> {
     const OF: &'static [&'static str] = &[Transfer::CATEGORY];
 
     fn needs(needs: Needs) -> Needs {
-        needs.commands().metric(STUCK_TRANSFERS)
+        needs.commands(&[Account::CATEGORY, Transfer::CATEGORY]).metric(STUCK_TRANSFERS)
     }
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
