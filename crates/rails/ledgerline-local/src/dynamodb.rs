@@ -72,8 +72,10 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
         return answer(StatusCode::PAYLOAD_TOO_LARGE, Vec::new());
     };
     let target = head.headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
-    if let Some(refusal) = wire.iam.as_ref().and_then(|iam| iam.refusal(&head.headers, target, &body)) {
-        return answer(StatusCode::BAD_REQUEST, refusal.to_string().into_bytes());
+    if let Some((status, refusal)) =
+        wire.iam.as_ref().and_then(|iam| iam.refusal(&head.headers, target, &body))
+    {
+        return answer(status, refusal.to_string().into_bytes());
     }
     if let Some((status, done)) = wire.answer(target, &body) {
         return answer(status, done);

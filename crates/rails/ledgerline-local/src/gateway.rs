@@ -18,6 +18,7 @@ use crate::{
     host::Function,
     iam::Iam,
     mailbox::{Mailbox, SendEmail},
+    outages::Outage,
 };
 
 /// The target of requests.
@@ -40,6 +41,7 @@ impl Gateway {
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
             .route("/v2/email/outbound-emails", post(send_mail))
             .route("/mailbox", get(mails))
+            .route("/outages", post(begin_outage))
             .fallback(pass_on)
             // The most that one of them takes: DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
@@ -69,9 +71,9 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
     };
     // The database asks for itself.
     if *url != gateway.dynamodb
-        && let Some(refusal) = gateway.iam.refusal(&headers, target, &body)
+        && let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body)
     {
-        return answer(StatusCode::BAD_REQUEST, refusal);
+        return answer(status, refusal);
     }
     let mut request = gateway.client.post(url).body(body);
     for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
@@ -103,9 +105,19 @@ async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -
     gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
 }
 
+/// Lets a service fail for a while: `{"of": "BalancesTable", "seconds": 60}`.
+async fn begin_outage(State(gateway): State<Arc<Gateway>>, Json(outage): Json<Outage>) -> StatusCode {
+    gateway.hops.always("outage", &format!("{} for {} s", outage.of, outage.seconds));
+    gateway.iam.outages.begin(outage);
+    StatusCode::NO_CONTENT
+}
+
 /// SES's SendEmail.
 async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
-    if let Some(refusal) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
+        if status.is_server_error() {
+            return answer(status, refusal);
+        }
         let mut refused = answer(StatusCode::FORBIDDEN, refusal);
         refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("AccessDeniedException"));
         return refused;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use iam_rs::{
     Arn, Context, ContextValue, Decision, IAMPolicy, IAMRequest, PolicyEvaluator, Principal, PrincipalId,
 };
@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     hops::Hops,
+    outages::Outages,
     template::{ACCOUNT, REGION, Template},
 };
 
@@ -34,6 +35,7 @@ pub(crate) struct Iam {
     tables: HashMap<String, Guarded>,
     /// What was decided of a caller, an action and a resource, where it depends on nothing else.
     decided: Mutex<Decided>,
+    pub(crate) outages: Outages,
     hops: Hops,
 }
 
@@ -102,16 +104,27 @@ impl Iam {
             tables
                 .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
         }
-        Ok(Self { callers, tables, decided: Mutex::default(), hops })
+        Ok(Self { callers, tables, decided: Mutex::default(), outages: Outages::default(), hops })
     }
 
-    /// The answer to a request that its caller may not make. `target` names the operation, as the JSON protocols of AWS do.
-    pub(crate) fn refusal(&self, headers: &HeaderMap, target: &str, body: &[u8]) -> Option<Value> {
+    /// The answer to a request that its caller may not make, or that fails in an outage. `target` names the operation, as the JSON
+    /// protocols of AWS do.
+    pub(crate) fn refusal(
+        &self,
+        headers: &HeaderMap,
+        target: &str,
+        body: &[u8],
+    ) -> Option<(StatusCode, Value)> {
         let key = caller(headers)?;
         // Those of other clients are those of an administrator.
         let caller = self.callers.get(key);
         let request: Value = serde_json::from_slice(body).ok()?;
         let acts = self.acts(target, &request);
+        if caller.is_some() && acts.iter().any(|act| self.outages.has(&act.resource)) {
+            let failed =
+                json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
+            return Some((StatusCode::INTERNAL_SERVER_ERROR, failed));
+        }
         let denied = acts.into_iter().find_map(|act| Some((self.decide(key, caller, &act)?, act)));
         let (because, Act { action, resource, .. }) = denied?;
         let arn =
@@ -126,9 +139,8 @@ impl Iam {
         if request["Key"].as_object().is_none_or(|key| !key.values().any(|value| value["S"] == PROBE)) {
             self.hops.always("denied", &message);
         }
-        Some(
-            json!({ "__type": "com.amazon.coral.service#AccessDeniedException", "Message": message, "message": message }),
-        )
+        let denied = json!({ "__type": "com.amazon.coral.service#AccessDeniedException", "Message": message, "message": message });
+        Some((StatusCode::BAD_REQUEST, denied))
     }
 
     /// Why the caller may not do it.
@@ -485,7 +497,7 @@ Resources:
         let credential =
             format!("AWS4-HMAC-SHA256 Credential={caller}/20261123/us-east-1/dynamodb/aws4_request");
         headers.insert("authorization", credential.parse().unwrap());
-        let refusal = iam.refusal(&headers, target, request.to_string().as_bytes())?;
+        let (_, refusal) = iam.refusal(&headers, target, request.to_string().as_bytes())?;
         Some(refusal["Message"].as_str().unwrap().to_owned())
     }
 

@@ -60,6 +60,13 @@ enum Task {
     },
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
+    /// The workspace's example `soak`: an hour of load on a local stack in which everything is killed and fails for a while, again and
+    /// again, and whether everything is right then.
+    Soak {
+        /// Passed on to it, such as --minutes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// `sam local invoke` of every function with every sample event. Needs Docker.
     Samples {
         /// Where containers find the local stack's services on this machine.
@@ -118,6 +125,11 @@ pub fn main<L: Aggregates>() -> ExitCode {
         }
         Task::Lint => lint::run(&categories),
         Task::E2e { no_build } => e2e::run(!no_build),
+        Task::Soak { arguments } => {
+            let mut cargo = std::process::Command::new("cargo");
+            cargo.args(["run", "--quiet", "--example", "soak", "--"]).args(arguments);
+            tools::run(&mut cargo)
+        }
         Task::Samples { address, no_build, sam_arguments } => {
             samples::run(address.as_deref(), !no_build, &sam_arguments)
         }

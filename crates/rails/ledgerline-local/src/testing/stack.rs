@@ -156,6 +156,16 @@ impl LocalStack {
         self.process.wait().unwrap();
     }
 
+    /// Where the HTTP API is.
+    pub fn url(&self) -> &str {
+        &self.api.url
+    }
+
+    /// The process of the stack itself.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Where the emulated services are, as the program prints it.
     pub fn aws_url(&self) -> String {
         let url = self.find(|line| {
@@ -193,6 +203,19 @@ impl LocalStack {
         let url = client.get_queue_url().queue_name(name).send().await.unwrap().queue_url.unwrap();
         let received = client.receive_message().queue_url(url).send().await.unwrap();
         serde_json::from_str(received.messages?.first()?.body()?).ok()
+    }
+
+    /// What is in all dead-letter queues, at most ten of each: the queue and the letter.
+    pub async fn dead_letters(&self) -> Vec<(String, String)> {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
+        let mut letters = Vec::new();
+        for url in queues.into_iter().filter(|url| url.contains("DeadLetterQueue")) {
+            let receive = client.receive_message().queue_url(&url).max_number_of_messages(10);
+            let received = receive.send().await.unwrap().messages.unwrap_or_default();
+            letters.extend(received.into_iter().map(|letter| (url.clone(), letter.body.unwrap_or_default())));
+        }
+        letters
     }
 
     /// How far a process manager got in a stream, by its table of this logical id.

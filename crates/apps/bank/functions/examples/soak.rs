@@ -1,0 +1,325 @@
+//! The bank on a local stack, under load, while everything is killed and every service fails for a while, again and again; then whether
+//! everything is right: `cargo xtask soak`.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::ExitCode,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use bank::{account::Account, transfer::Transfer};
+use clap::Parser;
+use ledgerline::{Aggregate, Consistency, load};
+use ledgerline_local::testing::LocalStack;
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+/// Kills functions and the stack, lets tables, bus and queues fail, and looks whether anything is lost or doubled.
+#[derive(Debug, Parser)]
+struct Options {
+    /// For how long, in minutes.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
+    minutes: u64,
+    /// Where randomness comes from. What runs at once is in another order each time all the same.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Clients at once.
+    #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]
+    clients: u64,
+}
+
+/// Functions that are killed.
+const FUNCTIONS: [&str; 8] = [
+    "account-commands",
+    "account-queries",
+    "balances-projector",
+    "fanout",
+    "transactions-projector",
+    "transfer",
+    "transfer-commands",
+    "transfers-projector",
+];
+
+/// What fails for a while: tables, queues and the bus, as `POST /outages` names them.
+const SERVICES: [&str; 9] = [
+    "BalancesTable",
+    "CommitsTable",
+    "RequestsTable",
+    "TransactionsQueue.fifo",
+    "TransactionsTable",
+    "TransferPositionsTable",
+    "TransferQueue.fifo",
+    "TransfersTable",
+    "events",
+];
+
+/// Accounts, and what is transferred and booked at once.
+const ACCOUNTS: usize = 20;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match soak(Options::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What clients share.
+struct World {
+    http: Client,
+    /// Where the stack is, another address after each restart.
+    url: RwLock<String>,
+    accounts: Vec<String>,
+    /// Credits minus debits that were acknowledged.
+    money: AtomicI64,
+    transfers: RwLock<Vec<String>>,
+    commands: AtomicU64,
+    /// Answers that said nothing certain, after which a command was sent again with its key.
+    again: AtomicU64,
+    ends: AtomicBool,
+}
+
+impl World {
+    /// Sends a command until it is known what became of it: its status.
+    async fn command(&self, path: &str, body: &Value) -> Result<u16> {
+        let key = Uuid::new_v4().to_string();
+        let until = Instant::now() + Duration::from_secs(900);
+        loop {
+            let url = self.url.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let sent =
+                self.http.post(format!("{url}{path}")).header("Idempotency-Key", &key).json(body).send();
+            match sent.await.map(|answer| answer.status().as_u16()) {
+                Ok(status @ (200..=299 | 422)) => {
+                    self.commands.fetch_add(1, Ordering::Relaxed);
+                    return Ok(status);
+                }
+                Ok(409 | 429 | 500..=599) | Err(_) => {}
+                Ok(status) => bail!("{path} is answered {status}"),
+            }
+            self.again.fetch_add(1, Ordering::Relaxed);
+            ensure!(Instant::now() < until, "nobody says what became of {path} for a quarter of an hour");
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(50..500))).await;
+        }
+    }
+
+    async fn client(self: Arc<Self>) -> Result<()> {
+        while !self.ends.load(Ordering::Relaxed) {
+            // Steady, not fast: the machine has time for the functions that start again, and an hour's data fits on it.
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(50..250))).await;
+            let account = &self.accounts[fastrand::usize(..ACCOUNTS)];
+            let amount = fastrand::i64(1..100);
+            match fastrand::u32(..4) {
+                0..=1 => {
+                    self.command(&format!("/accounts/{account}/credits"), &json!({ "amount": amount }))
+                        .await?;
+                    self.money.fetch_add(amount, Ordering::Relaxed);
+                }
+                2 => {
+                    let path = format!("/accounts/{account}/debits");
+                    if self.command(&path, &json!({ "amount": amount })).await? < 300 {
+                        self.money.fetch_sub(amount, Ordering::Relaxed);
+                    }
+                }
+                _ => {
+                    let to = &self.accounts[fastrand::usize(..ACCOUNTS)];
+                    let id = Uuid::new_v4().to_string();
+                    let body = json!({ "transferId": id, "fromAccountId": account, "toAccountId": to, "amount": amount, "currency": "EUR" });
+                    if self.command("/transfers", &body).await? < 300 {
+                        self.transfers.write().unwrap_or_else(PoisonError::into_inner).push(id);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, url: &str) {
+        url.clone_into(&mut self.url.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+async fn soak(options: Options) -> Result<()> {
+    let seed = options.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
+    fastrand::seed(seed);
+    let data = tempfile::tempdir()?;
+    let mut stack = LocalStack::start(Some(data.path())).await;
+    let world = Arc::new(World {
+        http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
+        url: RwLock::new(stack.url().to_owned()),
+        accounts: (0..ACCOUNTS).map(|_| Uuid::new_v4().to_string()).collect(),
+        money: AtomicI64::new(0),
+        transfers: RwLock::default(),
+        commands: AtomicU64::new(0),
+        again: AtomicU64::new(0),
+        ends: AtomicBool::new(false),
+    });
+    for account in &world.accounts {
+        let body = json!({ "accountId": account, "owner": "Soak", "currency": "EUR" });
+        ensure!(world.command("/accounts", &body).await? == 201, "the accounts are new");
+    }
+    println!("seed {seed}, {} minutes, {} clients", options.minutes, options.clients);
+    let mut clients = JoinSet::new();
+    for _ in 0..options.clients {
+        clients.spawn(Arc::clone(&world).client());
+    }
+    let (began, length) = (Instant::now(), Duration::from_secs(options.minutes * 60));
+    let (mut killed, mut restarts, mut failed) =
+        (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new());
+    let mut told = Instant::now();
+    while began.elapsed() < length {
+        tokio::time::sleep(Duration::from_secs(fastrand::u64(2..6))).await;
+        match fastrand::u32(..60) {
+            0 => {
+                stack.kill();
+                restarts += 1;
+                stack = LocalStack::start(Some(data.path())).await;
+                world.at(stack.url());
+            }
+            1..=8 => {
+                // One in three lasts for minutes.
+                let service = SERVICES[fastrand::usize(..SERVICES.len())];
+                let seconds =
+                    if fastrand::u32(..3) == 0 { fastrand::u64(60..180) } else { fastrand::u64(5..30) };
+                let outage = json!({ "of": service, "seconds": seconds });
+                let begun =
+                    world.http.post(format!("{}/outages", stack.aws_url())).json(&outage).send().await?;
+                ensure!(begun.status().is_success(), "an outage is {}", begun.status());
+                *failed.entry(service).or_default() += seconds;
+            }
+            _ => {
+                let function = FUNCTIONS[fastrand::usize(..FUNCTIONS.len())];
+                stack.kill_instances(function);
+                *killed.entry(function).or_default() += 1;
+            }
+        }
+        if told.elapsed() > Duration::from_secs(60) {
+            told = Instant::now();
+            println!(
+                "{:>3} min: {}, {}",
+                began.elapsed().as_secs() / 60,
+                counted(&world),
+                sizes(&stack, data.path())
+            );
+        }
+        if let Some(ended) = clients.try_join_next() {
+            ended??;
+            bail!("a client ended");
+        }
+    }
+    world.ends.store(true, Ordering::Relaxed);
+    while let Some(ended) = clients.join_next().await {
+        ended??;
+    }
+    println!("killed {killed:?}; the stack {restarts} times; failed for so many seconds {failed:?}");
+    let letters = right(&world, &stack).await?;
+    println!(
+        "{}; {}; money is what it should be, rows are the fold, {letters} dead letters",
+        counted(&world),
+        sizes(&stack, data.path())
+    );
+    ensure!(letters == 0, "there are dead letters");
+    Ok(())
+}
+
+fn counted(world: &World) -> String {
+    let transfers = world.transfers.read().unwrap_or_else(PoisonError::into_inner).len();
+    let (commands, again) = (world.commands.load(Ordering::Relaxed), world.again.load(Ordering::Relaxed));
+    format!("{commands} commands, {transfers} transfers among them, asked again {again} times")
+}
+
+/// Memory and descriptors of the stack's process, and its data.
+fn sizes(stack: &LocalStack, data: &std::path::Path) -> String {
+    let process = format!("/proc/{}", stack.process_id());
+    let status = fs::read_to_string(format!("{process}/status")).unwrap_or_default();
+    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("?").trim();
+    let descriptors = fs::read_dir(format!("{process}/fd")).map_or(0, Iterator::count);
+    let files = fs::read_dir(data).into_iter().flatten().flatten();
+    let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
+    format!("{memory} of memory, {descriptors} descriptors, {} MB of data", bytes / 1_000_000)
+}
+
+/// Waits until all is quiet, and compares. How many dead letters there are.
+async fn right(world: &World, stack: &LocalStack) -> Result<usize> {
+    let (mut told, until) = (Instant::now(), Instant::now() + Duration::from_secs(1_200));
+    loop {
+        match compare(world, stack).await {
+            Ok(()) => break,
+            Err(error) if Instant::now() > until => return Err(error.context("it does not become right")),
+            Err(error) => {
+                if told.elapsed() > Duration::from_secs(30) {
+                    told = Instant::now();
+                    println!("not yet: {error:#}");
+                }
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        }
+    }
+    let letters = stack.dead_letters().await;
+    for (queue, letter) in &letters {
+        println!("in {queue}: {letter}");
+    }
+    Ok(letters.len())
+}
+
+/// Money is what was acknowledged, transfers have come to an end, and rows are what the log says.
+async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
+    let (store, mut sum) = (stack.store(), 0);
+    let get = async |path: String| -> Result<Value> {
+        let url = world.url.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(world.http.get(format!("{url}{path}")).send().await?.error_for_status()?.json().await?)
+    };
+    for id in &world.accounts {
+        let account = load::<Account>(&store, &Account::stream(id)?, None, Consistency::Strong).await?;
+        let balance = serde_json::to_value(&account.state)?["totalBalance"].as_i64().context("a balance")?;
+        sum += balance;
+        let row = get(format!("/accounts/{id}")).await?;
+        let shown = (row["version"].as_u64(), row["totalBalance"].as_i64());
+        ensure!(shown == (Some(account.version), Some(balance)), "{id} is shown as {shown:?}");
+        let (mut cursor, mut booked, mut newest) = (String::new(), 0, 0);
+        loop {
+            let page = get(format!("/accounts/{id}/transactions?limit=200{cursor}")).await?;
+            for row in page["transactions"].as_array().context("a list")? {
+                let amount = row["amount"].as_i64().context("an amount")?;
+                booked += if row["kind"] == "debit" { -amount } else { amount };
+                newest = newest.max(row["version"].as_u64().unwrap_or(0));
+            }
+            match page["cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        // A stream begins with a commit that books nothing.
+        ensure!(
+            booked == balance && newest == account.version.max(1) * u64::from(account.version > 1),
+            "the bookings of {id} come to {booked}, up to {newest}"
+        );
+    }
+    let transfers = world.transfers.read().unwrap_or_else(PoisonError::into_inner).clone();
+    for id in transfers {
+        let transfer = load::<Transfer>(&store, &Transfer::stream(&id)?, None, Consistency::Strong).await?;
+        let row = get(format!("/transfers/{id}")).await?;
+        ensure!(
+            row["version"].as_u64() == Some(transfer.version),
+            "transfer {id} is shown at {}",
+            row["version"]
+        );
+        let ended = ["completed", "refused", "refunded", "stuck"].iter().any(|end| row["status"] == *end);
+        ensure!(ended, "transfer {id} is {}", row["status"]);
+    }
+    let expected = world.money.load(Ordering::Relaxed);
+    ensure!(sum == expected, "{sum} on all accounts, and {expected} was acknowledged");
+    Ok(())
+}
