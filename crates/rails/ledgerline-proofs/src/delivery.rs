@@ -70,6 +70,8 @@ pub(crate) enum Dynamics {
     /// For more than a day nothing works behind the log: what the stream, the bus, the queues and the dead letters held is
     /// gone. Then somebody catches up from the log.
     Outage,
+    /// The log is restored to an earlier time. Then somebody follows the procedure of the runbook.
+    Restored,
 }
 
 /// Plays so many schedules.
@@ -136,6 +138,8 @@ struct Schedule<'a> {
     streams: Vec<Vec<Commit>>,
     /// Commits of each stream that are in the log.
     written: Vec<usize>,
+    /// The streams of what was written, in its order.
+    order: Vec<usize>,
     /// In the log, and perhaps not passed on.
     pending: Vec<Commit>,
     passed_on: Vec<Commit>,
@@ -163,7 +167,9 @@ impl<'a> Schedule<'a> {
         assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
         let plan = match dynamics {
             Dynamics::SlowConsumers => Plan::Slow,
-            Dynamics::Usual | Dynamics::Outage => Plan::Random([0, 50, 200][rng.usize(0..3)]),
+            Dynamics::Usual | Dynamics::Outage | Dynamics::Restored => {
+                Plan::Random([0, 50, 200][rng.usize(0..3)])
+            }
         };
         wire.follow(plan, rng.u64(..));
         Self {
@@ -175,6 +181,7 @@ impl<'a> Schedule<'a> {
             seed,
             dynamics,
             written: vec![0; streams.len()],
+            order: Vec::new(),
             streams,
             pending: Vec::new(),
             passed_on: Vec::new(),
@@ -192,6 +199,10 @@ impl<'a> Schedule<'a> {
         for step in 0..steps {
             if self.dynamics == Dynamics::Outage && step == outage {
                 self.outage().await?;
+            }
+            if self.dynamics == Dynamics::Restored && step == outage {
+                self.restore().await;
+                self.catch_up().await?;
             }
             match self.rng.u32(0..15) {
                 0..=2 => self.write().await?,
@@ -226,6 +237,7 @@ impl<'a> Schedule<'a> {
             appended.map_err(|error| Finding { seed: self.seed, story: error.to_string() })?;
             self.pending.push(commit.clone());
             self.written[stream] += 1;
+            self.order.push(stream);
         }
         Ok(())
     }
@@ -287,6 +299,44 @@ impl<'a> Schedule<'a> {
             }
         }
         Ok(())
+    }
+
+    /// What "Restore" in docs/runbook.md does: the log is as it was at some time before, and everything behind it is emptied. Some of what
+    /// was written since is written again, and some is not.
+    async fn restore(&mut self) {
+        // What is late arrives, or would be written into the restored log. And queues forget what they had, or they would take another
+        // commit of the same version for the one that is gone: no table is restored in five minutes.
+        sleep(DEDUPLICATION + Duration::from_secs(60)).await;
+        self.collect();
+        let services = self.wire.services();
+        let name = ledgerline_local::testing::table;
+        for lost in self.order.split_off(self.rng.usize(0..=self.order.len())) {
+            self.written[lost] -= 1;
+            let Commit { stream, version, .. } = &self.streams[lost][self.written[lost]];
+            let key = json!({ "stream": { "S": stream.as_str() }, "version": { "N": version.to_string() } });
+            services.call("DeleteItem", &json!({ "TableName": name("CommitsTable"), "Key": key }));
+            self.tally.lost += 1;
+        }
+        for (stream, written) in self.streams.iter_mut().zip(&self.written) {
+            stream.truncate(self.rng.usize(*written..=stream.len()));
+        }
+        let views = self.pipeline.stateful.iter().map(|view| (view.table, view.key, None));
+        let logged = self.pipeline.logged.iter().map(|view| {
+            let keys = view.fifo.consumer.view.table;
+            (view.table, keys.partition, Some(keys.sort))
+        });
+        for (table, partition, sort) in views.chain(logged) {
+            let scan = services.call("Scan", &json!({ "TableName": name(table) })).body;
+            let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
+            for item in scan["Items"].as_array().into_iter().flatten() {
+                let keys = [Some(partition), sort].into_iter().flatten();
+                let key: Value = keys.map(|key| (key.to_owned(), item[key].clone())).collect();
+                services.call("DeleteItem", &json!({ "TableName": name(table), "Key": key }));
+            }
+        }
+        (self.pending, self.passed_on) = Default::default();
+        (self.bus, self.undelivered) = Default::default();
+        self.queues.clear();
     }
 
     /// What `catch_up` in docs/runbook.md does: reads the log, and makes stream records of it for the fanout.

@@ -1,5 +1,5 @@
-//! Time itself: clocks that are a day off, consumers that are too slow, and an outage that is longer than the stream's 24
-//! hours, after which somebody catches up from the log.
+//! Time itself: clocks that are a day off, consumers that are too slow, an outage that is longer than the stream's 24
+//! hours, after which somebody catches up from the log, and a log that is restored to an earlier time.
 
 use crate::{
     Effort, Finding, Tried,
@@ -23,11 +23,13 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
         histories::all(effort.seed, runs, Clocks::DayOff, application).map_err(named("clocks"))?;
     let slow = deliveries(Dynamics::SlowConsumers).map_err(named("slow consumers"))?;
     let outage = deliveries(Dynamics::Outage).map_err(named("outage"))?;
+    let restored = deliveries(Dynamics::Restored).map_err(named("restored"))?;
     let Tally { lost, .. } = outage;
     let beside = format!(
         "{runs} histories whose clocks are a day off either way, {} commands; {runs} schedules of slow consumers, {} \
-         deliveries; {runs} outages of more than a day, {lost} records and messages lost in them",
-        clocks.commands, slow.deliveries
+         deliveries; {runs} outages of more than a day, {lost} records and messages lost in them; {runs} \
+         restored logs, which {} commits were gone from",
+        clocks.commands, slow.deliveries, restored.lost
     );
-    Ok(Tried::new(3 * runs, "runs", beside))
+    Ok(Tried::new(4 * runs, "runs", beside))
 }
