@@ -20,6 +20,7 @@ use tracing::Instrument;
 
 use crate::{
     Error,
+    callers::{self, Limit},
     config::{self, ConfigError},
     needs::Needs,
     start::{Handle, start},
@@ -74,6 +75,8 @@ problem_types! {
     IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused", UNPROCESSABLE_ENTITY;
     /// The route wants `If-Match`.
     PRECONDITION_REQUIRED = "precondition-required", PRECONDITION_REQUIRED;
+    /// The caller sends too many requests.
+    TOO_MANY_REQUESTS = "too-many-requests", TOO_MANY_REQUESTS;
     /// Something is wrong on this side.
     INTERNAL = "internal", INTERNAL_SERVER_ERROR;
     /// The database asks to come back.
@@ -202,7 +205,8 @@ impl From<Problem> for Response {
     fn from(problem: Problem) -> Self {
         let mut response = Self::json(problem.status, problem.body());
         response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
-        if problem.status == StatusCode::SERVICE_UNAVAILABLE || problem.code == CONTENDED.code {
+        let again = [UNAVAILABLE.code, READ_MODEL_BEHIND.code, TOO_MANY_REQUESTS.code, CONTENDED.code];
+        if again.contains(&problem.code) {
             response.headers.push((header::RETRY_AFTER, "1".into()));
         }
         if problem.status == StatusCode::UNAUTHORIZED {
@@ -445,15 +449,20 @@ fn serve(
     build: LocalBoxFuture<'_, Result<Answers, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     needs.environment.insert("PROBLEM_TYPES");
+    needs.optional.insert(callers::LIMIT);
     let build = async {
-        let (developer, answers) = (developer()?, build.await?);
+        let (developer, limit, answers) = (developer()?, Limit::from_env()?, build.await?);
         // Set once in a process: a second function in it, which only a test has, is of the same product.
         let _ = PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
         Ok(Box::new(move |mut request: ApiGatewayV2httpRequest| {
             if request.request_context.authorizer.is_none() {
                 request.request_context.authorizer.clone_from(&developer);
             }
-            let answer = answers(HttpRequest(request));
+            let request = HttpRequest(request);
+            let answer = match limit.as_ref().map_or(Ok(()), |limit| limit.take(&request)) {
+                Ok(()) => answers(request),
+                Err(problem) => async { Response::from(problem) }.boxed_local(),
+            };
             async move { Ok(answer.await.into_lambda()) }.boxed_local()
         }) as Handle<_, ApiGatewayV2httpResponse>)
     };

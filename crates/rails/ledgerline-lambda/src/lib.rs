@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod ahead;
+mod callers;
 pub mod commands;
 pub mod config;
 pub mod fanout;

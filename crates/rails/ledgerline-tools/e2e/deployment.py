@@ -51,6 +51,15 @@ def resolved(value):
     raise SystemExit(f"cannot resolve {value}")
 
 
+def numbers():
+    """The emulator keeps what CloudFormation says of a mapping's concurrency as a text, and then its poller of queues fails at it."""
+    functions = client("lambda")
+    for mapping in functions.list_event_source_mappings()["EventSourceMappings"]:
+        most = mapping.get("ScalingConfig", {}).get("MaximumConcurrency")
+        if most is not None:
+            functions.update_event_source_mapping(UUID=mapping["UUID"], ScalingConfig={"MaximumConcurrency": int(most)})
+
+
 def routes():
     """Makes the HTTP API's routes from the OpenAPI body that SAM wrote, with its authorizer and scopes."""
     api, gateway = physical("HttpApi"), client("apigatewayv2")
@@ -67,15 +76,17 @@ def routes():
                 "Audience": [resolved(audience) for audience in given["jwtConfiguration"]["audience"]],
             },
         )["AuthorizerId"]
+    numbers()
     made = []
     for path, methods in body["paths"].items():
         for method, operation in methods.items():
             uri = operation["x-amazon-apigateway-integration"]["uri"]["Fn::Sub"]
-            function = physical(uri.split("${")[-1].split(".Arn}")[0])
+            # The alias of the function, whose physical id is its ARN.
+            alias = physical(uri.split("${")[-1].split("}")[0])
             integration = gateway.create_integration(
                 ApiId=api,
                 IntegrationType="AWS_PROXY",
-                IntegrationUri=f"arn:aws:lambda:us-east-1:000000000000:function:{function}",
+                IntegrationUri=alias,
                 PayloadFormatVersion="2.0",
             )["IntegrationId"]
             ((_, scopes),) = operation["security"][0].items()
