@@ -76,13 +76,20 @@ impl DynamoDbStore {
             .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
     }
 
-    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist.
+    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist. What failed, if that may be over in
+    /// the next moment: a connection that took too long, a database that asks to slow down.
     ///
     /// # Errors
-    /// When the table cannot be read.
-    pub async fn connect(&self) -> Result<(), StoreError> {
-        let missing = StreamId::new("connect", "0").map_err(|error| StoreError::Unavailable(error.into()))?;
-        self.get(&missing, 0).await.map(|_| ())
+    /// When the database refuses: the table is not there, or may not be read.
+    pub async fn connect(&self) -> Result<Option<StoreError>, StoreError> {
+        let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
+        let get = get.key(item::STREAM, AttributeValue::S("connect-0".into()));
+        let Err(error) = get.key(item::VERSION, AttributeValue::N("0".into())).send().await else {
+            return Ok(None);
+        };
+        let is_refusal = error.raw_response().is_some_and(|response| response.status().is_client_error());
+        let error = error::store_error(error);
+        if is_refusal && !matches!(error, StoreError::Throttled) { Err(error) } else { Ok(Some(error)) }
     }
 
     /// A page of a range.

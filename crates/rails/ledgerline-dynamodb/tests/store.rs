@@ -9,6 +9,8 @@
 
 use std::num::NonZeroUsize;
 
+use aws_config::SdkConfig;
+use aws_sdk_dynamodb::Client;
 use ledgerline::{
     AppendError, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger,
     MemoryStore, Meta, Outcome, Refusal, StreamId,
@@ -209,4 +211,16 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
     assert_eq!((loaded.version, loaded.state.level()), (16, 15));
     let Outcome::Committed(after) = send(&stripped, &cold(), fill(), None).await.unwrap() else { panic!() };
     assert_eq!((after.version, after.state.level()), (17, 16));
+}
+
+/// A misconfigured function fails at start; one that starts in a bad moment does not have to be started again.
+#[tokio::test]
+async fn a_connection_is_refused_by_a_table_that_is_not_there_and_not_by_a_bad_moment() {
+    let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+    let store = |config: &SdkConfig, table: String| DynamoDbStore::new(Client::new(config), table);
+    let there = testing::sdk_config(&dynamodb);
+    assert!(matches!(store(&there, testing::table("CommitsTable")).connect().await, Ok(None)));
+    assert!(store(&there, "Nowhere".into()).connect().await.is_err());
+    let nobody = there.into_builder().endpoint_url("http://127.0.0.1:1").build();
+    assert!(matches!(store(&nobody, testing::table("CommitsTable")).connect().await, Ok(Some(_))));
 }

@@ -119,12 +119,15 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
     aws_sdk_dynamodb::Client::new(&sdk_config().await)
 }
 
-/// The event store of the table in `COMMITS_TABLE`, with its connection opened.
+/// The event store of the table in `COMMITS_TABLE`, with its connection opened. Where that fails for the moment only, the function starts all the same: it
+/// would be started again, and again, each time for as long as its first event waits.
 ///
 /// # Errors
-/// When the variable is missing or the table cannot be read.
+/// When the variable is missing, or the table is not there or may not be read.
 pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
     let store = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
-    store.connect().await?;
+    if let Some(error) = store.connect().await? {
+        tracing::warn!(error = %Causes(&error), "the table cannot be read yet");
+    }
     Ok(store)
 }

@@ -18,7 +18,9 @@ fn advisories(deny: &Path) -> Result<()> {
     if output.status.success() {
         println!("no advisory is about a dependency");
     } else if said.contains("failed to fetch advisory database") {
-        println!("NOT CHECKED: advisories about dependencies. Their database cannot be fetched here:\n{said}");
+        println!(
+            "NOT CHECKED: advisories about dependencies. Their database cannot be fetched here:\n{said}"
+        );
     } else {
         bail!("advisories are about dependencies:\n{said}");
     }
