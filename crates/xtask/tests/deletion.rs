@@ -9,13 +9,13 @@
 )]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use ledgerline_local::template::Source;
+use ledgerline_local::{template::Source, wiring};
 
 struct Copy {
     root: PathBuf,
@@ -123,10 +123,12 @@ fn without(template: &str, application: &str) -> String {
         .map(|line| line.trim_end_matches(':'))
         .collect();
     assert!(ids.len() >= 5, "{ids:?}");
-    // In a list is a name: that of a function, of the aggregate that it takes commands to, of its view, or of its queue.
+    // In a list is a name: that of a function, of the aggregate that it takes commands to (as a category it begins with a small
+    // letter), of its view, or of its queue.
     let is_listed = |line: &str| {
         let name = line.strip_prefix("    - - ").or_else(|| line.strip_prefix("      - "));
         let of = |name: &str| {
+            let name = name[..1].to_uppercase() + &name[1..];
             ["Function", "CommandsFunction", "ProjectorFunction"].map(|of| format!("{name}{of}"))
         };
         name.is_some_and(|name| of(name).iter().any(|id| ids.contains(id.as_str())))
@@ -208,6 +210,10 @@ fn the_template_without_an_application_is_whole() {
     let template = fs::read_to_string(root.join("template.yaml")).unwrap();
     let functions = |text: &str| {
         let source = Source::parse(text, Path::new("template.yaml")).unwrap();
+        // A name that stays in a list makes a role, and no function tells what it needs here.
+        let mut problems = wiring::problems(&source, &BTreeMap::new());
+        problems.retain(|problem| problem.contains("no function has this role"));
+        assert_eq!(problems, Vec::<String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
     };
     for application in fs::read_dir(root.join("crates/apps")).unwrap() {
