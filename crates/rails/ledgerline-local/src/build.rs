@@ -50,7 +50,11 @@ fn is_release() -> bool {
 pub(crate) fn build_each(root: &Path, binaries: &[&str], mut each: impl FnMut(Built)) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.current_dir(root).args(["build", "--message-format=json-render-diagnostics"]);
+    // libfaketime's library is for the functions: cargo has been seen to hang with it.
+    command
+        .env_remove("LD_PRELOAD")
+        .current_dir(root)
+        .args(["build", "--message-format=json-render-diagnostics"]);
     for binary in binaries {
         command.args(["--bin", binary]);
     }

@@ -40,6 +40,16 @@ const MAX_INSTANCES: usize = 4;
 /// What Lambda allows for a function's initialisation.
 const INIT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What a function has of the stack's own environment: nothing else than libfaketime's variables, by which somebody moves the clock of
+/// the stack and of all functions at once: <https://github.com/wolfcw/libfaketime>.
+const CLOCK: [&str; 5] = [
+    "LD_PRELOAD",
+    "FAKETIME_TIMESTAMP_FILE",
+    "FAKETIME_CACHE_DURATION",
+    "FAKETIME_DONT_FAKE_MONOTONIC",
+    "NO_FAKE_STAT",
+];
+
 /// How a function is started.
 #[derive(Debug)]
 pub struct Launch {
@@ -288,6 +298,7 @@ impl Function {
         let mut command = Command::new(&self.launch.program);
         command
             .env_clear()
+            .envs(CLOCK.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
             .envs(&self.launch.environment)
             .env("AWS_LAMBDA_RUNTIME_API", format!("{}/{}/{id}", host.url, self.launch.name))
             .env("AWS_LAMBDA_FUNCTION_NAME", &self.launch.name)

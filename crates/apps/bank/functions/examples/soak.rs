@@ -5,7 +5,9 @@
 
 use std::{
     collections::BTreeMap,
+    ffi::OsString,
     fs,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{
         Arc, PoisonError, RwLock,
@@ -36,6 +38,48 @@ struct Options {
     /// Clients at once.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]
     clients: u64,
+    /// libfaketime's library, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1: the clock of stack and functions is moved
+    /// too, by up to ten minutes either way.
+    #[arg(long)]
+    clock: Option<PathBuf>,
+}
+
+/// The clock of the stack, its services and its functions.
+struct Clock {
+    /// Where libfaketime reads how far off the clock is.
+    offset: PathBuf,
+    environment: Vec<(&'static str, OsString)>,
+}
+
+impl Clock {
+    fn new(library: Option<&Path>, folder: &Path) -> Result<Self> {
+        let offset = folder.join("offset");
+        let Some(library) = library else { return Ok(Self { offset, environment: Vec::new() }) };
+        ensure!(library.exists(), "there is no {}", library.display());
+        let environment = vec![
+            ("LD_PRELOAD", library.into()),
+            ("FAKETIME_TIMESTAMP_FILE", offset.clone().into()),
+            ("FAKETIME_CACHE_DURATION", "1".into()),
+            // Only what time it is, and not how fast it goes: a deadline in five seconds stays one.
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+            ("NO_FAKE_STAT", "1".into()),
+        ];
+        let this = Self { offset, environment };
+        this.set(0)?;
+        Ok(this)
+    }
+
+    fn moves(&self) -> bool {
+        !self.environment.is_empty()
+    }
+
+    /// Moves the clock to so many seconds ahead of what it is outside.
+    fn set(&self, seconds: i64) -> Result<()> {
+        // At once: a reader of half a number would be at another time.
+        let new = self.offset.with_extension("new");
+        fs::write(&new, format!("{seconds:+}"))?;
+        Ok(fs::rename(new, &self.offset)?)
+    }
 }
 
 /// Functions that are killed.
@@ -154,8 +198,9 @@ impl World {
 async fn soak(options: Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
     fastrand::seed(seed);
-    let data = tempfile::tempdir()?;
-    let mut stack = LocalStack::start(Some(data.path())).await;
+    let (data, folder) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let clock = Clock::new(options.clock.as_deref(), folder.path())?;
+    let mut stack = LocalStack::start_in(data.path(), &clock.environment).await;
     let world = Arc::new(World {
         http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
         url: RwLock::new(stack.url().to_owned()),
@@ -176,8 +221,8 @@ async fn soak(options: Options) -> Result<()> {
         clients.spawn(Arc::clone(&world).client());
     }
     let (began, length) = (Instant::now(), Duration::from_secs(options.minutes * 60));
-    let (mut killed, mut restarts, mut failed) =
-        (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new());
+    let (mut killed, mut restarts, mut failed, mut moved) =
+        (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new(), 0);
     let mut told = Instant::now();
     while began.elapsed() < length {
         tokio::time::sleep(Duration::from_secs(fastrand::u64(2..6))).await;
@@ -185,7 +230,7 @@ async fn soak(options: Options) -> Result<()> {
             0 => {
                 stack.kill();
                 restarts += 1;
-                stack = LocalStack::start(Some(data.path())).await;
+                stack = LocalStack::start_in(data.path(), &clock.environment).await;
                 world.at(stack.url());
             }
             1..=8 => {
@@ -198,6 +243,10 @@ async fn soak(options: Options) -> Result<()> {
                     world.http.post(format!("{}/outages", stack.aws_url())).json(&outage).send().await?;
                 ensure!(begun.status().is_success(), "an outage is {}", begun.status());
                 *failed.entry(service).or_default() += seconds;
+            }
+            9..=10 if clock.moves() => {
+                clock.set(fastrand::i64(-600..=600))?;
+                moved += 1;
             }
             _ => {
                 let function = FUNCTIONS[fastrand::usize(..FUNCTIONS.len())];
@@ -223,7 +272,9 @@ async fn soak(options: Options) -> Result<()> {
     while let Some(ended) = clients.join_next().await {
         ended??;
     }
-    println!("killed {killed:?}; the stack {restarts} times; failed for so many seconds {failed:?}");
+    println!(
+        "killed {killed:?}; the stack {restarts} times; failed for so many seconds {failed:?}; the clock moved {moved} times"
+    );
     let letters = right(&world, &stack).await?;
     println!(
         "{}; {}; money is what it should be, rows are the fold, {letters} dead letters",
@@ -241,7 +292,7 @@ fn counted(world: &World) -> String {
 }
 
 /// Memory and descriptors of the stack's process, and its data.
-fn sizes(stack: &LocalStack, data: &std::path::Path) -> String {
+fn sizes(stack: &LocalStack, data: &Path) -> String {
     let process = format!("/proc/{}", stack.process_id());
     let status = fs::read_to_string(format!("{process}/status")).unwrap_or_default();
     let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("?").trim();

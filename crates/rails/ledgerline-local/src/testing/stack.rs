@@ -1,6 +1,7 @@
 //! A local stack as a user starts it: the program itself, on free ports.
 
 use std::{
+    ffi::OsString,
     io::{BufRead, BufReader, Read},
     ops::Deref,
     path::Path,
@@ -45,20 +46,26 @@ impl Deref for LocalStack {
 impl LocalStack {
     /// Starts the workspace's program `local` and waits until it says that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
-        Self::start_with(data, false).await
+        Self::start_with(data, false, &[]).await
+    }
+
+    /// The same, with these variables in the environment of the program.
+    pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
+        Self::start_with(Some(data), false, environment).await
     }
 
     /// The same, and keeps what the functions write to their logs.
     pub async fn start_with_logs() -> Self {
-        Self::start_with(None, true).await
+        Self::start_with(None, true, &[]).await
     }
 
-    async fn start_with(data: Option<&Path>, logs: bool) -> Self {
+    async fn start_with(data: Option<&Path>, logs: bool, environment: &[(&str, OsString)]) -> Self {
         let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
         let workspace = workspace();
         let built = build::build(&workspace, &["local"]).unwrap();
         let mut command = Command::new(&built["local"]);
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
         // A message that failed comes again as soon as Lambda allows: waiting a minute for it proves nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
         if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
