@@ -173,9 +173,18 @@ impl Watched {
                 format!("Period times EvaluationPeriods is more than {LONGEST} s"),
             ));
         }
-        let tells = list(&alarm["AlarmActions"]).iter().any(|action| action["Ref"] == "AlarmTopic");
+        // Whose calls are tried again anyway need not wake anybody; what its own metrics mean, the application knows.
+        let can_wait =
+            ["Errors", "Throttles"].contains(&self.metric.as_str()) || !self.namespace.starts_with("AWS/");
+        let topics: &[&str] = if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
+        let tells = list(&alarm["AlarmActions"])
+            .iter()
+            .any(|action| topics.iter().any(|topic| action["Ref"] == *topic));
         if !tells || alarm["ActionsEnabled"] == false {
-            return Some(("AlarmActions", "write AlarmActions: [!Ref AlarmTopic]".into()));
+            return Some((
+                "AlarmActions",
+                format!("write AlarmActions: [!Ref {}]", topics.join("] or [!Ref ")),
+            ));
         }
         None
     }

@@ -316,7 +316,7 @@ const SAFEGUARDS: [Slip; 27] = [
 ];
 
 /// Alarms.
-const ALARMS: [Slip; 10] = [
+const ALARMS: [Slip; 11] = [
     (
         "      - ItemHistoryProjector\n",
         "",
@@ -337,6 +337,11 @@ const ALARMS: [Slip; 10] = [
         "Threshold: 60000",
         "Threshold: 60000000",
         "FanoutIteratorAge never goes off, or nobody hears of it: write a Threshold of at most 3600000",
+    ),
+    (
+        "Threshold: 60000, ComparisonOperator: GreaterThanThreshold, TreatMissingData: notBreaching, AlarmActions: [!Ref AlarmTopic]",
+        "Threshold: 60000, ComparisonOperator: GreaterThanThreshold, TreatMissingData: notBreaching, AlarmActions: [!Ref NoticeTopic]",
+        "FanoutIteratorAge never goes off, or nobody hears of it: write AlarmActions: [!Ref AlarmTopic]",
     ),
     (
         "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
