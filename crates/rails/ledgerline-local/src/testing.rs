@@ -17,6 +17,7 @@ mod stack;
 mod under_test;
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
@@ -51,6 +52,8 @@ pub use self::{
     under_test::{UnderTest, subject},
 };
 use crate::{
+    hops::Hops,
+    host::{Host, Launch},
     mailbox::{Mailbox, SendEmail},
     services::{self, DynamoDb},
     template,
@@ -122,6 +125,28 @@ fn create_tables(database: &Database, tables: &[&str]) {
 #[must_use]
 pub fn table(id: &str) -> String {
     format!("{}-{id}", template::STACK)
+}
+
+/// Starts one instance of a function, with nothing but this environment, as the local stack does, and invokes it.
+///
+/// # Errors
+/// When it ends before it asks for work, or gives no answer.
+pub async fn invoked(
+    program: &Path,
+    environment: BTreeMap<String, String>,
+    payload: Vec<u8>,
+) -> anyhow::Result<Value> {
+    let host = Host::start(Hops { quiet: true }, false).await?;
+    let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let function = host.add(Launch {
+        arn: format!("arn:aws:lambda:us-east-1:000000000000:function:{name}"),
+        name,
+        program: program.to_owned(),
+        environment,
+        timeout: Duration::from_secs(10),
+    });
+    function.warm_up().await?;
+    Ok(serde_json::from_slice(&function.invoke(payload).await?)?)
 }
 
 /// A configuration for clients of `dynamodb`.
