@@ -7,9 +7,10 @@ use std::{
 };
 
 use fastrand::Rng;
+use futures::FutureExt;
 use ledgerline::{Commit, EventStore};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_lambda::stream::{Handler, records};
+use ledgerline_lambda::stream::{Handler, Record, records};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -38,6 +39,9 @@ pub(crate) struct Tally {
     pub(crate) redriven: u64,
     pub(crate) skipped: u64,
     pub(crate) faults: u64,
+    /// Invocations of the fanout that ended in the middle, and records that were set aside for it.
+    pub(crate) deaths: u64,
+    pub(crate) set_aside: u64,
 }
 
 /// Plays schedules.
@@ -47,7 +51,7 @@ pub(crate) struct Tally {
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(500, 2_500);
     let tally = all(effort.seed, runs, Dynamics::Usual, application)?;
-    let Tally { deliveries, dead_letters, lost, redriven, skipped, faults } = tally;
+    let Tally { deliveries, dead_letters, lost, redriven, skipped, faults, .. } = tally;
     let of_queues = application.logged.is_empty() || redriven > 0 && skipped > 0;
     let of_bus = application.stateful.is_empty() || dead_letters > 0 && lost > 0;
     if runs >= 500 && !application.streams.is_empty() && !(of_queues && of_bus && faults > 0) {
@@ -72,6 +76,8 @@ pub(crate) enum Dynamics {
     Outage,
     /// The log is restored to an earlier time. Then somebody follows the procedure of the runbook.
     Restored,
+    /// The fanout ends whenever it passes on a record of one of the streams, until somebody mends it and replays what was set aside.
+    Deadly,
 }
 
 /// Plays so many schedules.
@@ -107,6 +113,8 @@ pub(crate) fn all(
         sum.redriven += tally.redriven;
         sum.skipped += tally.skipped;
         sum.faults += tally.faults;
+        sum.deaths += tally.deaths;
+        sum.set_aside += tally.set_aside;
     })?;
     Ok(sum)
 }
@@ -167,7 +175,7 @@ impl<'a> Schedule<'a> {
         assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
         let plan = match dynamics {
             Dynamics::SlowConsumers => Plan::Slow,
-            Dynamics::Usual | Dynamics::Outage | Dynamics::Restored => {
+            Dynamics::Usual | Dynamics::Outage | Dynamics::Restored | Dynamics::Deadly => {
                 Plan::Random([0, 50, 200][rng.usize(0..3)])
             }
         };
@@ -196,6 +204,10 @@ impl<'a> Schedule<'a> {
     async fn play(&mut self) -> Result<Tally, Finding> {
         let steps = self.rng.u32(10..60);
         let outage = self.rng.u32(0..steps);
+        let mut most = BATCH;
+        if self.dynamics == Dynamics::Deadly {
+            self.wire.ends_at(Some(self.streams[0][0].stream.to_string()));
+        }
         for step in 0..steps {
             if self.dynamics == Dynamics::Outage && step == outage {
                 self.outage().await?;
@@ -206,6 +218,7 @@ impl<'a> Schedule<'a> {
             }
             match self.rng.u32(0..15) {
                 0..=2 => self.write().await?,
+                3..=5 if self.dynamics == Dynamics::Deadly => self.shard(&mut most).await,
                 3..=5 => self.pass_on().await,
                 6..=8 => self.project().await,
                 9..=11 => self.consume().await,
@@ -219,6 +232,9 @@ impl<'a> Schedule<'a> {
         }
         if self.dynamics == Dynamics::Outage {
             self.catch_up().await?;
+        }
+        if self.dynamics == Dynamics::Deadly {
+            self.mend(most).await?;
         }
         self.settle().await?;
         let expected = self.pipeline.fold(&self.streams)?;
@@ -259,6 +275,74 @@ impl<'a> Schedule<'a> {
         self.pending.extend(again);
         self.passed_on.extend(batch);
         self.collect();
+    }
+
+    /// A shard of the stream hands the fanout its next records, in its order, at `most` so many. Of a batch that failed as a whole, Lambda may hand over the
+    /// first half the next time.
+    async fn shard(&mut self, most: &mut usize) {
+        let mut batch = self.pending[..self.pending.len().min(*most)].to_vec();
+        let records: Vec<_> = batch
+            .iter()
+            .map(|commit| {
+                let stream = self.streams.iter().position(|of| of[0].stream == commit.stream);
+                let place = stream.unwrap_or_default() * 1_000_000
+                    + usize::try_from(commit.version).unwrap_or_default();
+                // The tries of a record are counted by its number, and those of earlier schedules are still there. It was
+                // written long enough ago for its tries to be counted.
+                let sequence_number = format!("{}-{place:021}", self.seed);
+                Record { sequence_number, created: Some(0), ..record(place, commit) }
+            })
+            .collect();
+        if records.is_empty() {
+            return;
+        }
+        self.tally.deliveries += records.len() as u64;
+        // What an earlier end left over.
+        let _ = self.wire.crashed().now_or_never();
+        let done = tokio::select! {
+            failed = self.pipeline.fanout.handle(&records) => failed.unwrap_or(batch.len()),
+            () = self.wire.crashed() => {
+                self.tally.deaths += 1;
+                0
+            }
+        };
+        *most = if done == 0 && self.rng.bool() { (batch.len() / 2).max(1) } else { BATCH };
+        self.pending.drain(..done);
+        batch.truncate(done);
+        self.passed_on.extend(batch);
+        self.collect();
+    }
+
+    /// The shard comes to its end all the same. Then somebody mends the fanout, and sends what it set aside through it again.
+    async fn mend(&mut self, mut most: usize) -> Result<(), Finding> {
+        let seed = self.seed;
+        let finding = |story: String| Finding { seed, story };
+        // The longest way: all of a batch is halved, and then there are three tries. Faults of the wire make it longer.
+        let invocations = 40 * self.pending.len();
+        for _ in 0..invocations {
+            self.shard(&mut most).await;
+        }
+        if !self.pending.is_empty() {
+            return Err(finding(format!(
+                "after {invocations} invocations, {} records wait",
+                self.pending.len()
+            )));
+        }
+        self.wire.ends_at(None);
+        // What is late arrives.
+        sleep(Duration::from_secs(60)).await;
+        let deadly = self.streams[0][0].stream.clone();
+        for letter in self.wire.services().take_messages("http://wire.invalid/dead-letters") {
+            let letter: Value = serde_json::from_str(&letter.body).unwrap_or_default();
+            if letter["stream"] != deadly.as_str() {
+                return Err(finding(format!("nothing ends at this, and it was set aside: {letter}")));
+            }
+            let mut commits = self.streams[0].iter();
+            let commit = commits.find(|commit| letter["version"] == commit.version);
+            self.pending.extend(commit.cloned());
+            self.tally.set_aside += 1;
+        }
+        Ok(())
     }
 
     /// What the services took in the meantime.

@@ -1,5 +1,6 @@
 //! Time itself: clocks that are a day off, consumers that are too slow, an outage that is longer than the stream's 24
-//! hours, after which somebody catches up from the log, and a log that is restored to an earlier time.
+//! hours, after which somebody catches up from the log, a log that is restored to an earlier time, and records that end whoever
+//! passes them on.
 
 use crate::{
     Effort, Finding, Tried,
@@ -24,12 +25,17 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     let slow = deliveries(Dynamics::SlowConsumers).map_err(named("slow consumers"))?;
     let outage = deliveries(Dynamics::Outage).map_err(named("outage"))?;
     let restored = deliveries(Dynamics::Restored).map_err(named("restored"))?;
+    let deadly = deliveries(Dynamics::Deadly).map_err(named("deadly records"))?;
+    if runs >= 150 && !application.streams.is_empty() && (deadly.deaths == 0 || deadly.set_aside == 0) {
+        return Err(Finding { seed: effort.seed, story: format!("nothing was deadly: {deadly:?}") });
+    }
     let Tally { lost, .. } = outage;
     let beside = format!(
         "{runs} histories whose clocks are a day off either way, {} commands; {runs} schedules of slow consumers, {} \
          deliveries; {runs} outages of more than a day, {lost} records and messages lost in them; {runs} \
-         restored logs, which {} commits were gone from",
-        clocks.commands, slow.deliveries, restored.lost
+         restored logs, which {} commits were gone from; {runs} streams that end the fanout, {} times, until {} records \
+         are set aside",
+        clocks.commands, slow.deliveries, restored.lost, deadly.deaths, deadly.set_aside
     );
-    Ok(Tried::new(4 * runs, "runs", beside))
+    Ok(Tried::new(5 * runs, "runs", beside))
 }

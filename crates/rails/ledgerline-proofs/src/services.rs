@@ -203,6 +203,7 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
         "PutItem" => with(body, |request| database.put_item(request)),
         "GetItem" => with(body, |request| database.get_item(request)),
         "DeleteItem" => with(body, |request| database.delete_item(request)),
+        "UpdateItem" => with(body, |request| database.update_item(request)),
         "Query" => with(body, |request| database.query(request)),
         "Scan" => with(body, |request| database.scan(request)),
         "BatchGetItem" => with(body, |request| database.batch_get_item(request)),

@@ -109,6 +109,8 @@ struct State {
     rng: Rng,
     calls: usize,
     faults: BTreeMap<Fault, u64>,
+    /// Whoever passes on what has this text in it ends.
+    deadly: Option<String>,
 }
 
 impl fmt::Debug for Wire {
@@ -121,7 +123,13 @@ impl Wire {
     /// A calm wire to this database.
     #[must_use]
     pub fn new(database: Database) -> Self {
-        let state = State { plan: Plan::Calm, rng: Rng::with_seed(0), calls: 0, faults: BTreeMap::new() };
+        let state = State {
+            plan: Plan::Calm,
+            rng: Rng::with_seed(0),
+            calls: 0,
+            faults: BTreeMap::new(),
+            deadly: None,
+        };
         Self(Arc::new(Inner {
             services: Services::new(database),
             state: Mutex::new(state),
@@ -151,6 +159,12 @@ impl Wire {
         self.lock().plan = Plan::Calm;
     }
 
+    /// From now on, whoever puts what has this text in it on the bus or into a queue ends in the middle of it, the call applied or not. Dead letters
+    /// can be written: that is done without a look at what is in them.
+    pub fn ends_at(&self, text: Option<String>) {
+        self.lock().deadly = text;
+    }
+
     /// Calls since the last time.
     #[must_use]
     pub fn take_calls(&self) -> usize {
@@ -163,7 +177,7 @@ impl Wire {
         std::mem::take(&mut self.lock().faults)
     }
 
-    /// Waits for the crash of [`Plan::Crash`].
+    /// Waits for the crash of [`Plan::Crash`], or for the end of who passes on what is deadly.
     pub async fn crashed(&self) {
         self.0.crashed.notified().await;
     }
@@ -246,8 +260,13 @@ impl Wire {
     }
 
     /// Whether the caller ends with this call, and if so, whether the call is applied.
-    fn crashes(&self) -> Option<bool> {
-        match &mut self.lock().plan {
+    fn crashes(&self, operation: &str, body: &Value) -> Option<bool> {
+        let mut state = self.lock();
+        let passes_on = ["PutEvents", "SendMessageBatch"].contains(&operation);
+        if state.deadly.as_ref().is_some_and(|text| passes_on && body.to_string().contains(text)) {
+            return Some(state.rng.bool());
+        }
+        match &mut state.plan {
             Plan::Crash { after: 0, applied } => Some(*applied),
             Plan::Crash { after, .. } => {
                 *after -= 1;
@@ -261,7 +280,7 @@ impl Wire {
         let services = &self.0.services;
         let (fault, [there, back]) = self.next(&operation, &body);
         sleep(there).await;
-        if let Some(applied) = self.crashes() {
+        if let Some(applied) = self.crashes(&operation, &body) {
             if applied {
                 services.call(&operation, &body);
             }
