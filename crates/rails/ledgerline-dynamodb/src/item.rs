@@ -88,7 +88,7 @@ pub(crate) fn request_to_item(request: &Request) -> Item {
     ])
 }
 
-pub(crate) fn request(item: Item, now: i64) -> Result<Request, StoreError> {
+pub(crate) fn request(item: Item) -> Result<Request, StoreError> {
     #[derive(Deserialize)]
     struct Stored {
         request: String,
@@ -100,7 +100,7 @@ pub(crate) fn request(item: Item, now: i64) -> Result<Request, StoreError> {
         StoreError::Unavailable(format!("a request cannot be read: {}", without_values(&error)).into())
     })?;
     let Stored { request: key, fingerprint, answer, expires } = stored;
-    Ok(Request { key, fingerprint, answer, expires, now })
+    Ok(Request { key, fingerprint, answer, expires })
 }
 
 /// The size of an item as DynamoDB counts it against the limit and the write units, in bytes: names and values in

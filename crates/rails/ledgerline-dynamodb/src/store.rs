@@ -150,30 +150,49 @@ impl DynamoDbStore {
         Ok(output.item)
     }
 
-    /// The only way in which a commit is written: PartiQL INSERT, because a role that may `PutItem` may also
+    /// The only way in which commits and answers are written: PartiQL INSERT, because a role that may `PutItem` may also
     /// overwrite, whatever condition the code sends along (rule 3).
-    fn insert(table: &str, item: item::Item) -> (String, Vec<AttributeValue>) {
+    fn statement(table: &str, item: item::Item) -> (String, Vec<AttributeValue>) {
         let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
         let fields: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
         (format!("INSERT INTO \"{table}\" VALUE {{{}}}", fields.join(", ")), values)
     }
 
+    /// Writes one item, unless one with its key is there: then the error is `taken`.
+    async fn insert(&self, table: &str, item: item::Item, taken: AppendError) -> Result<(), AppendError> {
+        let (statement, parameters) = Self::statement(table, item);
+        let result = self
+            .client
+            .execute_statement()
+            .statement(statement)
+            .set_parameters(Some(parameters))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(match error.as_service_error() {
+                Some(service) if service.is_duplicate_item_exception() => taken,
+                Some(_) | None => append_error(error),
+            }),
+        }
+    }
+
     /// Writes the commits, and the request if there is one, in one transaction.
-    async fn transact(&self, commits: &[item::Item], request: Option<&Request>) -> Result<(), Cancelled> {
+    async fn transact(&self, commits: &[item::Item], request: Option<&Request>) -> Result<(), AppendError> {
         let statement = |(statement, parameters)| {
             ParameterizedStatement::builder()
                 .statement(statement)
                 .set_parameters(Some(parameters))
                 .build()
-                .map_err(|error| Cancelled::Other(StoreError::Unavailable(error.into()).into()))
+                .map_err(|error| StoreError::Unavailable(error.into()))
         };
         let mut statements = Vec::new();
         for commit in commits {
-            statements.push(statement(Self::insert(&self.commits, commit.clone()))?);
+            statements.push(statement(Self::statement(&self.commits, commit.clone()))?);
         }
         if let Some(request) = request {
-            let requests = self.requests().map_err(|error| Cancelled::Other(error.into()))?;
-            statements.push(statement(Self::insert(requests, item::request_to_item(request)))?);
+            statements.push(statement(Self::statement(self.requests()?, item::request_to_item(request)))?);
         }
         let result = self
             .client
@@ -182,70 +201,13 @@ impl DynamoDbStore {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await;
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => Err(cancelled(error, commits.len())),
-        }
-    }
-
-    /// The same. A request that is in the way is removed if it expired.
-    async fn transact_unless_answered(
-        &self,
-        commits: &[item::Item],
-        request: Option<&Request>,
-    ) -> Result<(), AppendError> {
-        for last in [false, true] {
-            match (self.transact(commits, request).await, request) {
-                (Ok(()), _) => return Ok(()),
-                (Err(Cancelled::Other(error)), _) => return Err(error),
-                (Err(Cancelled::RequestTaken), Some(request)) if !last => {
-                    if self.recall(&request.key, request.now).await?.is_some() {
-                        break;
-                    }
-                    self.forget_expired(request).await?;
-                }
-                (Err(Cancelled::RequestTaken), _) => break,
-            }
-        }
-        Err(AppendError::RequestTaken)
-    }
-
-    /// Removes a request that expired before now, which the database has not got round to deleting.
-    async fn forget_expired(&self, request: &Request) -> Result<(), AppendError> {
-        let result = self
-            .client
-            .delete_item()
-            .table_name(self.requests()?)
-            .key(item::REQUEST, AttributeValue::S(request.key.clone()))
-            .condition_expression("#expires <= :now")
-            .expression_attribute_names("#expires", item::EXPIRES)
-            .expression_attribute_values(":now", AttributeValue::N(request.now.to_string()))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await;
-        match result {
-            Ok(_) => Ok(()),
-            Err(error)
-                if error
-                    .as_service_error()
-                    .is_some_and(|error| error.is_conditional_check_failed_exception()) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(append_error(error)),
-        }
+        result.map(|_| ()).map_err(|error| cancelled(error, commits.len()))
     }
 }
 
-/// Why a transaction of commits and a request was not written.
-enum Cancelled {
-    /// The request is there already, and perhaps the commit too.
-    RequestTaken,
-    Other(AppendError),
-}
-
-/// The reasons are in the order of the statements: first those of the commits, then that of the request.
-fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> Cancelled {
+/// Why a transaction was not written. The reasons are in the order of the statements: first those of the commits, then that of
+/// the request, which may be there already with the commits or without them.
+fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
     let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
     let reasons: Vec<&str> = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
@@ -254,13 +216,11 @@ fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> Cancel
         Some(_) | None => Vec::new(),
     };
     match reasons.as_slice() {
-        reasons if reasons.get(commits).is_some_and(|request| taken(request)) => Cancelled::RequestTaken,
-        reasons if reasons.iter().any(|commit| taken(commit)) => Cancelled::Other(AppendError::VersionTaken),
-        reasons if reasons.iter().any(|code| error::is_busy(code)) => Cancelled::Other(AppendError::Busy),
-        reasons if reasons.iter().any(|code| error::is_throttling(code)) => {
-            Cancelled::Other(StoreError::Throttled.into())
-        }
-        _ => Cancelled::Other(append_error(error)),
+        reasons if reasons.get(commits).is_some_and(|request| taken(request)) => AppendError::RequestTaken,
+        reasons if reasons.iter().any(|commit| taken(commit)) => AppendError::VersionTaken,
+        reasons if reasons.iter().any(|code| error::is_busy(code)) => AppendError::Busy,
+        reasons if reasons.iter().any(|code| error::is_throttling(code)) => StoreError::Throttled.into(),
+        _ => append_error(error),
     }
 }
 
@@ -312,22 +272,7 @@ impl EventStore for DynamoDbStore {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
-        let (statement, parameters) = Self::insert(&self.commits, within_item(commit)?);
-        let result = self
-            .client
-            .execute_statement()
-            .statement(statement)
-            .set_parameters(Some(parameters))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await;
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => Err(match error.as_service_error() {
-                Some(service) if service.is_duplicate_item_exception() => AppendError::VersionTaken,
-                Some(_) | None => append_error(error),
-            }),
-        }
+        self.insert(&self.commits, within_item(commit)?, AppendError::VersionTaken).await
     }
 
     async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
@@ -348,36 +293,16 @@ impl EventStore for DynamoDbStore {
         if bytes > MAX_TRANSACTION_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });
         }
-        self.transact_unless_answered(&items, request).await
+        self.transact(&items, request).await
     }
 
     async fn remember(&self, request: &Request) -> Result<(), AppendError> {
-        let result = self
-            .client
-            .put_item()
-            .table_name(self.requests()?)
-            .set_item(Some(item::request_to_item(request)))
-            .condition_expression("attribute_not_exists(#request) OR #expires <= :now")
-            .expression_attribute_names("#request", item::REQUEST)
-            .expression_attribute_names("#expires", item::EXPIRES)
-            .expression_attribute_values(":now", AttributeValue::N(request.now.to_string()))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await;
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => Err(match error.as_service_error() {
-                Some(service) if service.is_conditional_check_failed_exception() => AppendError::RequestTaken,
-                Some(_) | None => append_error(error),
-            }),
-        }
+        self.insert(self.requests()?, item::request_to_item(request), AppendError::RequestTaken).await
     }
 
-    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
         let key = [(item::REQUEST, AttributeValue::S(key.to_owned()))];
-        let found = self.item(self.requests()?, key).await?;
-        let request = found.map(|item| item::request(item, now)).transpose()?;
-        Ok(request.filter(|request| request.expires > now))
+        self.item(self.requests()?, key).await?.map(item::request).transpose()
     }
 
     async fn pause(&self, duration: Duration) {

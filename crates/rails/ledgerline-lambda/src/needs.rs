@@ -243,15 +243,24 @@ impl Needs {
         self
     }
 
-    /// The same, with what it takes to send commands to aggregates of these categories, and of no others: to append to the log, and to
-    /// remember answers.
+    /// The same, with what it takes to send commands to aggregates of these categories, and of no others: to append to the log, to
+    /// remember answers, which nobody changes, and to keep states of long streams.
     #[must_use]
     pub fn commands(self, categories: &[&str]) -> Self {
-        use Action::{DeleteItem, GetItem, PartiQLInsert, PutItem, Query};
-        let like = categories.iter().map(|category| format!("{category}-*")).collect();
+        use Action::{GetItem, PartiQLInsert, PutItem, Query};
+        let streams = |category: &&str| format!("{category}-*");
+        // The keys of requests: a client's has a space before the caller, that of a process manager begins with the stream that it
+        // reacts to.
+        let requests = match &self.source {
+            Source::Queue(of) => of.iter().map(streams).collect(),
+            Source::Http(_) | Source::Bus { .. } | Source::Stream => BTreeSet::from(["* *".to_owned()]),
+        };
+        let states = categories.iter().map(|category| format!("state/{}", streams(category))).collect();
         self.table(Table::with(COMMITS, [PartiQLInsert, GetItem, Query]))
-            .table(Table::with(REQUESTS, [PartiQLInsert, PutItem, GetItem, DeleteItem]))
-            .keys(COMMITS.variable, [PartiQLInsert], like)
+            .table(Table::with(REQUESTS, [PartiQLInsert, PutItem, GetItem]))
+            .keys(COMMITS.variable, [PartiQLInsert], categories.iter().map(streams).collect())
+            .keys(REQUESTS.variable, [PartiQLInsert], requests)
+            .keys(REQUESTS.variable, [PutItem], states)
     }
 
     /// The same, touching only such partition keys of this table by these actions.

@@ -132,7 +132,6 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
         fingerprint: String::new(),
         answer: String::new(),
         expires: i64::MAX,
-        now: 0,
     };
     let within = store.append_all(&commits("t100", 100), None).await;
     let beyond = store.append_all(&commits("t101", 101), None).await;

@@ -179,8 +179,8 @@ impl EventStore for Planted {
         self.store.remember(request).await
     }
 
-    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
-        self.store.recall(key, now).await
+    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
+        self.store.recall(key).await
     }
 
     async fn pause(&self, duration: Duration) {

@@ -61,7 +61,6 @@ async fn what_is_injected_is_what_the_store_knows() {
         fingerprint: String::new(),
         answer: String::new(),
         expires: 1,
-        now: 0,
     };
     for request in [None, Some(&request)] {
         let wire = wire();

@@ -210,6 +210,30 @@ def attempts(dynamodb):
     return {"tried": dict(tried), "unchanged": same, "insert": again[1], "read": read[1]}
 
 
+def changes_of_an_answer(dynamodb):
+    """Every way to change what a request was answered."""
+    table = physical("RequestsTable")
+    kept = client("dynamodb").scan(TableName=table)["Items"]
+    # The keys of clients' requests have a space before the caller.
+    answer = next(item for item in kept if " " in item["request"]["S"])
+    key = {"request": answer["request"]}
+    where = f"WHERE request = '{key['request']['S']}'"
+    update = {"Key": key, "UpdateExpression": "SET answer = :answer",
+              "ExpressionAttributeValues": {":answer": {"S": "never"}}}
+    statement = dynamodb.execute_statement
+    tried = [
+        attempt("PutItem", dynamodb.put_item, TableName=table, Item=answer),
+        attempt("UpdateItem", dynamodb.update_item, TableName=table, **update),
+        attempt("DeleteItem", dynamodb.delete_item, TableName=table, Key=key),
+        attempt("BatchWriteItem", dynamodb.batch_write_item, RequestItems={table: [{"PutRequest": {"Item": answer}}]}),
+        attempt("PartiQL UPDATE", statement, Statement=f"UPDATE \"{table}\" SET answer = 'never' {where}"),
+        attempt("PartiQL DELETE", statement, Statement=f'DELETE FROM "{table}" {where}'),
+        attempt("PartiQL INSERT of another key", statement,
+                Statement=f"INSERT INTO \"{table}\" VALUE {{'request': ?}}", Parameters=[{"S": "state/other-1/1"}]),
+    ]
+    return {f"{what} of an answer": outcome for what, outcome in tried}
+
+
 def writers():
     """Roles that may append to the log, in alphabetical order."""
     roles = {name: json.dumps(resource) for name, resource in template()["Resources"].items()
@@ -232,6 +256,7 @@ def denials():
     # The role by itself first, without what the table's policy would deny it in any case.
     client("dynamodb").delete_resource_policy(ResourceArn=table_arn())
     as_writer = attempts(as_role(arn))
+    as_writer["tried"] |= changes_of_an_answer(as_role(arn))
     protect()
     return {"a command function": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
 

@@ -62,7 +62,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
 
     invoke_samples(&emulator)?;
     // Last: it changes who may take the writer's role.
-    println!("Attempts to change a commit:");
+    println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
     for (who, attempts) in &denials {
         attempts.judge(who)?;
@@ -76,7 +76,7 @@ struct Routes {
     routes: Vec<String>,
 }
 
-/// What became of attempts to change a commit.
+/// What became of attempts to change a commit or a remembered answer.
 #[derive(Deserialize)]
 struct Attempts {
     tried: BTreeMap<String, String>,
@@ -106,7 +106,7 @@ impl Attempts {
             bail!("rule 3: {who} was not denied {what}: {outcome}");
         }
         if !self.unchanged || !self.insert.starts_with("DuplicateItemException") || self.read != "ALLOWED" {
-            bail!("rule 3: {who} could change a commit, or could not read one");
+            bail!("rule 3: {who} could change a commit or an answer, or could not read a commit");
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ const CALLERS: [Slip; 7] = [
 ];
 
 /// What functions may do.
-const RIGHTS: [Slip; 13] = [
+const RIGHTS: [Slip; 14] = [
     (
         "              - { Effect: Allow, Action: events:PutEvents,",
         "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:eu-central-1:123456789012:table/shop-CommitsTable\" }
@@ -126,6 +126,11 @@ const RIGHTS: [Slip; 13] = [
         "dynamodb:LeadingKeys: [!Sub \"${Category}-*\"]",
         "dynamodb:LeadingKeys: [\"*\"]",
         "ItemCommandsFunction does not need dynamodb:PartiQLInsert on CommitsTable (*)",
+    ),
+    (
+        "Action: dynamodb:PartiQLInsert, Resource: !GetAtt RequestsTable.Arn, Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [\"* *\"] } } }",
+        "Action: [dynamodb:PartiQLInsert, dynamodb:UpdateItem], Resource: !GetAtt RequestsTable.Arn }",
+        "ItemCommandsFunction does not need dynamodb:UpdateItem on RequestsTable",
     ),
     ("    - - item\n", "    - - gone\n      - item\n", "goneCommandsRole: no function has this role"),
 ];

@@ -87,7 +87,7 @@ pub struct Ledger<'a, A: Aggregate> {
     pub key: &'a str,
     /// Hash of what is asked.
     pub fingerprint: &'a str,
-    /// For how many seconds after [`Context::at`] the key is remembered.
+    /// For how many seconds after [`Context::at`] the key is remembered at least.
     pub retention: i64,
     /// Writes the answer that will be given again: to a state and its version, or to a refusal.
     #[expect(clippy::type_complexity, reason = "named by its only field")]
@@ -101,7 +101,6 @@ impl<A: Aggregate> Ledger<'_, A> {
             fingerprint: self.fingerprint.to_owned(),
             answer: (self.answer)(answer),
             expires: now.saturating_add(self.retention),
-            now,
         }
     }
 }
@@ -456,7 +455,7 @@ async fn repeat<A: Aggregate>(
     execution: &Execution<'_, A>,
 ) -> Result<Option<Outcome<A>>, ExecuteError> {
     let Some(ledger) = &execution.ledger else { return Ok(None) };
-    match store.recall(ledger.key, execution.now()).await? {
+    match store.recall(ledger.key).await? {
         Some(request) if request.fingerprint == ledger.fingerprint => {
             Ok(Some(Outcome::Repeated(request.answer)))
         }

@@ -356,8 +356,8 @@ mod tests {
             self.inner.remember(request).await
         }
 
-        async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
-            self.inner.recall(key, now).await
+        async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
+            self.inner.recall(key).await
         }
 
         async fn pause(&self, duration: Duration) {

@@ -34,10 +34,9 @@ pub struct Request {
     pub fingerprint: String,
     /// The answer that was given, as the edge wrote it.
     pub answer: String,
-    /// Unix time in seconds after which the key is free again.
+    /// Unix time in seconds after which the store may forget it. The key is taken until it does: what is remembered is never
+    /// changed, whatever the clock of an instance says.
     pub expires: i64,
-    /// Unix time in seconds of the writing: entries that expired before it are replaced.
-    pub now: i64,
 }
 
 /// Holds streams of commits, and the requests that were answered.
@@ -134,9 +133,8 @@ pub trait EventStore: Send + Sync {
     /// Remembers the answer to a request that appended nothing.
     fn remember(&self, request: &Request) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// The remembered request with this key, read strongly, unless it expired before `now` (Unix seconds).
-    fn recall(&self, key: &str, now: i64)
-    -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
+    /// The remembered request with this key, read strongly.
+    fn recall(&self, key: &str) -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
 
     /// Waits before a lost race is run again, by the clock of the runtime that the store's calls run in. The core has none
     /// (rule 12).

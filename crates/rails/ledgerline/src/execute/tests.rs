@@ -141,9 +141,9 @@ impl EventStore for Spy {
         self.inner.remember(request).await
     }
 
-    async fn recall(&self, key: &str, now: i64) -> Result<Option<Request>, StoreError> {
+    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
         self.note("recall");
-        self.inner.recall(key, now).await
+        self.inner.recall(key).await
     }
 
     async fn pause(&self, duration: Duration) {
