@@ -18,17 +18,26 @@ use crate::{
     host::Function,
     iam::Iam,
     mailbox::{Mailbox, SendEmail},
+    operations::{self, Logs},
     outages::Outage,
+    services::Sqs,
+    template::{Queue, Resource},
 };
+
+/// The content type of the Query protocol.
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
 /// The target of requests.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,
-    pub(crate) sqs: String,
+    pub(crate) sqs: Arc<Sqs>,
     pub(crate) events: String,
-    /// Logical ids and functions.
-    pub(crate) functions: Vec<(String, Arc<Function>)>,
+    /// Their logical and physical ids, and functions.
+    pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
+    pub(crate) resources: Vec<Resource>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) logs: Arc<Logs>,
     pub(crate) client: reqwest::Client,
     pub(crate) mailbox: Mailbox,
     pub(crate) hops: Hops,
@@ -53,7 +62,7 @@ impl Gateway {
         let service = target.split_once('.').map_or(target, |(service, _)| service);
         match service {
             "DynamoDB_20120810" | "DynamoDBStreams_20120810" => Some(&self.dynamodb),
-            "AmazonSQS" => Some(&self.sqs),
+            "AmazonSQS" => Some(&self.sqs.url),
             "AWSEvents" => Some(&self.events),
             _ => None,
         }
@@ -62,8 +71,16 @@ impl Gateway {
 
 async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    // CloudFormation has a protocol of its own.
+    if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
+        return operations::cloudformation(&gateway.resources, &body);
+    }
+    if target == "Logs_20140328.FilterLogEvents" {
+        return operated(gateway.logs.filter(&body));
+    }
     let Some(url) = gateway.service(target) else {
-        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation of functions, and SendEmail of SES";
+        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation of functions, SendEmail of SES, \
+            the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
         return answer(
             StatusCode::BAD_REQUEST,
             json!({ "__type": "UnknownOperationException", "message": message }),
@@ -74,6 +91,9 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
         && let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body)
     {
         return answer(status, refusal);
+    }
+    if target == "AmazonSQS.StartMessageMoveTask" {
+        return operated(operations::move_messages(&gateway.sqs, &gateway.queues, &body).await);
     }
     let mut request = gateway.client.post(url).body(body);
     for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
@@ -95,6 +115,16 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
             passed
         }
         Err(error) => answer(StatusCode::BAD_GATEWAY, json!({ "message": error.to_string() })),
+    }
+}
+
+fn operated(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
+    match done {
+        Ok(done) => answer(StatusCode::OK, done),
+        Err(error) => answer(
+            StatusCode::BAD_REQUEST,
+            json!({ "__type": "InvalidParameterException", "message": format!("{error:#}") }),
+        ),
     }
 }
 
@@ -130,13 +160,18 @@ async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
     gateway.mailbox.send(mail)
 }
 
-/// Lambda's Invoke: by logical id, as `sam local start-lambda` names functions, or by the binary's name.
+/// Lambda's Invoke: by logical id, as `sam local start-lambda` names functions, by the name that CloudFormation says, or by the
+/// binary's name.
 async fn invoke(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
     payload: Bytes,
 ) -> Response<Body> {
-    let named = |(id, function): &&(String, Arc<Function>)| *id == name || function.name() == name;
+    // With `:live`, an alias of the function.
+    let plain = name.split(':').next().unwrap_or_default();
+    let named = |(ids, function): &&(Vec<String>, Arc<Function>)| {
+        function.name() == plain || ids.iter().any(|id| id == plain)
+    };
     let Some((_, function)) = gateway.functions.iter().find(named) else {
         let message = format!("there is no function {name}");
         let mut answer = answer(StatusCode::NOT_FOUND, json!({ "Type": "User", "Message": message }));

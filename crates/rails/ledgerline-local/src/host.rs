@@ -32,7 +32,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::hops::Hops;
+use crate::{hops::Hops, operations::Logs};
 
 /// The most instances of one function at once: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
@@ -81,6 +81,9 @@ impl InvokeError {
     }
 }
 
+/// How an invocation ends whose time is up.
+const TOO_LONG: &str = "it took longer than";
+
 /// All functions, and the Runtime API that their instances talk to.
 #[derive(Debug)]
 pub struct Host {
@@ -89,6 +92,8 @@ pub struct Host {
     hops: Hops,
     show_logs: bool,
     started: Instant,
+    /// What the functions wrote, and how invocations ended that did not answer.
+    pub(crate) logs: Arc<Logs>,
 }
 
 /// One function.
@@ -144,8 +149,15 @@ impl Host {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
         // With a scheme: the runtime takes a bare authority too, but then no path, which tells the instances apart.
         let url = format!("http://{}", listener.local_addr()?);
-        let host =
-            Arc::new(Self { functions: Mutex::default(), url, hops, show_logs, started: Instant::now() });
+        let started = Instant::now();
+        let host = Arc::new(Self {
+            functions: Mutex::default(),
+            url,
+            hops,
+            show_logs,
+            started,
+            logs: Arc::default(),
+        });
         let api = Router::new()
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/next", get(next))
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response", post(response))
@@ -317,10 +329,10 @@ impl Function {
         host.hops
             .line("function", &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)));
         if let Some(output) = child.stdout.take() {
-            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, output));
+            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, Arc::clone(&host.logs), output));
         }
         if let Some(output) = child.stderr.take() {
-            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, output));
+            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, Arc::clone(&host.logs), output));
         }
         drop(host);
         tokio::select! {
@@ -332,7 +344,7 @@ impl Function {
                 let _ = child.kill().await;
                 match lock(&self.instances).running.get(&id).is_some_and(|instance| instance.retired) {
                     true => "it is replaced by what was built".into(),
-                    false => format!("it took longer than {} s", self.launch.timeout.as_secs()),
+                    false => format!("{TOO_LONG} {} s", self.launch.timeout.as_secs()),
                 }
             }
             () = self.hangs_in_init(id) => {
@@ -355,7 +367,16 @@ impl Function {
         let ended = instances.running.remove(&id);
         let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
         let retired = ended.as_ref().is_some_and(|instance| instance.retired);
-        if let Some((_, reply)) = ended.and_then(|instance| instance.current) {
+        if let Some((invocation, reply)) = ended.and_then(|instance| instance.current) {
+            if let Some(host) = self.host.upgrade() {
+                // As Lambda reports it.
+                let status = if how.starts_with(TOO_LONG) { "timeout" } else { "error" };
+                let record = json!({ "requestId": invocation, "status": status });
+                host.logs.add(
+                    &self.launch.name,
+                    &json!({ "type": "platform.report", "record": record }).to_string(),
+                );
+            }
             let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
         }
         if !initialised && !retired && !instances.running.values().any(|instance| instance.initialised) {
@@ -490,9 +511,10 @@ fn function_error(body: &[u8]) -> InvokeError {
 }
 
 /// Shows what a function writes: warnings, errors and what is no log line always; the rest, and metrics, on demand.
-async fn copy_logs(function: String, all: bool, output: impl AsyncRead + Unpin) {
+async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl AsyncRead + Unpin) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
+        logs.add(&function, &line);
         let parsed = serde_json::from_str::<Value>(&line).unwrap_or_default();
         let metrics = parsed.get("_aws").is_some();
         if all || !(metrics || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO"))) {

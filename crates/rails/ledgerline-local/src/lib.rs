@@ -11,6 +11,7 @@ mod http_api;
 mod iam;
 mod loops;
 mod mailbox;
+mod operations;
 mod outages;
 mod pattern;
 pub mod permissions;

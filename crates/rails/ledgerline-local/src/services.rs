@@ -20,7 +20,7 @@ use crate::{
     dynamodb,
     iam::Iam,
     stream_records,
-    template::{ACCOUNT, REGION, Table, Template},
+    template::{ACCOUNT, Queue, REGION, Table},
 };
 
 /// DynamoDB on a port.
@@ -160,8 +160,8 @@ impl Sqs {
     ///
     /// # Errors
     /// When an attribute is wrong.
-    pub async fn create_queues(&self, template: &Template) -> Result<()> {
-        let mut queues: Vec<_> = template.queues.iter().collect();
+    pub async fn create_queues(&self, queues: &[Queue]) -> Result<()> {
+        let mut queues: Vec<_> = queues.iter().collect();
         queues.sort_by_key(|queue| queue.attributes.contains_key("RedrivePolicy"));
         for queue in queues {
             let mut create = self.client.create_queue().queue_name(&queue.name);

@@ -95,7 +95,7 @@ impl Stack {
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
         let source = Source::read(&options.template)?;
-        let template = template::of(&source, &options.parameters, &sqs.url)?;
+        let mut template = template::of(&source, &options.parameters, &sqs.url)?;
 
         let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
         let folder = options.template.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -123,7 +123,7 @@ impl Stack {
                 );
             }
         }
-        sqs.create_queues(&template).await?;
+        sqs.create_queues(&template.queues).await?;
         let under_way = Arc::new(AtomicUsize::new(0));
         let rules = Arc::new(Rules {
             targets: OnceLock::new(),
@@ -204,12 +204,19 @@ impl Stack {
         if let Some(file) = &options.env_vars {
             write_env_vars(file, &template, aws_address.port(), &options.user)?;
         }
-        let ids = template.functions.iter().map(|function| function.id.clone());
+        let named = template.functions.iter().zip(&functions).map(|(definition, function)| {
+            let of_it = template.resources.iter().filter(|resource| resource.id == definition.id);
+            let ids = of_it.flat_map(|resource| [resource.id.clone(), resource.physical.clone()]).collect();
+            (ids, Arc::clone(function))
+        });
         let gateway = Gateway {
             dynamodb: dynamodb.url.clone(),
-            sqs: sqs.url.clone(),
+            sqs: Arc::clone(&sqs),
             events: events.url.clone(),
-            functions: ids.zip(functions.iter().cloned()).collect(),
+            functions: named.collect(),
+            resources: std::mem::take(&mut template.resources),
+            queues: std::mem::take(&mut template.queues),
+            logs: Arc::clone(&host.logs),
             client: reqwest::Client::new(),
             mailbox: Mailbox::default(),
             hops,

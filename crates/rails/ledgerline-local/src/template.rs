@@ -58,10 +58,23 @@ pub struct Template {
     pub queues: Vec<Queue>,
     /// Names of the event buses.
     pub buses: Vec<String>,
+    /// All resources, those among them that have no meaning on a laptop.
+    pub resources: Vec<Resource>,
     /// The HTTP API lets nobody in without a token.
     pub authorizer: bool,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
+}
+
+/// A resource, as CloudFormation lists it.
+#[derive(Debug)]
+pub struct Resource {
+    /// Logical id.
+    pub id: String,
+    /// Type.
+    pub kind: String,
+    /// Physical id: the name, of a queue the URL.
+    pub physical: String,
 }
 
 /// A Lambda function.
@@ -482,6 +495,12 @@ impl<'a> Scope<'a> {
                 continue;
             }
             let kind = resource_type(id, resource)?;
+            template.resources.push(Resource {
+                id: id.clone(),
+                // SAM makes a function of it.
+                kind: kind.replace("Serverless::Function", "Lambda::Function"),
+                physical: self.physical(id, resource.line)?.reference,
+            });
             match kind {
                 "AWS::Serverless::Function" => template.functions.push(self.function(id, resource)?),
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),

@@ -72,6 +72,39 @@ async fn a_poisoned_record_goes_to_the_dead_letters_and_blocks_nobody() {
     assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("events")), "{letter}");
 }
 
+/// The commands of the runbook ask CloudFormation for names, CloudWatch for what was logged, and Lambda for an alias.
+#[tokio::test]
+async fn what_the_runbook_asks_aws_for_is_answered_on_a_laptop() {
+    const STREAM: &str = "account-00000000-0000-4000-8000-000000000000";
+    let bank = LocalStack::start(None).await;
+    bank.damage(STREAM).await;
+    eventually("the dead letter arrives", async || bank.dead_letter().await).await;
+    let (client, aws) = (reqwest::Client::new(), bank.aws_url());
+    let name = async |of: &str| {
+        let body = format!("Action=DescribeStackResource&StackName=ledgerline&LogicalResourceId={of}");
+        let request =
+            client.post(&aws).header("content-type", "application/x-www-form-urlencoded").body(body);
+        let answer = request.send().await.unwrap().text().await.unwrap();
+        let (_, answer) = answer.split_once("<PhysicalResourceId>").expect(&answer);
+        answer.split_once("</PhysicalResourceId>").unwrap().0.to_owned()
+    };
+    assert!(name("FanoutDeadLetterQueue").await.ends_with("/ledgerline-FanoutDeadLetterQueue"));
+    assert_eq!(name("CommitsTable").await, "ledgerline-CommitsTable");
+
+    let filter =
+        json!({ "logGroupName": name("FunctionLogs").await, "filterPattern": format!("{STREAM:?}") });
+    let logs = client.post(&aws).header("x-amz-target", "Logs_20140328.FilterLogEvents").json(&filter);
+    let logs: serde_json::Value = logs.send().await.unwrap().json().await.unwrap();
+    let found = logs["events"].as_array().unwrap().iter();
+    let mut found =
+        found.filter(|line| line["logStreamName"] == "fanout").map(|line| line["message"].to_string());
+    assert!(found.any(|line| line.contains("set aside")), "{logs}");
+
+    let fanout = format!("{aws}/2015-03-31/functions/{}:live/invocations", name("FanoutFunction").await);
+    let answer = client.post(fanout).json(&json!({ "Records": [] })).send().await.unwrap();
+    assert_eq!(answer.json::<serde_json::Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
+}
+
 /// Each function is killed until an invocation of it was cut off in the middle, while credits go through.
 #[tokio::test]
 async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothing() {

@@ -182,7 +182,7 @@ mod tests {
         let order = ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
         let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
         assert!(places.is_sorted(), "{after}");
-        assert!(after.contains("RequestsTable.Arn }\n\n  # === depot"), "{after}");
+        assert!(after.contains(" } } }\n\n  # === depot"), "{after}");
     }
 
     /// What a reader has to read more for one more view: its section, its name in the lists of two or three loops, and two lines of the
