@@ -221,7 +221,7 @@ const SAFEGUARDS: [Slip; 27] = [
         "events that it fails at do not come again",
     ),
     (
-        "        Again: { Type: SQS, Properties: { Queue: !GetAtt ItemsRetryQueue.Arn, BatchSize: 1, ScalingConfig: { MaximumConcurrency: 5 } } }\n",
+        "        Again: { Type: SQS, Properties: { Queue: !GetAtt ItemsRetryQueue.Arn, BatchSize: 1, ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency } } }\n",
         "",
         "and an SQS event with that queue",
     ),
