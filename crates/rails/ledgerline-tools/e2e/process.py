@@ -1,6 +1,12 @@
-"""Prints the template as SAM hands it to CloudFormation, of the template as it is written and with its loops written out."""
+"""Prints the template as SAM hands it to CloudFormation, of the template as it is written and with its loops written out.
 
+Before that, what nobody sees of the template with its defaults: with deployments in steps, no resource waits for itself; and a parameter that a
+function reads by itself gives that function a new version, so that its alias moves on."""
+
+import copy
+import graphlib
 import json
+import re
 import sys
 
 from samcli.lib.cfn_language_extensions.sam_integration import expand_language_extensions
@@ -15,14 +21,72 @@ class NoManagedPolicies:
         return {}
 
 
+def processed(template, parameters):
+    template = copy.deepcopy(template)
+    template["Globals"]["Function"]["CodeUri"] = "s3://bucket/key"
+    return transform(template, parameters, NoManagedPolicies())
+
+
+def written_out(parameters):
+    """By SAM's own code for loops, which puts the values of parameters in: so does CloudFormation's `AWS::LanguageExtensions`."""
+    with open(written) as file:
+        return expand_language_extensions(yaml_parse(file.read()), parameters, enabled=True).expanded_template
+
+
+def references(node):
+    """The names of everything that a part of a template refers to."""
+    if isinstance(node, list):
+        for inner in node:
+            yield from references(inner)
+    if not isinstance(node, dict):
+        return
+    for key, inner in node.items():
+        if key == "Ref":
+            yield inner
+        elif key == "Fn::GetAtt":
+            yield inner.split(".")[0] if isinstance(inner, str) else inner[0]
+        elif key == "DependsOn":
+            yield from [inner] if isinstance(inner, str) else inner
+        else:
+            if key == "Fn::Sub":
+                yield from re.findall(r"\$\{([\w:]+)", inner if isinstance(inner, str) else inner[0])
+            yield from references(inner)
+
+
+def versions(template):
+    return {name for name, resource in template["Resources"].items() if resource["Type"] == "AWS::Lambda::Version"}
+
+
 written, expanded = sys.argv[1:]
 with open(expanded) as file:
     template = json.load(file)
 # What SAM writes out keeps no intrinsic function whose values it guesses, so that only the names can be compared.
-with open(written) as file:
-    by_sam = expand_language_extensions(yaml_parse(file.read()), {}, enabled=True).expanded_template
+by_sam = written_out({})
 differ = set(by_sam["Resources"]) ^ set(template["Resources"])
 if differ:
     sys.exit(f"SAM writes out other resources of the loops: {sorted(differ)}")
-template["Globals"]["Function"]["CodeUri"] = "s3://bucket/key"
-print(json.dumps(transform(template, {}, NoManagedPolicies()), indent=1))
+
+if "InSteps" in template["Parameters"]:
+    resources = processed(template, {"InSteps": "true"})["Resources"]
+    if not any(resource["Type"] == "AWS::CodeDeploy::DeploymentGroup" for resource in resources.values()):
+        sys.exit("InSteps makes no deployment group")
+    try:
+        graph = {name: set(references(resource)) & set(resources) for name, resource in resources.items()}
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as cycle:
+        sys.exit(f"with InSteps, resources wait for each other: {' <- '.join(cycle.args[1])}")
+
+before = versions(processed(by_sam, {}))
+for name, parameter in template["Parameters"].items():
+    readers = [
+        function
+        for function, resource in template["Resources"].items()
+        if resource["Type"] == "AWS::Serverless::Function" and name in references(resource["Properties"].get("Environment", {}))
+    ]
+    other = {name: str(parameter.get("MaxValue", "another"))}
+    kept = versions(processed(written_out(other), other)) & before
+    deaf = [function for function in readers if any(version.startswith(f"{function}Version") for version in kept)]
+    if deaf:
+        sys.exit(f"another {name} makes no new version of {', '.join(deaf)}")
+
+print(json.dumps(processed(template, {}), indent=1))

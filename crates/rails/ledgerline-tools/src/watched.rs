@@ -145,7 +145,9 @@ impl Watched {
     fn hint(&self) -> &'static str {
         match self.metric.as_str() {
             "Errors" | "Throttles" => ": add its name to the list of Fn::ForEach::Functions",
-            "FailedInvocations" => ": add its name to the list of Fn::ForEach::StateViews",
+            "FailedInvocations" | "ApproximateNumberOfMessagesNotVisible" => {
+                ": add its name to the list of Fn::ForEach::StateViews"
+            }
             "ApproximateAgeOfOldestMessage" => ": add its name to the list of Fn::ForEach::Queues",
             _ => "",
         }
@@ -218,7 +220,15 @@ fn wanted(template: &Value, counted: &BTreeMap<String, BTreeSet<String>>, own: &
                 Some("DynamoDB") => wanted.push(Watched::function(id, "IteratorAge", MILLISECONDS)),
                 Some("SQS") => {
                     let queue = reference(&properties["Queue"]);
-                    wanted.push(Watched::queue(&queue, "ApproximateAgeOfOldestMessage", SECONDS));
+                    match template["Resources"][&queue]["Properties"]["FifoQueue"] == true {
+                        true => wanted.push(Watched::queue(&queue, "ApproximateAgeOfOldestMessage", SECONDS)),
+                        // What was received three times is left out of the age, except where messages have an order
+                        // (Amazon SQS Developer Guide, "Available CloudWatch metrics"): the number is watched.
+                        false => wanted.extend(
+                            ["ApproximateNumberOfMessagesVisible", "ApproximateNumberOfMessagesNotVisible"]
+                                .map(|metric| Watched::queue(&queue, metric, FAILURES)),
+                        ),
+                    }
                 }
                 // Both dimensions: with the rule's alone, the metric is that of the default bus.
                 Some("EventBridgeRule") => wanted.push(Watched::new(

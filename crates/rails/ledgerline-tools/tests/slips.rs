@@ -321,7 +321,7 @@ const SAFEGUARDS: [Slip; 27] = [
 ];
 
 /// Alarms.
-const ALARMS: [Slip; 11] = [
+const ALARMS: [Slip; 12] = [
     (
         "      - ItemHistoryProjector\n",
         "",
@@ -332,6 +332,11 @@ const ALARMS: [Slip; 11] = [
         "  FanoutIteratorAge:\n    Type: AWS::CloudWatch::Alarm\n",
         "  FanoutIteratorAge:\n    Type: AWS::SNS::Topic\n",
         "no alarm watches IteratorAge of FunctionName=FanoutFunction",
+    ),
+    (
+        "MetricName: ApproximateNumberOfMessagesNotVisible",
+        "MetricName: ApproximateAgeOfOldestMessage",
+        "no alarm watches ApproximateNumberOfMessagesNotVisible of QueueName=ItemsRetryQueue",
     ),
     (
         "MetricName: IteratorAge",
