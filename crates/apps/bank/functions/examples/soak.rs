@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeMap,
     ffi::OsString,
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
@@ -109,6 +109,49 @@ const SERVICES: [&str; 9] = [
 
 /// Accounts, and what is transferred and booked at once.
 const ACCOUNTS: usize = 20;
+
+/// What the stack's process may have at the end: twice what an hour comes to.
+const MEMORY_KB: u64 = 600_000;
+const DESCRIPTORS: usize = 1_000;
+
+/// What is done to the stack.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Restart,
+    /// A service fails for so many seconds.
+    Outage(&'static str, u64),
+    /// The clock goes to so many seconds ahead.
+    Clock(i64),
+    Kill(&'static str),
+}
+
+impl Fault {
+    /// One of each, in any order: so that a soak of two minutes has them all.
+    fn each(clock: &Clock) -> Vec<Self> {
+        let mut faults: Vec<_> = FUNCTIONS.map(Self::Kill).to_vec();
+        faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u64(5..15))));
+        faults.push(Self::Restart);
+        if clock.moves() {
+            faults.extend([Self::Clock(fastrand::i64(60..600)), Self::Clock(-fastrand::i64(60..600))]);
+        }
+        fastrand::shuffle(&mut faults);
+        faults
+    }
+
+    fn random(clock: &Clock) -> Self {
+        match fastrand::u32(..60) {
+            0 => Self::Restart,
+            1..=8 => {
+                // One in three lasts for minutes.
+                let seconds =
+                    if fastrand::u32(..3) == 0 { fastrand::u64(60..180) } else { fastrand::u64(5..30) };
+                Self::Outage(SERVICES[fastrand::usize(..SERVICES.len())], seconds)
+            }
+            9..=10 if clock.moves() => Self::Clock(fastrand::i64(-600..=600)),
+            _ => Self::Kill(FUNCTIONS[fastrand::usize(..FUNCTIONS.len())]),
+        }
+    }
+}
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -224,32 +267,28 @@ async fn soak(options: Options) -> Result<()> {
     let (mut killed, mut restarts, mut failed, mut moved) =
         (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new(), 0);
     let mut told = Instant::now();
-    while began.elapsed() < length {
+    let mut first = Fault::each(&clock);
+    while began.elapsed() < length || !first.is_empty() {
         tokio::time::sleep(Duration::from_secs(fastrand::u64(2..6))).await;
-        match fastrand::u32(..60) {
-            0 => {
+        match first.pop().unwrap_or_else(|| Fault::random(&clock)) {
+            Fault::Restart => {
                 stack.kill();
                 restarts += 1;
                 stack = LocalStack::start_in(data.path(), &clock.environment).await;
                 world.at(stack.url());
             }
-            1..=8 => {
-                // One in three lasts for minutes.
-                let service = SERVICES[fastrand::usize(..SERVICES.len())];
-                let seconds =
-                    if fastrand::u32(..3) == 0 { fastrand::u64(60..180) } else { fastrand::u64(5..30) };
+            Fault::Outage(service, seconds) => {
                 let outage = json!({ "of": service, "seconds": seconds });
                 let begun =
                     world.http.post(format!("{}/outages", stack.aws_url())).json(&outage).send().await?;
                 ensure!(begun.status().is_success(), "an outage is {}", begun.status());
                 *failed.entry(service).or_default() += seconds;
             }
-            9..=10 if clock.moves() => {
-                clock.set(fastrand::i64(-600..=600))?;
+            Fault::Clock(seconds) => {
+                clock.set(seconds)?;
                 moved += 1;
             }
-            _ => {
-                let function = FUNCTIONS[fastrand::usize(..FUNCTIONS.len())];
+            Fault::Kill(function) => {
                 stack.kill_instances(function);
                 *killed.entry(function).or_default() += 1;
             }
@@ -260,7 +299,7 @@ async fn soak(options: Options) -> Result<()> {
                 "{:>3} min: {}, {}",
                 began.elapsed().as_secs() / 60,
                 counted(&world),
-                sizes(&stack, data.path())
+                Sizes::of(&stack, data.path())
             );
         }
         if let Some(ended) = clients.try_join_next() {
@@ -276,12 +315,14 @@ async fn soak(options: Options) -> Result<()> {
         "killed {killed:?}; the stack {restarts} times; failed for so many seconds {failed:?}; the clock moved {moved} times"
     );
     let letters = right(&world, &stack).await?;
+    let sizes = Sizes::of(&stack, data.path());
     println!(
-        "{}; {}; money is what it should be, rows are the fold, {letters} dead letters",
+        "{}; {sizes}; money is what it should be, rows are the fold, nothing is under way, {letters} dead letters",
         counted(&world),
-        sizes(&stack, data.path())
     );
     ensure!(letters == 0, "there are dead letters");
+    ensure!(sizes.memory < MEMORY_KB, "the stack has more than {MEMORY_KB} kB of memory");
+    ensure!(sizes.descriptors < DESCRIPTORS, "the stack has more than {DESCRIPTORS} descriptors");
     Ok(())
 }
 
@@ -291,15 +332,32 @@ fn counted(world: &World) -> String {
     format!("{commands} commands, {transfers} transfers among them, asked again {again} times")
 }
 
-/// Memory and descriptors of the stack's process, and its data.
-fn sizes(stack: &LocalStack, data: &Path) -> String {
-    let process = format!("/proc/{}", stack.process_id());
-    let status = fs::read_to_string(format!("{process}/status")).unwrap_or_default();
-    let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("?").trim();
-    let descriptors = fs::read_dir(format!("{process}/fd")).map_or(0, Iterator::count);
-    let files = fs::read_dir(data).into_iter().flatten().flatten();
-    let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
-    format!("{memory} of memory, {descriptors} descriptors, {} MB of data", bytes / 1_000_000)
+/// Memory in kB and descriptors of the stack's process, and its data in bytes.
+struct Sizes {
+    memory: u64,
+    descriptors: usize,
+    data: u64,
+}
+
+impl Sizes {
+    fn of(stack: &LocalStack, data: &Path) -> Self {
+        let process = format!("/proc/{}", stack.process_id());
+        let status = fs::read_to_string(format!("{process}/status")).unwrap_or_default();
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        let files = fs::read_dir(data).into_iter().flatten().flatten();
+        Self {
+            memory: memory.and_then(|memory| memory.parse().ok()).unwrap_or(0),
+            descriptors: fs::read_dir(format!("{process}/fd")).map_or(0, Iterator::count),
+            data: files.filter_map(|file| Some(file.metadata().ok()?.len())).sum(),
+        }
+    }
+}
+
+impl fmt::Display for Sizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { memory, descriptors, data } = self;
+        write!(f, "{memory} kB of memory, {descriptors} descriptors, {} MB of data", data / 1_000_000)
+    }
 }
 
 /// Waits until all is quiet, and compares. How many dead letters there are.
@@ -325,7 +383,7 @@ async fn right(world: &World, stack: &LocalStack) -> Result<usize> {
     Ok(letters.len())
 }
 
-/// Money is what was acknowledged, transfers have come to an end, and rows are what the log says.
+/// Money is what was acknowledged, transfers have come to an end, rows are what the log says, and no queue holds anything.
 async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
     let (store, mut sum) = (stack.store(), 0);
     let get = async |path: String| -> Result<Value> {
@@ -370,6 +428,8 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
         let ended = ["completed", "refused", "refunded", "stuck"].iter().any(|end| row["status"] == *end);
         ensure!(ended, "transfer {id} is {}", row["status"]);
     }
+    let under_way = stack.under_way().await;
+    ensure!(under_way.is_empty(), "messages are under way: {under_way:?}");
     let expected = world.money.load(Ordering::Relaxed);
     ensure!(sum == expected, "{sum} on all accounts, and {expected} was acknowledged");
     Ok(())

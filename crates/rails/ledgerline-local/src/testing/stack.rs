@@ -225,6 +225,30 @@ impl LocalStack {
         letters
     }
 
+    /// Queues with messages that wait or that a function is at, and how many; those of dead letters aside.
+    pub async fn under_way(&self) -> Vec<(String, u64)> {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
+        let mut under_way = Vec::new();
+        for url in queues.into_iter().filter(|url| !url.contains("DeadLetterQueue")) {
+            let get = client
+                .get_queue_attributes()
+                .queue_url(&url)
+                .attribute_names(aws_sdk_sqs::types::QueueAttributeName::All);
+            // One that does not answer, in an outage, may have some.
+            let messages: u64 = get.send().await.map_or(1, |answer| {
+                let attributes = answer.attributes.unwrap_or_default();
+                let counts =
+                    attributes.iter().filter(|(name, _)| name.as_str().starts_with("ApproximateNumber"));
+                counts.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
+            });
+            if messages > 0 {
+                under_way.push((url, messages));
+            }
+        }
+        under_way
+    }
+
     /// How far a process manager got in a stream, by its table of this logical id.
     pub async fn position(&self, id: &str, stream: &str) -> Option<u64> {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
