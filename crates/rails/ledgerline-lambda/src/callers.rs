@@ -1,7 +1,8 @@
 //! What one caller may take of an instance, so that it does not take everybody's.
 //!
-//! An instance counts for itself, without asking anybody: a caller who sends faster gets more instances for a moment, each of which soon
-//! refuses it in a millisecond, so that one or two of them are enough for all that it sends.
+//! An instance counts for itself, without asking anybody. So a caller who sends faster gets more instances for a moment, each of which soon refuses it in
+//! a millisecond: one or two are enough for all that it sends. Waiting in vain is dearer: who waits for versions that never come holds one instance for
+//! each request of three seconds, and then none for ten. The rate of the route bounds how many these are.
 
 use std::{
     collections::BTreeMap,
