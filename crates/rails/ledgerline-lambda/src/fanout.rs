@@ -30,6 +30,7 @@ use crate::{
         queues::Queues,
         suspicion::{Plan, Suspected},
     },
+    line::Line,
     metrics,
     needs::{Needs, Source},
     stream::{self, Handler, Record, Unreadable},
@@ -259,17 +260,20 @@ impl Fanout {
             }
         }
 
+        let (mut passed_on, mut put_aside, mut not_yet) = (Line::default(), Line::default(), Line::default());
         for (index, commit) in &commits {
-            let outcome = if failed.covers(*index) {
-                "failed"
+            if failed.covers(*index) {
+                not_yet.add(commit);
             } else if parked.contains(index) {
-                "set aside"
+                put_aside.add(commit);
             } else {
                 metrics::passed_on(commit.at);
-                "passed on"
-            };
-            let correlation_id = commit.meta.correlation_id.as_deref();
-            tracing::info!(stream = %commit.stream, version = commit.version, correlation_id, outcome, "fanout");
+                passed_on.add(commit);
+            }
+        }
+        if !commits.is_empty() {
+            let (failed, set_aside) = (not_yet.some(), put_aside.some());
+            tracing::info!(passed_on = passed_on.some(), set_aside, failed, "fanout");
         }
         failed.first
     }

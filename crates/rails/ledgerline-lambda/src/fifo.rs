@@ -13,7 +13,9 @@ use ledgerline::{
 use ledgerline_dynamodb::TableError;
 
 use crate::{
-    Error, metrics,
+    Error,
+    line::Line,
+    metrics,
     needs::Needs,
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
@@ -173,6 +175,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
         let mut stopped = HashSet::new();
+        let (mut applied, mut skipped) = (Line::default(), Line::default());
         for message in messages {
             let id = message.message_id.as_deref().unwrap_or_default();
             // A message without a group stands alone.
@@ -186,7 +189,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
             let body = message.body.as_deref().unwrap_or_default();
             // A panic over one message must not take the batch with it.
-            let applied = AssertUnwindSafe(self.message(body)).catch_unwind().await;
+            let taken = AssertUnwindSafe(self.take(body)).catch_unwind().await;
             let mut failed = |error: &str| {
                 let commit = Message::read(body).ok().and_then(Message::into_commit);
                 let correlation_id = commit.and_then(|commit| commit.meta.correlation_id);
@@ -194,11 +197,17 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 stopped.insert(group);
                 response.add_failure(id);
             };
-            match applied {
-                Ok(Ok(())) => {}
+            match taken {
+                Ok(Ok((Verdict::Apply, commit))) => applied.add(&commit),
+                Ok(Ok((Verdict::Skip, commit))) => skipped.add(&commit),
+                // Said where it was repaired.
+                Ok(Ok((Verdict::Gap, _))) => {}
                 Ok(Err(error)) => failed(&Causes(&error).to_string()),
                 Err(_) => failed("panic"),
             }
+        }
+        if applied.some().or(skipped.some()).is_some() {
+            tracing::info!(applied = applied.some(), skipped = skipped.some(), "projection");
         }
         response
     }
@@ -208,42 +217,46 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     /// # Errors
     /// When it could not be applied.
     pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
-        match Message::read(body).map_err(ApplyError::Malformed)? {
-            Message::Commit(commit) => self.commit(&commit).await,
-            Message::Reference(Reference { stream, version }) => {
-                match self.store.get(&stream, version).await? {
-                    Some(commit) => self.commit(&commit).await,
-                    None => Err(ApplyError::Missing { stream, version }),
-                }
-            }
-        }
+        self.take(body).await.map(|_| ())
     }
 
-    async fn commit(&self, commit: &Commit) -> Result<(), ApplyError> {
+    /// Applies the commit in one message: what it was good for, and which it was.
+    async fn take(&self, body: &str) -> Result<(Verdict, Box<Commit>), ApplyError> {
+        let commit = match Message::read(body).map_err(ApplyError::Malformed)? {
+            Message::Commit(commit) => commit,
+            Message::Reference(Reference { stream, version }) => {
+                match self.store.get(&stream, version).await? {
+                    Some(commit) => Box::new(commit),
+                    None => return Err(ApplyError::Missing { stream, version }),
+                }
+            }
+        };
+        Ok((self.commit(&commit).await?, commit))
+    }
+
+    async fn commit(&self, commit: &Commit) -> Result<Verdict, ApplyError> {
         let (stream, version) = (&commit.stream, commit.version);
-        let correlation_id = commit.meta.correlation_id.as_deref();
         let (verdict, position) = self.consumer.take(commit).await?;
         match verdict {
             Verdict::Apply => {
                 metrics::position_lag(0);
                 metrics::projected(commit.at);
-                tracing::info!(%stream, version, correlation_id, outcome = "applied", "projection")
             }
             Verdict::Skip => {
                 // What comes again comes at its position, mostly. What is further back is a replay, or the log is.
                 if position > version && self.store.get(stream, position).await?.is_none() {
                     return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
                 }
-                tracing::info!(%stream, version, correlation_id, outcome = "skipped", "projection")
             }
             Verdict::Gap => {
                 metrics::position_lag(version - position - 1);
                 self.repair(stream, position, version).await?;
                 metrics::gap_repaired();
+                let correlation_id = commit.meta.correlation_id.as_deref();
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
             }
         }
-        Ok(())
+        Ok(verdict)
     }
 
     /// Applies everything after the position up to the version, from the log (rule 7), window by window: a gap may be

@@ -7,6 +7,7 @@ pub mod config;
 pub mod fanout;
 pub mod fifo;
 pub mod http;
+mod line;
 pub mod log_projector;
 pub mod metrics;
 pub mod needs;

@@ -172,7 +172,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                 tracing::error!(stream, correlation_id, error = %Causes(error), "projection");
             }
         }
-        Ok(result.map(|_| ())?)
+        // The runtime logs the error as well: without the details of a call, which may be pages.
+        result.map(|_| ()).map_err(|error| Causes(&error).to_string().into())
     }
 
     async fn write(&self, detail: Value) -> Result<Projected, ProjectError> {

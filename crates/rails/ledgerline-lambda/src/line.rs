@@ -1,0 +1,45 @@
+//! Commits in a line of the logs.
+
+use std::fmt::Write;
+
+use ledgerline::Commit;
+
+/// What became of the commits of a batch, in one field: `account-163…@3 JKJaXmPL, account-164…@1 K8dZ0aX`. A line for each of them would cost three
+/// times as much. Each has its stream, its version and its correlation id, by which somebody looks for a command that is not shown.
+#[derive(Debug, Default)]
+pub(crate) struct Line(String);
+
+impl Line {
+    /// Adds a commit.
+    pub(crate) fn add(&mut self, commit: &Commit) {
+        let comma = if self.0.is_empty() { "" } else { ", " };
+        let correlation_id = commit.meta.correlation_id.as_deref().unwrap_or("-");
+        // A text takes everything.
+        let _ = write!(self.0, "{comma}{}@{} {correlation_id}", commit.stream, commit.version);
+    }
+
+    /// The field's value; none of no commits.
+    pub(crate) fn some(&self) -> Option<&str> {
+        Some(self.0.as_str()).filter(|line| !line.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::{Meta, StreamId, contract};
+
+    use super::*;
+
+    #[test]
+    fn commits_are_found_by_stream_and_version_and_by_correlation_id() {
+        let mut line = Line::default();
+        assert_eq!(line.some(), None);
+        let mut commit = contract::commit(&StreamId::new("tank", "1").unwrap(), 3);
+        commit.meta = Meta { correlation_id: Some("JKJa".into()), ..Meta::default() };
+        line.add(&commit);
+        commit.version = 4;
+        commit.meta.correlation_id = None;
+        line.add(&commit);
+        assert_eq!(line.some(), Some("tank-1@3 JKJa, tank-1@4 -"));
+    }
+}
