@@ -16,6 +16,7 @@ use aws_sdk_dynamodb::{
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 pub use cursor::InvalidCursor;
+use futures::future::try_join_all;
 use ledgerline::{
     Changes, LogTable, StateTable,
     changes::{Change, Key},
@@ -41,6 +42,8 @@ const MAX_TRANSACTION_ITEMS: usize = 100;
 
 /// How often a write is tried again that met another writer at one of its rows (rule 11).
 const MAX_CONFLICTS: usize = 8;
+/// Rows of a commit that are inserted at once: as many as there are connections that one should open for it.
+const INSERTED_AT_ONCE: usize = 16;
 
 /// A handler's place in a stream.
 #[derive(Debug, Serialize, Deserialize)]
@@ -209,6 +212,9 @@ impl ReadTable {
     /// its stream: all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is
     /// good for (rule 7); with it comes the position.
     ///
+    /// Where all rows are inserted, they are written one by one before the position moves, which is read first: so rows are always those of all
+    /// commits up to the position, and at most of the next one. After a crash between, the commit comes again and finds its rows.
+    ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes.
     pub async fn apply(
@@ -255,8 +261,8 @@ impl ReadTable {
             .with_jitter()
             .build();
         let found = loop {
-            let written = if changes.is_empty() {
-                self.put_position(position.clone(), version).await
+            let written = if changes.iter().all(|(_, change)| matches!(change, Change::Insert(_))) {
+                self.insert_and_put_position(keys, stream, changes, position.clone(), version).await
             } else {
                 self.put_changes_and_position(keys, changes, position.clone(), version).await
             };
@@ -275,6 +281,32 @@ impl ReadTable {
                 verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
             },
         }
+    }
+
+    /// Inserts rows, and then moves the position. The position that is there, if it is not the one before `version`.
+    async fn insert_and_put_position(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        changes: &Changes,
+        position: Item,
+        version: u64,
+    ) -> Result<Option<u64>, TableError> {
+        if !changes.is_empty() {
+            let (found, _) = self.progress(keys, stream).await?;
+            if judge(found, version) != Verdict::Apply {
+                return Ok(Some(found));
+            }
+        }
+        let rows: Vec<_> = changes.iter().map(|(_, change)| change).collect();
+        for rows in rows.chunks(INSERTED_AT_ONCE) {
+            let inserts = rows.iter().map(async |change| match change {
+                Change::Insert(fields) => self.put_new(keys, fields).await.map(|_| ()),
+                Change::Put(_) | Change::Update { .. } | Change::Delete => Ok(()),
+            });
+            try_join_all(inserts).await?;
+        }
+        self.put_position(position, version).await
     }
 
     /// The position that is there, if it is not the one before `version`.
@@ -362,7 +394,8 @@ impl ReadTable {
             (keys.sort.to_owned(), AttributeValue::S(key.1.clone())),
         ]);
         Ok(match change {
-            Change::Put(fields) => {
+            // In one write with the position, which did not move: the row is not there.
+            Change::Insert(fields) | Change::Put(fields) => {
                 let put = Put::builder().table_name(&self.name).set_item(Some(to_item(fields)?));
                 item.put(put.build().map_err(invalid)?)
             }

@@ -8,7 +8,7 @@
 )]
 
 use aws_sdk_dynamodb::Client;
-use ledgerline::{Changes, LogTable, StateTable, guard::Verdict};
+use ledgerline::{Changes, LogTable, StateTable, StreamId, contract, guard::Verdict};
 use ledgerline_dynamodb::{
     Overwrite::{Shows, Written},
     PageQuery, ReadTable, TableError,
@@ -204,6 +204,48 @@ async fn rule_9_rows_and_position_are_one_write() {
     // What is out of order leaves no row behind.
     table.apply(&KEYS, STREAM, 9, &rows(9, 3)).await.unwrap();
     assert_eq!(shown(&table).await, [2, 2, 2]);
+}
+
+fn inserted(version: u64, count: usize) -> Changes {
+    let commit = contract::commit(&StreamId::new("tank", "1").unwrap(), version);
+    let mut changes = Changes::new(KEYS);
+    (0..count)
+        .map(|place| Row { tank_id: "1".into(), entry: commit.entry(place), version })
+        .for_each(|row| changes.insert(&commit, &row).unwrap());
+    changes
+}
+
+/// A read unit and two write units for a commit of one row, where a transaction takes four.
+#[tokio::test]
+async fn rows_that_are_inserted_are_written_before_the_position_and_never_changed() {
+    let (table, wire) = table("FillsTable").await;
+    for (version, verdict, operations) in [
+        (1, (Verdict::Apply, 1), &["GetItem", "PutItem", "PutItem"][..]),
+        (1, (Verdict::Skip, 1), &["GetItem"]),
+        // No row of a commit is shown before those of the commits before it.
+        (3, (Verdict::Gap, 1), &["GetItem"]),
+        (2, (Verdict::Apply, 2), &["GetItem", "PutItem", "PutItem"]),
+    ] {
+        wire.take();
+        assert_eq!(table.apply(&KEYS, STREAM, version, &inserted(version, 1)).await.unwrap(), verdict);
+        let calls = wire.take();
+        assert_eq!(calls.iter().map(|call| call.operation.as_str()).collect::<Vec<_>>(), operations);
+        assert!(calls.iter().all(|call| call.units <= 1.0), "{calls:?}");
+    }
+    assert_eq!(shown(&table).await, [1, 2]);
+}
+
+/// A crash between the rows and the position.
+#[tokio::test]
+async fn rows_that_were_inserted_without_their_position_are_left_as_they_are() {
+    let (table, _) = table("FillsTable").await;
+    let half = json!({ "tankId": "1", "entry": inserted(1, 1).iter().next().unwrap().0.1, "version": 1, "first": true });
+    assert!(table.put_new(&KEYS, &half).await.unwrap());
+    assert_eq!(table.apply(&KEYS, STREAM, 1, &inserted(1, 300)).await.unwrap(), (Verdict::Apply, 1));
+    let first: serde_json::Value =
+        table.get(&[("tankId", "1"), ("entry", half["entry"].as_str().unwrap())]).await.unwrap().unwrap();
+    assert_eq!(first, half);
+    assert_eq!(table.position(&KEYS, STREAM).await.unwrap(), 1);
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
 
-use ledgerline::{Commit, LogView, guard::Verdict};
+use ledgerline::{Commit, LogView, Write, guard::Verdict};
 use ledgerline_dynamodb::ReadTable;
 
 use crate::{
@@ -33,8 +33,9 @@ use crate::{
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
 pub async fn run(view: LogView) -> Result<(), Error> {
-    // The position is put beside the rows.
-    let actions = view.writes.iter().copied().map(Action::from).chain([Action::PutItem]);
+    // The position is put beside the rows. Before rows that are inserted, it is read.
+    let reads = view.writes.contains(&Write::Insert).then_some(Action::GetItem);
+    let actions = view.writes.iter().copied().map(Action::from).chain(reads).chain([Action::PutItem]);
     let needs = Needs::new(Source::Queue(view.of.to_vec())).table(Table::with(view.table, actions));
     fifo::run(needs, async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);

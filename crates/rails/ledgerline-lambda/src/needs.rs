@@ -91,7 +91,7 @@ pub enum Action {
 impl From<Write> for Action {
     fn from(write: Write) -> Self {
         match write {
-            Write::Put => Self::PutItem,
+            Write::Insert | Write::Put => Self::PutItem,
             Write::Update => Self::UpdateItem,
             Write::Delete => Self::DeleteItem,
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{DecodeError, LogTable};
+use crate::{Commit, DecodeError, LogTable};
 
 /// Why it cannot be said what a commit changes.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +24,8 @@ pub enum ChangesError {
 /// How a row is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
+    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. The cheapest way.
+    Insert,
     /// The whole row: [`Changes::put`].
     Put,
     /// Some fields of it: [`Changes::set`] and [`Changes::add`].
@@ -41,6 +43,8 @@ pub type Fields = Map<String, Value>;
 /// What happens to one row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
+    /// It is this, unless it is there.
+    Insert(Fields),
     /// It is this from now on, whatever it was.
     Put(Fields),
     /// Some of its fields change. A row that is not there begins with them.
@@ -55,7 +59,8 @@ pub enum Change {
 }
 
 /// The changes that a commit makes, in one write with the handler's position (rule 9): at most one for each row,
-/// because a transaction takes an item only once. What is said of a row twice is merged.
+/// because a transaction takes an item only once. What is said of a row twice is merged. Where all of them are insertions, the rows are
+/// written first and the position after them: a quarter of the price of a row, and to insert a row again changes nothing.
 ///
 /// ```
 /// use ledgerline::{Changes, LogTable};
@@ -104,6 +109,7 @@ impl Changes {
     /// When one is not.
     pub fn only(self, writes: &[Write]) -> Result<Self, ChangesError> {
         let ways = self.rows.values().map(|change| match change {
+            Change::Insert(_) => Write::Insert,
             Change::Put(_) => Write::Put,
             Change::Update { .. } => Write::Update,
             Change::Delete => Write::Delete,
@@ -119,11 +125,34 @@ impl Changes {
         self.rows.iter()
     }
 
+    /// A row of this commit alone. Its partition key is the stream's id, and its sort key begins like [`Commit::entry`]: so no other commit
+    /// of the view's one category has this row.
+    ///
+    /// # Errors
+    /// When the row is no object with such keys: a programming error in its type.
+    pub fn insert(&mut self, commit: &Commit, row: &impl Serialize) -> Result<(), ChangesError> {
+        let (key, fields) = self.row(row)?;
+        if key.0 != commit.stream.id() || !key.1.starts_with(commit.entry(0).trim_end_matches("0000")) {
+            let message =
+                "a row that is inserted has the stream's id and a sort key that begins with the version";
+            return Err(ChangesError::NoRow(message.into()));
+        }
+        self.rows.insert(key, Change::Insert(fields));
+        Ok(())
+    }
+
     /// A row is this from now on.
     ///
     /// # Errors
     /// When the row is no object with the table's keys: a programming error in its type.
     pub fn put(&mut self, row: &impl Serialize) -> Result<(), ChangesError> {
+        let (key, fields) = self.row(row)?;
+        self.rows.insert(key, Change::Put(fields));
+        Ok(())
+    }
+
+    /// A row and its keys.
+    fn row(&self, row: &impl Serialize) -> Result<(Key, Fields), ChangesError> {
         let fields = match serde_json::to_value(row) {
             Ok(Value::Object(fields)) => fields,
             Ok(_) => return Err(ChangesError::NoRow("a row is a JSON object".into())),
@@ -136,14 +165,13 @@ impl Changes {
                 self.table.partition, self.table.sort
             )));
         };
-        self.rows.insert((partition, sort), Change::Put(fields));
-        Ok(())
+        Ok(((partition, sort), fields))
     }
 
     /// A field of a row has this value from now on.
     pub fn set(&mut self, partition: &str, sort: &str, field: &str, value: impl Into<Value>) {
         match self.change(partition, sort) {
-            Change::Put(fields) => _ = fields.insert(field.to_owned(), value.into()),
+            Change::Insert(fields) | Change::Put(fields) => _ = fields.insert(field.to_owned(), value.into()),
             Change::Update { set, add } => {
                 add.remove(field);
                 set.insert(field.to_owned(), value.into());
@@ -159,7 +187,7 @@ impl Changes {
             fields.insert(field.to_owned(), before.saturating_add(amount).into());
         };
         match self.change(partition, sort) {
-            Change::Put(fields) => add_to(fields),
+            Change::Insert(fields) | Change::Put(fields) => add_to(fields),
             Change::Update { set, .. } if set.contains_key(field) => add_to(set),
             Change::Update { add, .. } => {
                 let sum = add.entry(field.to_owned()).or_default();
@@ -190,6 +218,7 @@ impl Changes {
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {
+                Change::Insert(fields) => _ = rows.entry(key.clone()).or_insert_with(|| fields.clone()),
                 Change::Put(fields) => _ = rows.insert(key.clone(), fields.clone()),
                 Change::Update { set, add } => {
                     let row = rows.entry(key.clone()).or_insert_with(|| keys(&self.table, &key.0, &key.1));
@@ -273,6 +302,21 @@ mod tests {
             merged.fold(&mut at_once);
             prop_assert!(merged.len() <= 3);
             prop_assert_eq!(at_once, one_by_one);
+        }
+    }
+
+    /// Else a commit would find the row of another one, and leave it.
+    #[test]
+    fn a_row_that_is_not_of_this_commit_alone_is_not_inserted() {
+        let commit = crate::contract::commit(&crate::StreamId::new("tank", "x").unwrap(), 3);
+        let insert = |partition: &str, sort: String| {
+            Changes::new(TABLE).insert(&commit, &json!({ "p": partition, "s": sort }))
+        };
+        insert("x", commit.entry(0)).unwrap();
+        insert("x", commit.entry(1)).unwrap();
+        let next = crate::contract::commit(&commit.stream, 4);
+        for (partition, sort) in [("y", commit.entry(0)), ("x", next.entry(0)), ("x", "r".into())] {
+            assert!(insert(partition, sort.clone()).is_err(), "{partition} {sort}");
         }
     }
 

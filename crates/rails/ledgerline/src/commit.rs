@@ -25,6 +25,14 @@ pub struct Commit {
     pub meta: Meta,
 }
 
+impl Commit {
+    /// A sort key for a row of this commit: the version and a place in the commit, so that the order of texts is that of the log.
+    #[must_use]
+    pub fn entry(&self, place: usize) -> String {
+        format!("{:020}#{place:04}", self.version)
+    }
+}
+
 /// Where a commit came from: for audits and for following a request through the system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -111,14 +111,21 @@ fn message(commit: &Commit) -> String {
     serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
 }
 
+/// The budget: of a commit that books something, a read unit for the position, and a write unit each for the row and the position.
 #[tokio::test]
-async fn the_sample_commits_become_rows_in_one_write_each_and_no_read() {
+async fn the_sample_commits_become_rows_before_the_position_moves() {
     let transactions = Transactions::new().await;
     let commits = transactions.log().await;
     let event: SqsEvent = serde_json::from_value(sample("transactions-projector/commits")).unwrap();
     let response = transactions.projector.batch(&event.records).await;
     assert_eq!(response.batch_item_failures.len(), 0);
-    assert_eq!(transactions.wire.operations(), ["PutItem", "TransactWriteItems", "TransactWriteItems"]);
+    let calls = transactions.wire.take();
+    let (operations, units): (Vec<_>, Vec<_>) =
+        calls.iter().map(|call| (call.operation.as_str(), call.units)).unzip();
+    let opened = ["PutItem"].iter();
+    let booked = ["GetItem", "PutItem", "PutItem"].iter();
+    assert_eq!(operations, opened.chain(booked.clone()).chain(booked).copied().collect::<Vec<_>>());
+    assert!(units.iter().all(|units| *units <= 1.0), "{units:?}");
     assert_eq!(transactions.rows().await, fold(&commits));
 }
 

@@ -87,7 +87,8 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     if let Some(group) = referred(&property("LoggingConfig")["LogGroup"]) {
         ["logs:CreateLogStream", "logs:PutLogEvents"].into_iter().for_each(|action| add(action, group));
     }
-    if property("Tracing") == "Active" {
+    // A parameter may make it Active.
+    if !property("Tracing").is_null() && property("Tracing") != "PassThrough" {
         // X-Ray knows no resources.
         ["xray:PutTelemetryRecords", "xray:PutTraceSegments"].into_iter().for_each(|action| add(action, "*"));
     }

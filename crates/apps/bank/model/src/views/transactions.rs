@@ -11,7 +11,8 @@ pub const TABLE: LogTable =
     LogTable { variable: "TRANSACTIONS_TABLE", partition: "accountId", sort: "entry" };
 
 /// The view.
-pub const VIEW: LogView = LogView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Put], changes };
+pub const VIEW: LogView =
+    LogView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Insert], changes };
 
 /// One credit or debit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +56,7 @@ pub enum Kind {
 pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for row in rows(commit)? {
-        changes.put(&row)?;
+        changes.insert(commit, &row)?;
     }
     Ok(changes)
 }
@@ -78,7 +79,7 @@ pub fn rows(commit: &Commit) -> Result<Vec<Row>, DecodeError> {
         };
         rows.push(Row {
             account_id: commit.stream.id().to_owned(),
-            entry: format!("{:020}#{index:04}", commit.version),
+            entry: commit.entry(index),
             version: commit.version,
             kind,
             amount,
