@@ -143,6 +143,9 @@ pub struct StreamSource {
     /// The most records in one invocation.
     #[serde(default = "hundred")]
     pub batch_size: usize,
+    /// For how long records are gathered, unless a batch is full before.
+    #[serde(default)]
+    pub maximum_batching_window_in_seconds: u64,
     /// Split a batch that fails.
     #[serde(default)]
     pub bisect_batch_on_function_error: bool,

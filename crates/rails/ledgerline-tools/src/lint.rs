@@ -33,6 +33,8 @@ pub(crate) fn run(categories: &[&str]) -> Result<()> {
     tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
         "--config-file",
         ".cfn-lint-serverless.yaml",
+        // Of the template's own list, too.
+        "--merge-configs",
         "template.yaml",
     ]))?;
     // What it sees of a loop is its body alone: it reads the template with its loops written out.

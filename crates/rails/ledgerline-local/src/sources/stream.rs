@@ -72,7 +72,12 @@ impl Mapping {
     /// Delivers one batch; whether there was one.
     async fn poll(&self) -> Result<bool> {
         let position = self.delivered.borrow().clone();
-        let records = self.records_after(&position)?;
+        let mut records = self.records_after(&position)?;
+        let until = Instant::now() + Duration::from_secs(self.source.maximum_batching_window_in_seconds);
+        while (1..self.source.batch_size).contains(&records.len()) && Instant::now() < until {
+            let _ = tokio::time::timeout_at(until.into(), self.written.notified()).await;
+            records = self.records_after(&position)?;
+        }
         let Some(last) = records.last() else { return Ok(false) };
         let last = sequence_number(last).to_owned();
         let passed: Vec<_> = records.into_iter().filter(|record| self.filters.pass(record)).collect();
