@@ -83,6 +83,7 @@ for name, parameter in template["Parameters"].items():
         for function, resource in template["Resources"].items()
         if resource["Type"] == "AWS::Serverless::Function" and name in references(resource["Properties"].get("Environment", {}))
     ]
+    # As a text, which is how values are handed over.
     other = {name: str(parameter.get("MaxValue", "another"))}
     kept = versions(processed(written_out(other), other)) & before
     deaf = [function for function in readers if any(version.startswith(f"{function}Version") for version in kept)]

@@ -105,16 +105,6 @@ async fn what_the_runbook_asks_aws_for_is_answered_on_a_laptop() {
     assert_eq!(answer.json::<serde_json::Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
 }
 
-#[tokio::test]
-async fn commits_within_the_window_are_passed_on_together() {
-    let bank = LocalStack::start_with_parameters(&["FanoutWindow=3"]).await;
-    let id = bank.account(0).await;
-    for _ in 0..4 {
-        bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
-    }
-    eventually("all of them are passed on at once", async || bank.said(" 5 commits in ").then_some(())).await;
-}
-
 /// Each function is killed until an invocation of it was cut off in the middle, while credits go through.
 #[tokio::test]
 async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothing() {

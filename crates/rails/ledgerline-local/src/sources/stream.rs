@@ -72,12 +72,7 @@ impl Mapping {
     /// Delivers one batch; whether there was one.
     async fn poll(&self) -> Result<bool> {
         let position = self.delivered.borrow().clone();
-        let mut records = self.records_after(&position)?;
-        let until = Instant::now() + Duration::from_secs(self.source.maximum_batching_window_in_seconds);
-        while (1..self.source.batch_size).contains(&records.len()) && Instant::now() < until {
-            let _ = tokio::time::timeout_at(until.into(), self.written.notified()).await;
-            records = self.records_after(&position)?;
-        }
+        let records = gather(&self.source, &self.written, || self.records_after(&position)).await?;
         let Some(last) = records.last() else { return Ok(false) };
         let last = sequence_number(last).to_owned();
         let passed: Vec<_> = records.into_iter().filter(|record| self.filters.pass(record)).collect();
@@ -269,8 +264,27 @@ fn describe(record: &Value) -> String {
     format!("{} {}", name(&commit), types.join(", "))
 }
 
+/// Reads records until a batch is full or the window has passed since the first of them; at once if there is none.
+async fn gather(
+    source: &StreamSource,
+    written: &Notify,
+    read: impl Fn() -> Result<Vec<Value>>,
+) -> Result<Vec<Value>> {
+    let until = tokio::time::Instant::now() + Duration::from_secs(source.maximum_batching_window_in_seconds);
+    loop {
+        let records = read()?;
+        let waits = (1..source.batch_size).contains(&records.len()) && tokio::time::Instant::now() < until;
+        if !waits {
+            return Ok(records);
+        }
+        let _ = tokio::time::timeout_at(until, written.notified()).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn source(extra: &str) -> StreamSource {
@@ -304,6 +318,35 @@ mod tests {
             given_up.extend(work.settle(records, outcome).map(|(records, _)| numbers(&records)));
         }
         (invoked, given_up)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_are_gathered_for_the_window_unless_a_batch_is_full() {
+        let written = Notify::new();
+        for (window, full, expected, waited) in [
+            ("", 5, 1, 0),
+            (r#", "MaximumBatchingWindowInSeconds": 3"#, 100, 4, 3),
+            (r#", "MaximumBatchingWindowInSeconds": 3"#, 2, 2, 1),
+        ] {
+            let source = source(&format!(r#"{window}, "BatchSize": {full}"#));
+            let (began, there) = (tokio::time::Instant::now(), Cell::new(1));
+            let writes = async {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    there.set(there.get() + 1);
+                    written.notify_one();
+                }
+            };
+            let gathered = tokio::select! {
+                biased;
+                _ = writes => unreachable!(),
+                gathered = gather(&source, &written, || Ok(records(there.get()))) => gathered.unwrap(),
+            };
+            assert_eq!((gathered.len(), began.elapsed().as_secs()), (expected, waited), "{window} {full}");
+        }
+        let source = source(r#", "MaximumBatchingWindowInSeconds": 3"#);
+        let nothing = gather(&source, &written, || Ok(Vec::new())).await.unwrap();
+        assert_eq!(nothing.len(), 0);
     }
 
     #[test]

@@ -46,30 +46,20 @@ impl Deref for LocalStack {
 impl LocalStack {
     /// Starts the workspace's program `local` and waits until it says that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
-        Self::start_with(data, false, &[], &[]).await
+        Self::start_with(data, false, &[]).await
     }
 
     /// The same, with these variables in the environment of the program.
     pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
-        Self::start_with(Some(data), false, environment, &[]).await
+        Self::start_with(Some(data), false, environment).await
     }
 
     /// The same, and keeps what the functions write to their logs.
     pub async fn start_with_logs() -> Self {
-        Self::start_with(None, true, &[], &[]).await
+        Self::start_with(None, true, &[]).await
     }
 
-    /// The same as [`start`](Self::start) without data, with these values of the template's parameters: `FanoutWindow=1`.
-    pub async fn start_with_parameters(parameters: &[&str]) -> Self {
-        Self::start_with(None, false, &[], parameters).await
-    }
-
-    async fn start_with(
-        data: Option<&Path>,
-        logs: bool,
-        environment: &[(&str, OsString)],
-        parameters: &[&str],
-    ) -> Self {
+    async fn start_with(data: Option<&Path>, logs: bool, environment: &[(&str, OsString)]) -> Self {
         let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
         let workspace = workspace();
         let built = build::build(&workspace, &["local"]).unwrap();
@@ -78,12 +68,8 @@ impl LocalStack {
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         // A message that failed comes again as soon as Lambda allows: waiting a minute for it proves nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
-        let mut parameters = parameters.to_vec();
         if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
-            parameters.push("QueueVisibilityTimeout=10");
-        }
-        if !parameters.is_empty() {
-            command.arg("--parameter-overrides").args(parameters);
+            command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
         }
         if let Some(data) = data {
             command.arg("--data").arg(data);
@@ -158,11 +144,6 @@ impl LocalStack {
             }
         }
         lines.len()
-    }
-
-    /// Whether a line with these words was printed.
-    pub fn said(&self, words: &str) -> bool {
-        self.find(|line| line.contains(words).then_some(())).is_some()
     }
 
     /// Whether the function finished anything after this many lines.
