@@ -16,7 +16,6 @@ use aws_sdk_dynamodb::{
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 pub use cursor::InvalidCursor;
-use futures::future::try_join_all;
 use ledgerline::{
     Changes, LogTable, StateTable,
     changes::{Change, Key},
@@ -42,8 +41,6 @@ const MAX_TRANSACTION_ITEMS: usize = 100;
 
 /// How often a write is tried again that met another writer at one of its rows (rule 11).
 const MAX_CONFLICTS: usize = 8;
-/// Rows of a commit that are inserted at once: as many as there are connections that one should open for it.
-const INSERTED_AT_ONCE: usize = 16;
 
 /// A handler's place in a stream.
 #[derive(Debug, Serialize, Deserialize)]
@@ -212,8 +209,8 @@ impl ReadTable {
     /// its stream: all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is
     /// good for (rule 7); with it comes the position.
     ///
-    /// Where all rows are inserted, they are written one by one before the position moves, which is read first: so rows are always those of all
-    /// commits up to the position, and at most of the next one. After a crash between, the commit comes again and finds its rows.
+    /// Where all rows are inserted, they are written in their order before the position moves, which is read first: so rows are always those of
+    /// all commits up to the position, and the first ones of the next. After a crash between, the commit comes again and writes them again.
     ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes.
@@ -298,13 +295,15 @@ impl ReadTable {
                 return Ok(Some(found));
             }
         }
-        let rows: Vec<_> = changes.iter().map(|(_, change)| change).collect();
-        for rows in rows.chunks(INSERTED_AT_ONCE) {
-            let inserts = rows.iter().map(async |change| match change {
-                Change::Insert(fields) => self.put_new(keys, fields).await.map(|_| ()),
-                Change::Put(_) | Change::Update { .. } | Change::Delete => Ok(()),
-            });
-            try_join_all(inserts).await?;
+        for (_, change) in changes.iter() {
+            // Without a condition: what is there is the same row, or that of a commit which a restored log does not have any more.
+            if let Change::Insert(fields) = change {
+                let put = self.client.put_item().table_name(&self.name).set_item(Some(to_item(fields)?));
+                put.return_consumed_capacity(ReturnConsumedCapacity::Total)
+                    .send()
+                    .await
+                    .map_err(table_error)?;
+            }
         }
         self.put_position(position, version).await
     }
@@ -394,7 +393,6 @@ impl ReadTable {
             (keys.sort.to_owned(), AttributeValue::S(key.1.clone())),
         ]);
         Ok(match change {
-            // In one write with the position, which did not move: the row is not there.
             Change::Insert(fields) | Change::Put(fields) => {
                 let put = Put::builder().table_name(&self.name).set_item(Some(to_item(fields)?));
                 item.put(put.build().map_err(invalid)?)

@@ -231,6 +231,8 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 }
             }
         };
+        // Whatever ends the function takes the line of the batch with it.
+        tracing::debug!(stream = %commit.stream, version = commit.version, "projection begins");
         Ok((self.commit(&commit).await?, commit))
     }
 

@@ -31,8 +31,9 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. What [`LogView::check`] says of the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
+    view.check()?;
     // The position is put beside the rows. Before rows that are inserted, it is read.
     let reads = view.writes.contains(&Write::Insert).then_some(Action::GetItem);
     let actions = view.writes.iter().copied().map(Action::from).chain(reads).chain([Action::PutItem]);

@@ -163,9 +163,10 @@ impl Watched {
         if number("Threshold").is_none_or(|threshold| threshold > self.most) {
             return Some(("Threshold", format!("write a Threshold of at most {}", self.most)));
         }
-        if alarm["Metrics"].is_null()
-            && !["Sum", "Maximum"].iter().any(|statistic| alarm["Statistic"] == *statistic)
-        {
+        let parts = list(&alarm["Metrics"]);
+        let of_parts = parts.iter().map(|part| &part["MetricStat"]["Stat"]).filter(|stat| !stat.is_null());
+        let mut statistics = of_parts.chain(alarm["Metrics"].is_null().then_some(&alarm["Statistic"]));
+        if !statistics.all(|statistic| *statistic == "Sum" || *statistic == "Maximum") {
             return Some(("Statistic", "write Sum or Maximum".into()));
         }
         let period = number("Period").unwrap_or(60.0);

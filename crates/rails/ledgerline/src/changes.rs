@@ -24,7 +24,7 @@ pub enum ChangesError {
 /// How a row is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
-    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. The cheapest way.
+    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. The cheapest way, and the only one of its view.
     Insert,
     /// The whole row: [`Changes::put`].
     Put,
@@ -43,7 +43,7 @@ pub type Fields = Map<String, Value>;
 /// What happens to one row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// It is this, unless it is there.
+    /// It is this, and nothing else writes it.
     Insert(Fields),
     /// It is this from now on, whatever it was.
     Put(Fields),
@@ -60,7 +60,7 @@ pub enum Change {
 
 /// The changes that a commit makes, in one write with the handler's position (rule 9): at most one for each row,
 /// because a transaction takes an item only once. What is said of a row twice is merged. Where all of them are insertions, the rows are
-/// written first and the position after them: a quarter of the price of a row, and to insert a row again changes nothing.
+/// written first and the position after them, at half the price; to write such a row again changes nothing.
 ///
 /// ```
 /// use ledgerline::{Changes, LogTable};
@@ -218,8 +218,7 @@ impl Changes {
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {
-                Change::Insert(fields) => _ = rows.entry(key.clone()).or_insert_with(|| fields.clone()),
-                Change::Put(fields) => _ = rows.insert(key.clone(), fields.clone()),
+                Change::Insert(fields) | Change::Put(fields) => _ = rows.insert(key.clone(), fields.clone()),
                 Change::Update { set, add } => {
                     let row = rows.entry(key.clone()).or_insert_with(|| keys(&self.table, &key.0, &key.1));
                     row.extend(set.clone());

@@ -102,3 +102,41 @@ pub struct LogView {
     /// Makes the changes of a commit.
     pub changes: ChangesOf,
 }
+
+impl LogView {
+    /// Refuses a view whose rows could be lost: one that inserts rows, which are found by their version alone, of several categories, or that writes
+    /// them in another way as well, which a slow insertion of before would undo.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let inserts = self.writes.contains(&Write::Insert);
+        match (inserts, self.of.len(), self.writes.len()) {
+            (true, 1, 1) | (false, _, _) => Ok(()),
+            (true, 1, _) => Err("a view that inserts rows writes them in no other way"),
+            (true, _, _) => Err("a view that inserts rows takes the commits of one category"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_view_that_inserts_is_of_one_category_and_does_nothing_else() {
+        let table = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
+        let changes: ChangesOf =
+            |_| Ok(Changes::new(LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" }));
+        let check = |of, writes| LogView { table, of, writes, changes }.check();
+        assert_eq!(check(&["a"], &[Write::Insert]), Ok(()));
+        assert_eq!(check(&["a", "b"], &[Write::Put, Write::Delete]), Ok(()));
+        for (of, writes) in [
+            (&["a", "b"][..], &[Write::Insert][..]),
+            (&["a"], &[Write::Insert, Write::Delete]),
+            (&[], &[Write::Insert]),
+        ] {
+            assert!(check(of, writes).is_err(), "{of:?} {writes:?}");
+        }
+    }
+}
