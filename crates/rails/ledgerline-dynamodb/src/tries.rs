@@ -5,36 +5,36 @@ use ledgerline::StoreError;
 
 use crate::{DynamoDbStore, error, item};
 
-const TRIES: &str = "tries";
+/// A set of ids. Before, a number was counted in `tries`, to which a call that was sent again added twice.
+const BEGUN: &str = "begun";
 
 impl DynamoDbStore {
-    /// Notes that something begins, and tells how often it began before without an end. The note is forgotten in the second
-    /// `expires`, counted from 1970.
+    /// Notes that something begins, and tells how often it began before without an end. `id` is that of this beginning: a call that is sent
+    /// again, because its answer was lost, counts once. The note is forgotten in the second `expires`, counted from 1970.
     ///
     /// `what` has no spaces and is not the name of a stream: the keys of clients' requests have a space before the caller, those of
     /// process managers begin with a stream.
     ///
     /// # Errors
     /// When the Requests table cannot be written.
-    pub async fn begins(&self, what: &str, expires: i64) -> Result<u64, StoreError> {
+    pub async fn begins(&self, what: &str, id: &str, expires: i64) -> Result<u64, StoreError> {
         let output = self
             .client
             .update_item()
             .table_name(self.requests()?)
             .key(item::REQUEST, AttributeValue::S(what.to_owned()))
-            .update_expression("ADD #tries :one SET #expires = :expires")
-            .expression_attribute_names("#tries", TRIES)
+            .update_expression("ADD #begun :id SET #expires = :expires")
+            .expression_attribute_names("#begun", BEGUN)
             .expression_attribute_names("#expires", item::EXPIRES)
-            .expression_attribute_values(":one", AttributeValue::N("1".into()))
+            .expression_attribute_values(":id", AttributeValue::Ss(vec![id.to_owned()]))
             .expression_attribute_values(":expires", AttributeValue::N(expires.to_string()))
             .return_values(ReturnValue::UpdatedNew)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
             .map_err(error::store_error)?;
-        let tries =
-            output.attributes.as_ref().and_then(|item| item.get(TRIES)?.as_n().ok()?.parse::<u64>().ok());
-        Ok(tries.unwrap_or(1).saturating_sub(1))
+        let begun = output.attributes.as_ref().and_then(|item| item.get(BEGUN)?.as_ss().ok());
+        Ok(begun.map_or(0, |begun| begun.iter().filter(|other| *other != id).count() as u64))
     }
 
     /// Notes that it came to an end, whichever.

@@ -39,6 +39,17 @@ async fn counted() -> (DynamoDbStore, Wire) {
 
 ledgerline::contract_tests!(store());
 
+/// The SDK sends a call again whose answer was lost. Counted twice, it would bring an innocent record closer to being set aside.
+#[tokio::test]
+async fn a_beginning_counts_once_however_often_it_is_sent() {
+    let store = store().await;
+    for (id, before) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("c", 2)] {
+        assert_eq!(store.begins("fanout/1", id, i64::MAX).await.unwrap(), before, "{id}");
+    }
+    store.ended("fanout/1").await.unwrap();
+    assert_eq!(store.begins("fanout/1", "d", i64::MAX).await.unwrap(), 0);
+}
+
 fn stream() -> StreamId {
     StreamId::new("tank", "163082d2-b005-75d7-8eb6-aa1f83efd55d").unwrap()
 }

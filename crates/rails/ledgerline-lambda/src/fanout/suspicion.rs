@@ -3,6 +3,7 @@
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
+use uuid::Uuid;
 
 use crate::stream::Record;
 
@@ -48,7 +49,7 @@ impl<'a> Suspected<'a> {
         let first = records.first()?;
         first.created.filter(|created| now.saturating_sub(*created) >= LATE)?;
         let what = format!("fanout/{}", first.sequence_number);
-        match store.begins(&what, now + REMEMBERED).await {
+        match store.begins(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
             Ok(tries) => Some(Self { store, what, plan: plan(records.len(), tries) }),
             Err(error) => {
                 // The records are passed on as if nothing were wrong with them: what is certain is an outage.
