@@ -92,6 +92,20 @@ impl DynamoDbStore {
         if is_refusal && !matches!(error, StoreError::Throttled) { Err(error) } else { Ok(Some(error)) }
     }
 
+    /// Whether the commit is there, read strongly. Nothing of it is sent but its version; it is charged as if it were all sent, one
+    /// read unit for each 4 KB.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn has(&self, stream: &StreamId, version: u64) -> Result<bool, StoreError> {
+        let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
+        let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
+        let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
+        let get = get.projection_expression("#version").expression_attribute_names("#version", item::VERSION);
+        let output = get.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await;
+        Ok(output.map_err(error::store_error)?.item.is_some())
+    }
+
     /// A page of a range.
     async fn page(
         &self,

@@ -1,8 +1,8 @@
 //! What one caller may take of an instance, so that it does not take everybody's.
 //!
 //! An instance counts for itself, without asking anybody. So a caller who sends faster gets more instances for a moment, each of which soon refuses it in
-//! a millisecond: one or two are enough for all that it sends. Waiting in vain is dearer: who waits for versions that never come holds one instance for
-//! each request of three seconds, and then none for ten. The rate of the route bounds how many these are.
+//! a millisecond: one or two are enough for all that it sends. Waiting is dearer, since it holds an instance for seconds: nobody waits for a version that is
+//! not in the log, and whoever waited for one that a view did not show in time does not wait again at once.
 
 use std::{
     collections::BTreeMap,
@@ -58,8 +58,8 @@ impl Limit {
 /// For how long a caller who waited in vain does not wait any more.
 const VAIN: Duration = Duration::from_secs(10);
 
-/// Callers who waited for a version that did not come. Whoever asks for what is never shown would else hold an instance for three seconds, with each
-/// request another one.
+/// Callers who waited for a version that was not shown in time. While a projector does not work, each request of theirs would else hold an instance for
+/// three seconds.
 #[derive(Debug, Default)]
 pub(crate) struct InVain(Mutex<BTreeMap<String, Instant>>);
 

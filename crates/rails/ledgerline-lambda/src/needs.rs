@@ -287,6 +287,12 @@ impl Needs {
         self.table(Table::with(COMMITS, [Action::GetItem, Action::Query]))
     }
 
+    /// The same, with looking for commits of these categories, and of no others.
+    pub(crate) fn commits_of(self, categories: &BTreeSet<&str>) -> Self {
+        let like = categories.iter().map(|category| format!("{category}-*")).collect();
+        self.table(Table::with(COMMITS, [Action::GetItem])).keys(COMMITS.variable, [Action::GetItem], like)
+    }
+
     /// The same, with a variable.
     #[must_use]
     pub fn variable(mut self, variable: &'static str) -> Self {

@@ -1,12 +1,17 @@
 //! The runner of query functions, and what all of them need: versions, conditional reads, pages, and waiting for one's
 //! own write.
 
-use std::{collections::BTreeMap, fmt, rc::Rc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    rc::Rc,
+    time::Duration,
+};
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
-use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Refusal, StateTable};
-use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Refusal, StateTable, StreamId};
+use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable, TableError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -14,17 +19,17 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     Error,
     callers::InVain,
-    config::{self, ConfigError},
+    config,
     http::{HttpRequest, Problem, READ_MODEL_BEHIND, Response, Routes, versions_of},
     needs::{Action, Endpoint, Needs, Scope, Source, Table},
-    start::dynamodb,
+    start::{dynamodb, store},
 };
 
 /// The variable with the milliseconds for which a read with `minVersion` waits.
 const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 
-/// The first pause before a view that is behind is read again. Each pause is twice as long as the one before, so that waiting for a
-/// version that never comes costs twenty reads and not hundreds.
+/// The first pause before a view that is behind is read again. Each pause is twice as long as the one before, so that waiting while
+/// a projector does not work costs twenty reads and not hundreds.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// The longest pause between two reads: a reader waits at most this much longer than necessary.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
@@ -37,7 +42,8 @@ const MAX_LIMIT: i32 = 200;
 pub struct Query {
     key: &'static str,
     tables: Vec<Table>,
-    waits: bool,
+    /// The category of the streams for whose versions it waits.
+    waits: Option<&'static str>,
     answer: Answer,
 }
 
@@ -64,13 +70,13 @@ impl Query {
             let answer = Rc::clone(&answer);
             async move { answer(views, request).await }.boxed_local()
         });
-        Self { key, tables: tables.into_iter().collect(), waits: false, answer }
+        Self { key, tables: tables.into_iter().collect(), waits: None, answer }
     }
 
-    /// The route takes `?minVersion=`, and waits for that version with [`Views::read`].
+    /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate with [`Views::read`].
     #[must_use]
-    pub fn waiting(self) -> Self {
-        Self { waits: true, ..self }
+    pub fn waiting<A: Aggregate>(self) -> Self {
+        Self { waits: Some(A::CATEGORY), ..self }
     }
 
     /// Method and path.
@@ -97,10 +103,10 @@ impl<Row> Clone for VisibleTo<Row> {
 
 impl<Row> Copy for VisibleTo<Row> {}
 
-/// A route that answers with one row of a view that is written from states: `GET /tanks/{id}`. `missing` is the
+/// A route that answers with one row of a view that is written from states of this aggregate: `GET /tanks/{id}`. `missing` is the
 /// answer where there is no row, or none that the caller may see. `shown` makes the answer of the row.
 #[must_use]
-pub fn row<Row: DeserializeOwned + 'static>(
+pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
     key: &'static str,
     table: StateTable,
     missing: Refusal,
@@ -109,22 +115,27 @@ pub fn row<Row: DeserializeOwned + 'static>(
 ) -> Query {
     let answer = async move |views: &Views, request: &HttpRequest| {
         let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+        let stream = stream::<A>(&id)?;
         let read = async || {
             let (version, row) = views.table(table)?.shown::<Row>(&table, id.get()).await.map_err(problem)?;
             Ok(match row {
-                Some(row) if is_visible(&row, visible, actor) => (version, Some(row)),
-                // A stranger learns nothing, not even by how long they wait.
-                Some(_) => (0, None),
+                Some(row) if is_visible(&row, visible, actor) => (Shown::Version(version), Some(row)),
+                Some(_) => (Shown::ToOthers, None),
                 // Forgotten: no version will ever be shown again, so nobody waits for one.
-                None if version > 0 => (u64::MAX, None),
-                None => (0, None),
+                None if version > 0 => (Shown::Version(u64::MAX), None),
+                None => (Shown::Version(0), None),
             })
         };
-        let (version, row) = views.read(request, read).await?;
+        let (version, row) = views.read(request, &stream, read).await?;
         let row = row.ok_or_else(|| Problem::from(&missing))?;
         conditional(request, version, shown(&row))
     };
-    Query::new(key, [Table::with(table, [Action::GetItem])], answer).waiting()
+    Query::new(key, [Table::with(table, [Action::GetItem])], answer).waiting::<A>()
+}
+
+/// The stream of the aggregate that the path names.
+fn stream<A: Aggregate>(id: &Id) -> Result<StreamId, Problem> {
+    A::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))
 }
 
 fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
@@ -200,20 +211,20 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
     let answer = async move |views: &Views, request: &HttpRequest| {
         request.actor()?;
         let id = request.path_value::<Id>("id")?;
-        let stream = A::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
+        let stream = stream::<A>(&id)?;
         let read = async || {
             let position = views.table(table)?.position(&table, stream.as_str()).await.map_err(problem)?;
-            Ok((position, ()))
+            Ok((Shown::Version(position), ()))
         };
         // The position first: the rows, read strongly after it, show at least this version.
-        let (version, ()) = views.read(request, read).await?;
+        let (version, ()) = views.read(request, &stream, read).await?;
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
         let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
         let page = views.table(table)?.page::<Row>(&query).await.map_err(problem)?;
         let rows: Vec<_> = page.rows.iter().map(shown).collect();
         conditional(request, version, listed(name, json!(rows), page.cursor))
     };
-    Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting()
+    Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting::<A>()
 }
 
 /// All rows of one partition of a view that is written from the log, in the order of their sort keys.
@@ -235,16 +246,25 @@ pub fn of_log<'a>(
     }
 }
 
+/// How far a view is, for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// This version is shown; 0 where nothing is.
+    Version(u64),
+    /// What is shown is another caller's. It is as if there were nothing, and would never be anything: a caller who waits longer where there is
+    /// something would learn that there is.
+    ToOthers,
+}
+
 /// The tables that a query function answers from.
 #[derive(Debug, Default)]
 pub struct Views {
     tables: BTreeMap<&'static str, ReadTable>,
     patience: Option<Patience>,
-    in_vain: InVain,
 }
 
 impl Views {
-    /// No tables yet. A read with `?minVersion=` waits this long.
+    /// No tables yet. Reads with `?minVersion=` wait so.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience: Some(patience), ..Self::default() }
@@ -263,19 +283,19 @@ impl Views {
         for table in routes.iter().flat_map(|query| &query.tables) {
             names.insert(table.variable, (config::text(table.variable)?, table.partition));
         }
-        let waits = routes.iter().any(|query| query.waits);
-        let patience = if waits { Some(Patience::from_env()?) } else { None };
+        let waits = routes.iter().any(|query| query.waits.is_some());
         let client = dynamodb().await;
+        let patience = if waits { Some(Patience::from_env(client.clone()).await?) } else { None };
         let mut tables = BTreeMap::new();
         for (variable, (name, partition)) in names {
             let table = ReadTable::new(client.clone(), name);
-            if tables.is_empty() {
-                // All of them share the connection.
+            if tables.is_empty() && !waits {
+                // All of them share the connection, also with the log.
                 table.connect(partition).await;
             }
             tables.insert(variable, table);
         }
-        Ok(Self { tables, patience, in_vain: InVain::default() })
+        Ok(Self { tables, patience })
     }
 
     /// A table.
@@ -290,19 +310,21 @@ impl Views {
         })
     }
 
-    /// Reads until the view shows the version that the request asks for with `minVersion`, or time is up.
+    /// Reads until the view shows the version of this stream that the request asks for with `minVersion`, or time is up. Nobody waits for a version
+    /// that is not in the log: it may never come, and whoever asked for such versions would hold an instance with each request.
     ///
-    /// `read` gives the version that is shown, 0 for nothing, and what it read.
+    /// `read` says what is shown, and gives what it read.
     ///
     /// # Errors
     /// `503` when the version is not shown in time; what `read` fails with.
     pub async fn read<T>(
         &self,
         request: &HttpRequest,
-        read: impl AsyncFn() -> Result<(u64, T), Problem>,
+        stream: &StreamId,
+        read: impl AsyncFn() -> Result<(Shown, T), Problem>,
     ) -> Result<(u64, T), Problem> {
-        match self.patience {
-            Some(patience) => patience.read(request, &self.in_vain, read).await,
+        match &self.patience {
+            Some(patience) => patience.read(request, stream, read).await,
             None => {
                 tracing::error!("a query waits, and its route does not say so");
                 Err(Problem::internal())
@@ -329,7 +351,7 @@ impl Views {
 /// }
 ///
 /// fn routes() -> Vec<Query> {
-///     vec![row("GET /tanks/{id}", LEVELS, tank::UNKNOWN, VisibleTo::All, |level: &Level| json!(level))]
+///     vec![row::<tank::Tank, Level>("GET /tanks/{id}", LEVELS, tank::UNKNOWN, VisibleTo::All, |level| json!(level))]
 /// }
 ///
 /// #[tokio::main(flavor = "current_thread")]
@@ -339,14 +361,14 @@ impl Views {
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: the variables of its tables, and `READ_YOUR_WRITE_TIMEOUT_MS` where a route waits.
+/// When its configuration is wrong: the variables of its tables, and where a route waits `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`.
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     let endpoint = |query: &Query| Endpoint { route: query.key, scope: Scope::Read };
     let source = Source::Http(routes.iter().map(endpoint).collect());
     let tables = routes.iter().flat_map(|query| query.tables.clone());
     let needs = tables.fold(Needs::new(source), Needs::table);
-    let waits = routes.iter().any(|query| query.waits);
-    let needs = if waits { needs.variable(TIMEOUT) } else { needs };
+    let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
+    let needs = if waits.is_empty() { needs } else { needs.commits_of(&waits).variable(TIMEOUT) };
     crate::http::run(needs, async || {
         let views = Views::from_env(&routes).await?;
         Ok(Queries { routes, views })
@@ -370,30 +392,40 @@ impl Routes for Queries {
     }
 }
 
-/// How long a read with `minVersion` waits.
-#[derive(Debug, Clone, Copy)]
-pub struct Patience(Duration);
+/// How long a read with `minVersion` waits, and the log that says whether there is anything to wait for.
+#[derive(Debug)]
+pub struct Patience {
+    duration: Duration,
+    log: DynamoDbStore,
+    in_vain: InVain,
+}
 
 impl Patience {
-    /// This long.
+    /// This long, for versions that are in this log.
     #[must_use]
-    pub fn new(duration: Duration) -> Self {
-        Self(duration)
+    pub fn new(duration: Duration, log: DynamoDbStore) -> Self {
+        Self { duration, log, in_vain: InVain::default() }
     }
 
-    /// From `READ_YOUR_WRITE_TIMEOUT_MS`.
-    ///
-    /// # Errors
-    /// When the variable is missing or no number.
-    pub fn from_env() -> Result<Self, ConfigError> {
-        Ok(Self(Duration::from_millis(config::parsed(TIMEOUT)?)))
+    /// From `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`.
+    async fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, Error> {
+        let duration = Duration::from_millis(config::parsed(TIMEOUT)?);
+        Ok(Self::new(duration, store(client).await?))
+    }
+
+    /// Whether the version is in the log. Where the log does not say, nobody waits: whoever asks again asks the log again.
+    async fn is_coming(&self, stream: &StreamId, version: u64) -> bool {
+        self.log.has(stream, version).await.unwrap_or_else(|error| {
+            tracing::warn!(%stream, version, error = %Causes(&error), "whether the version will be shown is not known");
+            false
+        })
     }
 
     async fn read<T>(
-        self,
+        &self,
         request: &HttpRequest,
-        in_vain: &InVain,
-        read: impl AsyncFn() -> Result<(u64, T), Problem>,
+        stream: &StreamId,
+        read: impl AsyncFn() -> Result<(Shown, T), Problem>,
     ) -> Result<(u64, T), Problem> {
         let wanted = match request.query("minVersion")? {
             None => 0,
@@ -402,17 +434,25 @@ impl Patience {
             })?,
         };
         let caller = request.actor().unwrap_or_default();
-        let waits = if in_vain.did(caller) { Duration::ZERO } else { self.0 };
+        let waits = if self.in_vain.did(caller) { Duration::ZERO } else { self.duration };
         let deadline = Instant::now() + waits;
         let mut pause = LOOK_AGAIN;
+        let mut is_coming = None;
         loop {
-            let (version, found) = read().await?;
+            let (shown, found) = read().await?;
+            let version = if let Shown::Version(version) = shown { version } else { 0 };
             if version >= wanted {
                 return Ok((version, found));
             }
-            if Instant::now() >= deadline {
-                if !waits.is_zero() {
-                    in_vain.note(caller);
+            // For strangers too, who would else see by the time of the answer that there is something.
+            let comes = match is_coming {
+                None => *is_coming.insert(self.is_coming(stream, wanted).await),
+                Some(comes) => comes,
+            };
+            let is_over = Instant::now() >= deadline;
+            if !comes || is_over || shown == Shown::ToOthers {
+                if comes && is_over {
+                    self.in_vain.note(caller);
                 }
                 let detail = format!("version {wanted} is not shown yet, only {version}");
                 let behind = Problem::new(READ_MODEL_BEHIND, detail);

@@ -13,7 +13,7 @@ use bank::{
 use bank_functions::queries::account::routes;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use http::StatusCode;
-use ledgerline_dynamodb::ReadTable;
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     http::{Problem, Response, Routes},
     queries::{Patience, Queries, Views},
@@ -26,10 +26,11 @@ const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 const CALLER: &str = "2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10";
 
 async fn queries() -> Queries {
-    let dynamodb = testing::dynamodb(&["BalancesTable", "TransactionsTable"]).await;
+    let dynamodb = testing::dynamodb(&["BalancesTable", "CommitsTable", "TransactionsTable"]).await;
     let client = Client::new(&testing::sdk_config(&dynamodb));
     let balances = ReadTable::new(client.clone(), testing::table("BalancesTable"));
-    let transactions = ReadTable::new(client, testing::table("TransactionsTable"));
+    let transactions = ReadTable::new(client.clone(), testing::table("TransactionsTable"));
+    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
     let state = State::Open(Opened {
         owner: "Ada".into(),
         opened_by: Some(CALLER.into()),
@@ -51,7 +52,7 @@ async fn queries() -> Queries {
     let mut changes = ledgerline::Changes::new(transactions::TABLE);
     changes.put(&row).unwrap();
     transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &changes).await.unwrap();
-    let views = Views::new(Patience::new(Duration::from_millis(60)));
+    let views = Views::new(Patience::new(Duration::from_millis(60), log));
     let views = views.with(balances::TABLE, balances).with(transactions::TABLE, transactions);
     Queries { routes: routes(), views }
 }
@@ -168,7 +169,7 @@ fn a_function_says_what_it_needs() {
     let routes = needs["source"]["http"].as_array().unwrap();
     assert!(routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" })));
     assert_eq!(needs["tables"][0]["indexes"][0]["name"], "byOpener");
-    let variables = ["BALANCES_TABLE", "PROBLEM_TYPES", "READ_YOUR_WRITE_TIMEOUT_MS", "TRANSACTIONS_TABLE"];
+    let variables = ["BALANCES_TABLE", "COMMITS_TABLE", "PROBLEM_TYPES", "READ_YOUR_WRITE_TIMEOUT_MS", "TRANSACTIONS_TABLE"];
     assert_eq!(needs["environment"], json!(variables));
 }
 

@@ -10,7 +10,7 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
-    queries::{Part, Query, Views, VisibleTo, conditional, limit, listed, of_log, page, problem, row},
+    queries::{Part, Query, Shown, Views, VisibleTo, conditional, limit, listed, of_log, page, problem, row},
 };
 use serde_json::{Value, json};
 
@@ -25,9 +25,9 @@ pub fn routes() -> Vec<Query> {
         Table::with(balances::TABLE, [Action::GetItem]),
     ];
     vec![
-        row("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
+        row::<Account, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
         page("GET /accounts", "accounts", (balances::TABLE, balances::BY_OPENER), owned, account),
-        Query::new("GET /accounts/{id}/transactions", tables, transactions).waiting(),
+        Query::new("GET /accounts/{id}/transactions", tables, transactions).waiting::<Account>(),
     ]
 }
 
@@ -47,18 +47,22 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     let stream = Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
     let (rows, balances) = (views.table(transactions::TABLE)?, views.table(balances::TABLE)?);
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-    // The position first: the rows, read strongly after it, show at least this version. To a stranger it is as if there were none, also
-    // while they wait for one: how long they wait must not tell either.
+    // The position first: the rows, read strongly after it, show at least this version.
     let shown = async || {
         let (position, balance) = tokio::join!(
             rows.position(&transactions::TABLE, stream.as_str()),
             balances.shown::<balances::Row>(&balances::TABLE, id.get())
         );
-        let (_, balance) = balance.map_err(problem)?;
-        let yours = balance.is_some_and(|row| row.opened_by.as_deref() == Some(actor));
-        Ok((if yours { position.map_err(problem)? } else { 0 }, ()))
+        let shown = match balance.map_err(problem)? {
+            (_, Some(row)) if row.opened_by.as_deref() == Some(actor) => {
+                Shown::Version(position.map_err(problem)?)
+            }
+            (_, Some(_)) => Shown::ToOthers,
+            (_, None) => Shown::Version(0),
+        };
+        Ok((shown, ()))
     };
-    let (version, ()) = views.read(request, shown).await?;
+    let (version, ()) = views.read(request, &stream, shown).await?;
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }

@@ -1,7 +1,7 @@
 //! Where transfers stand: each caller's own.
 
 use bank::{
-    transfer::UNKNOWN,
+    transfer::{Transfer, UNKNOWN},
     views::transfers::{Row, TABLE},
 };
 use ledgerline_lambda::queries::{Query, VisibleTo, row};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 #[must_use]
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.requested_by.as_deref());
-    vec![row("GET /transfers/{id}", TABLE, UNKNOWN, yours, shown)]
+    vec![row::<Transfer, _>("GET /transfers/{id}", TABLE, UNKNOWN, yours, shown)]
 }
 
 /// What a client sees of a transfer.

@@ -7,7 +7,7 @@ use ledgerline_lambda::{
 };
 use serde_json::{Value, json};
 use todo::{
-    todo::{Status, UNKNOWN},
+    todo::{Status, Todo, UNKNOWN},
     views::todos::{BY_CREATOR, Row, TABLE, listing},
 };
 
@@ -16,7 +16,7 @@ use todo::{
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
-        row("GET /todo/{id}", TABLE, UNKNOWN, yours, shown),
+        row::<Todo, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, shown),
         page("GET /todo", "todos", (TABLE, BY_CREATOR), listed, shown),
     ]
 }

@@ -4,7 +4,7 @@ use ledgerline_lambda::queries::{Part, Query, VisibleTo, page, row};
 use serde_json::{Value, json};
 use widgets::{
     views::widgets::{BY_CREATOR, Row, TABLE},
-    widget::UNKNOWN,
+    widget::{UNKNOWN, Widget},
 };
 
 /// The routes.
@@ -12,7 +12,7 @@ use widgets::{
 pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
-        row("GET /widgets/{id}", TABLE, UNKNOWN, yours, shown),
+        row::<Widget, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, shown),
         page("GET /widgets", "widgets", (TABLE, BY_CREATOR), Part::own, shown),
     ]
 }

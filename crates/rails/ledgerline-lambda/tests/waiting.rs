@@ -1,0 +1,118 @@
+//! Reads with `?minVersion=` wait for what the log has and a view does not show yet, and for nothing else.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use aws_sdk_dynamodb::Client;
+use http::StatusCode;
+use ledgerline::{EventStore, StreamId, contract};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{
+    http::{HttpRequest, Problem},
+    queries::{Patience, Shown, Views},
+};
+use ledgerline_local::testing;
+use serde_json::json;
+
+/// Longer than any test takes that does not wait.
+const LONG: Duration = Duration::from_secs(60);
+/// Short enough to wait in vain for.
+const SHORT: Duration = Duration::from_millis(80);
+
+fn north() -> StreamId {
+    StreamId::new("tank", "north").unwrap()
+}
+
+/// Views beside a log whose stream of the tank "north" ends at version 2.
+async fn views(patience: Duration) -> Views {
+    let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    for version in 1..=2 {
+        log.append(&contract::commit(&north(), version), None).await.unwrap();
+    }
+    Views::new(Patience::new(patience, log))
+}
+
+fn request(version: u64) -> HttpRequest {
+    let event = json!({
+        "headers": {}, "isBase64Encoded": false, "rawQueryString": format!("minVersion={version}"),
+        "requestContext": {
+            "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "http": { "method": "GET" }, "timeEpoch": 0,
+        },
+    });
+    HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+}
+
+/// How often the view was read, and what came of it, where it always shows this.
+async fn always(views: &Views, version: u64, shown: Shown) -> (u64, Result<u64, Problem>) {
+    let reads = AtomicU64::new(0);
+    let read = async || {
+        reads.fetch_add(1, Relaxed);
+        Ok((shown, ()))
+    };
+    let read = views.read(&request(version), &north(), read).await;
+    (reads.into_inner(), read.map(|(version, ())| version))
+}
+
+#[tokio::test]
+async fn a_version_of_the_log_is_waited_for_until_it_is_shown() {
+    let views = views(LONG).await;
+    let reads = AtomicU64::new(0);
+    let read = async || Ok((Shown::Version(reads.fetch_add(1, Relaxed)), "row"));
+    let read = views.read(&request(2), &north(), read).await.unwrap();
+    assert_eq!((read, reads.into_inner()), ((2, "row"), 3));
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_version_that_is_not_in_the_log() {
+    let views = views(LONG).await;
+    for version in [3, u64::MAX] {
+        // Each time: another one may have come since.
+        for _ in 0..3 {
+            let (reads, behind) = always(&views, version, Shown::Version(2)).await;
+            let behind = behind.unwrap_err();
+            assert_eq!((behind.status, behind.code), (StatusCode::SERVICE_UNAVAILABLE, "read-model-behind"));
+            assert_eq!((reads, behind.version), (1, Some(2)));
+        }
+    }
+}
+
+/// Else the time of the answer would tell that there is something.
+#[tokio::test]
+async fn a_stranger_waits_for_nothing_whatever_there_is() {
+    let views = views(LONG).await;
+    let nothing = always(&views, 3, Shown::Version(0)).await;
+    for version in [1, 2, 3] {
+        let (reads, behind) = always(&views, version, Shown::ToOthers).await;
+        let behind = behind.unwrap_err();
+        assert_eq!((reads, behind.status, behind.version), (1, StatusCode::SERVICE_UNAVAILABLE, Some(0)));
+        if version == 3 {
+            assert_eq!((reads, Err(behind)), nothing);
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_waited_in_vain_does_not_wait_again_at_once() {
+    let views = views(SHORT).await;
+    let began = Instant::now();
+    let (reads, _) = always(&views, 2, Shown::Version(1)).await;
+    assert!(reads > 1 && began.elapsed() >= SHORT, "{reads}");
+    let (reads, behind) = always(&views, 2, Shown::Version(1)).await;
+    assert_eq!((reads, behind.unwrap_err().version), (1, Some(1)));
+}
+
+#[tokio::test]
+async fn nobody_waits_where_the_log_does_not_answer() {
+    let dynamodb = testing::dynamodb(&[]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let views = Views::new(Patience::new(LONG, DynamoDbStore::new(client, "NoSuchTable")));
+    let (reads, behind) = always(&views, 1, Shown::Version(0)).await;
+    assert_eq!((reads, behind.unwrap_err().code), (1, "read-model-behind"));
+}
