@@ -18,7 +18,7 @@ use serde_json::json;
 const COMMAND: Duration = Duration::from_secs(8);
 
 #[tokio::test]
-#[ignore = "it writes a million commits: cargo test --release -p ledgerline-dynamodb --test long -- --ignored --nocapture"]
+#[ignore = "it writes a million commits: cargo test --profile fast -p ledgerline-dynamodb --test long -- --ignored --nocapture"]
 async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone() {
     let commits: u64 = std::env::var("COMMITS").map_or(1_000_000, |commits| commits.parse().unwrap());
     let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;

@@ -53,6 +53,11 @@ pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Re
     }
 }
 
+/// What the SDK's clients read, where it is set: names that begin with `AWS_`, which every function may read.
+pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// The lines of a variable that must be set and may be empty. Blank ones are left out.
 ///
 /// # Errors

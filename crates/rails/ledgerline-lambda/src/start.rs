@@ -2,7 +2,16 @@
 
 use std::{io::Write, time::Duration};
 
-use aws_config::{BehaviorVersion, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_config::{
+    BehaviorVersion, SdkConfig,
+    environment::{EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider},
+    meta::region::ProvideRegion,
+    retry::RetryConfig,
+    timeout::TimeoutConfig,
+};
+use aws_sdk_dynamodb::config::SharedCredentialsProvider;
+use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
+use aws_types::service_config::{LoadServiceConfig, ServiceConfigKey};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::{LambdaEvent, service_fn};
 use ledgerline::Causes;
@@ -90,12 +99,33 @@ fn init_logs() {
 }
 
 /// The configuration of every client: bounded in time and tries (rule 11), well within a function's own timeout.
+///
+/// Region, credentials and endpoints are those of the environment, where Lambda and emulators put them. The SDK's own chain would look for them
+/// in files, containers and instances too: that was a tenth of each function's program, and is read at each start. Whoever runs a function with a
+/// profile of their own exports its credentials first (`aws configure export-credentials --format env`).
 pub async fn sdk_config() -> SdkConfig {
-    aws_config::defaults(BehaviorVersion::latest())
+    let provider = tls::Provider::Rustls(CryptoMode::Ring);
+    let mut sdk = SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(EnvironmentVariableRegionProvider::new().region().await)
+        .credentials_provider(SharedCredentialsProvider::new(EnvironmentVariableCredentialsProvider::new()))
+        .http_client(aws_smithy_http_client::Builder::new().tls_provider(provider).build_https())
         .retry_config(retries())
         .timeout_config(timeouts())
-        .load()
-        .await
+        .service_config(OfTheService);
+    sdk.set_endpoint_url(config::of_the_sdk("AWS_ENDPOINT_URL"));
+    sdk.build()
+}
+
+/// What the environment says of one service: `AWS_ENDPOINT_URL_DYNAMODB`.
+#[derive(Debug)]
+struct OfTheService;
+
+impl LoadServiceConfig for OfTheService {
+    fn load_config(&self, key: ServiceConfigKey<'_>) -> Option<String> {
+        let service = key.service_id().to_ascii_uppercase().replace(' ', "_");
+        config::of_the_sdk(&format!("{}_{service}", key.env()))
+    }
 }
 
 /// How often a client sends a request.

@@ -32,15 +32,17 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
     Ok(programs)
 }
 
-/// Whether this program was built for release: the functions are built as it was. Cargo's folder says so; whether this crate has
+/// The profile that this program was built with: the functions are built as it was. Cargo's folder says so; whether this crate has
 /// its assertions does not, because a workspace may leave out those of its dependencies.
-fn is_release() -> bool {
+fn profile() -> &'static str {
     let program = std::env::current_exe().unwrap_or_default();
     let profile = |folder: &Path| {
         let name = folder.file_name()?.to_str()?;
-        ["debug", "release"].contains(&name).then(|| name == "release")
+        [("debug", "dev"), ("fast", "fast"), ("release", "release")]
+            .into_iter()
+            .find_map(|(folder, profile)| (folder == name).then_some(profile))
     };
-    program.ancestors().find_map(profile).unwrap_or(false)
+    program.ancestors().find_map(profile).unwrap_or("dev")
 }
 
 /// Builds the binaries, and hands each over as soon as it is up to date.
@@ -51,15 +53,14 @@ pub(crate) fn build_each(root: &Path, binaries: &[&str], mut each: impl FnMut(Bu
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // libfaketime's library is for the functions: cargo has been seen to hang with it.
-    command
-        .env_remove("LD_PRELOAD")
-        .current_dir(root)
-        .args(["build", "--message-format=json-render-diagnostics"]);
+    command.env_remove("LD_PRELOAD").current_dir(root).args([
+        "build",
+        "--message-format=json-render-diagnostics",
+        "--profile",
+        profile(),
+    ]);
     for binary in binaries {
         command.args(["--bin", binary]);
-    }
-    if is_release() {
-        command.arg("--release");
     }
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;

@@ -251,6 +251,7 @@ pub fn sdk_config(url: &str) -> SdkConfig {
         .region(Region::new(REGION))
         .endpoint_url(url)
         .credentials_provider(aws_sdk_sqs::config::SharedCredentialsProvider::new(credentials))
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
         .build()
 }
 

@@ -96,7 +96,17 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
     for package in packages.filter(|_| !tests.is_empty()) {
         println!("\nOf {}:", package.name);
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["test", "--release", "--quiet", "--package", &package.name, "--test", "proofs", "--"]);
+        cargo.args([
+            "test",
+            "--profile",
+            "fast",
+            "--quiet",
+            "--package",
+            &package.name,
+            "--test",
+            "proofs",
+            "--",
+        ]);
         cargo.args(["--nocapture", "--test-threads=1"]).env("PROOFS_SEED", seed.to_string());
         // All of them, those besides that an application has of its own too.
         if !args.only.is_empty() {

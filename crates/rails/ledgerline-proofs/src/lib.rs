@@ -51,7 +51,7 @@ impl Proof {
         if application.is_ledgerlines {
             let short = if effort.long { "" } else { " --short" };
             let one = if one { " --runs 1" } else { "" };
-            let command = format!("cargo run --release -p proofs -- --only {}", self.number);
+            let command = format!("cargo run --profile fast -p proofs -- --only {}", self.number);
             return format!("Again: {command} --seed {seed}{one}{short}");
         }
         let long = if effort.long { " PROOFS=long" } else { "" };
@@ -139,7 +139,7 @@ pub const PROOFS: [Proof; 12] = [
 
 /// The tests of an application: what is tried of ledgerline is tried of it, as far as it is about applications.
 ///
-/// `cargo test` runs the short form, the same in each run. `cargo run --release -p proofs` runs the long one, with new seeds.
+/// `cargo test` runs the short form, the same in each run. `cargo run --profile fast -p proofs` runs the long one, with new seeds.
 #[macro_export]
 macro_rules! application_tests {
     ($application:expr) => {

@@ -1,4 +1,4 @@
-//! The short form of every proof. `cargo run --release -p proofs` is the long one.
+//! The short form of every proof. `cargo run --profile fast -p proofs` is the long one.
 
 #![allow(
     clippy::unwrap_used,

@@ -106,27 +106,10 @@ pub(crate) fn require_linux() -> Result<()> {
     }
 }
 
-/// `sam build` for this machine. SAM builds one function after another, and the last crate of each keeps one core busy:
-/// built all at once before, with the flags that SAM uses, they are only looked up.
+/// `sam build` for this machine.
 pub(crate) fn sam_build(sam: &Path) -> Result<()> {
-    let mut cargo = program(sam, "cargo-lambda");
-    cargo.args(["lambda", "build", "--release"]);
-    if architecture() == "arm64" {
-        cargo.arg("--arm64");
-    }
-    for binary in binaries()? {
-        cargo.args(["--bin", &binary]);
-    }
-    run(&mut cargo)?;
     let architecture = format!("Architecture={}", architecture());
     run(program(sam, "sam").args(["build", "--parameter-overrides", &architecture]))
-}
-
-/// Names of the functions' binaries.
-fn binaries() -> Result<Vec<String>> {
-    let template =
-        ledgerline_local::template::load(Path::new("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
-    Ok(template.functions.into_iter().map(|function| function.binary).collect())
 }
 
 /// The template's name of this machine's processor.

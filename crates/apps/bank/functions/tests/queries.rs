@@ -169,7 +169,13 @@ fn a_function_says_what_it_needs() {
     let routes = needs["source"]["http"].as_array().unwrap();
     assert!(routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" })));
     assert_eq!(needs["tables"][0]["indexes"][0]["name"], "byOpener");
-    let variables = ["BALANCES_TABLE", "COMMITS_TABLE", "PROBLEM_TYPES", "READ_YOUR_WRITE_TIMEOUT_MS", "TRANSACTIONS_TABLE"];
+    let variables = [
+        "BALANCES_TABLE",
+        "COMMITS_TABLE",
+        "PROBLEM_TYPES",
+        "READ_YOUR_WRITE_TIMEOUT_MS",
+        "TRANSACTIONS_TABLE",
+    ];
     assert_eq!(needs["environment"], json!(variables));
 }
 

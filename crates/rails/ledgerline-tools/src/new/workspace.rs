@@ -7,10 +7,11 @@ use anyhow::{Context, Result, bail};
 use super::{Kind, Known, Words, finish, lay_down as lay};
 
 /// The files, and what is in them.
-const FILES: [(&str, &str); 28] = [
+const FILES: [(&str, &str); 29] = [
     ("Cargo.toml", text!("workspace/Cargo.toml")),
     ("README.md", text!("workspace/README.md")),
     ("template.yaml", text!("workspace/template.yaml")),
+    ("CargoLambda.toml", text!("workspace/CargoLambda.toml")),
     ("samconfig.toml", text!("workspace/samconfig.toml")),
     ("deny.toml", text!("workspace/deny.toml")),
     (".gitignore", text!("workspace/gitignore")),

@@ -1,5 +1,5 @@
 //! What a running local stack does under load, seen from outside, and whether it is right afterwards:
-//! `cargo run --release -p bank-functions --example load`.
+//! `cargo run --profile fast -p bank-functions --example load`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
