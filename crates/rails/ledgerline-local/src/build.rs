@@ -25,8 +25,20 @@ pub(crate) struct Built {
 /// # Errors
 /// When cargo is missing or the build fails; cargo has then printed why.
 pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    build_as(profile(), root, binaries)
+}
+
+/// The same, as they are deployed: for what is measured of them.
+///
+/// # Errors
+/// As those of [`build`].
+pub fn build_for_release(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    build_as("release", root, binaries)
+}
+
+fn build_as(profile: &str, root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     let mut programs = BTreeMap::new();
-    build_each(root, binaries, |built| {
+    build_each(profile, root, binaries, |built| {
         programs.insert(built.name, built.program);
     })?;
     Ok(programs)
@@ -34,7 +46,7 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
 
 /// The profile that this program was built with: the functions are built as it was. Cargo's folder says so; whether this crate has
 /// its assertions does not, because a workspace may leave out those of its dependencies.
-fn profile() -> &'static str {
+pub(crate) fn profile() -> &'static str {
     let program = std::env::current_exe().unwrap_or_default();
     let profile = |folder: &Path| {
         let name = folder.file_name()?.to_str()?;
@@ -49,7 +61,12 @@ fn profile() -> &'static str {
 ///
 /// # Errors
 /// As those of [`build`]. What was handed over before is built.
-pub(crate) fn build_each(root: &Path, binaries: &[&str], mut each: impl FnMut(Built)) -> Result<()> {
+pub(crate) fn build_each(
+    profile: &str,
+    root: &Path,
+    binaries: &[&str],
+    mut each: impl FnMut(Built),
+) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     // libfaketime's library is for the functions: cargo has been seen to hang with it.
@@ -57,7 +74,7 @@ pub(crate) fn build_each(root: &Path, binaries: &[&str], mut each: impl FnMut(Bu
         "build",
         "--message-format=json-render-diagnostics",
         "--profile",
-        profile(),
+        profile,
     ]);
     for binary in binaries {
         command.args(["--bin", binary]);

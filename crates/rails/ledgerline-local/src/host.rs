@@ -222,6 +222,13 @@ impl Function {
         }
     }
 
+    /// Waits until an instance asks for work, so that the next invocation does not start another one.
+    pub(crate) async fn idle(&self) {
+        while !lock(&self.instances).running.values().any(|instance| instance.idle) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is being built again.
     pub(crate) async fn requested(&self) {
         if let Some(host) = self.host.upgrade() {

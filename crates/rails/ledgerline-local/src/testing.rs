@@ -127,15 +127,15 @@ pub fn table(id: &str) -> String {
     format!("{}-{id}", template::STACK)
 }
 
-/// Starts one instance of a function, with nothing but this environment, as the local stack does, and invokes it.
+/// Starts one instance of a function, with nothing but this environment, as the local stack does, and invokes it with each of the payloads.
 ///
 /// # Errors
-/// When it ends before it asks for work, or gives no answer.
+/// When it ends before it asks for work, or gives no answer to one of them.
 pub async fn invoked(
     program: &Path,
     environment: BTreeMap<String, String>,
-    payload: Vec<u8>,
-) -> anyhow::Result<Value> {
+    payloads: impl IntoIterator<Item = Vec<u8>>,
+) -> anyhow::Result<Vec<Value>> {
     let host = Host::start(Hops { quiet: true }, false).await?;
     let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let function = host.add(Launch {
@@ -146,7 +146,12 @@ pub async fn invoked(
         timeout: Duration::from_secs(10),
     });
     function.warm_up().await?;
-    Ok(serde_json::from_slice(&function.invoke(payload).await?)?)
+    let mut answers = Vec::new();
+    for payload in payloads {
+        function.idle().await;
+        answers.push(serde_json::from_slice(&function.invoke(payload).await?)?);
+    }
+    Ok(answers)
 }
 
 /// A configuration for clients of `dynamodb`.

@@ -111,7 +111,7 @@ impl Watch {
 fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops) -> Result<usize> {
     let names: Vec<_> = functions.iter().map(|function| function.name()).collect();
     let mut replaced = 0;
-    build::build_each(root, &names, |Built { name, fresh, .. }| {
+    build::build_each(build::profile(), root, &names, |Built { name, fresh, .. }| {
         let Some(function) = functions.iter().find(|function| function.name() == name) else { return };
         if fresh {
             function.release();

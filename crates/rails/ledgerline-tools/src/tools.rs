@@ -1,7 +1,6 @@
 //! Other people's programs, each with what it needs in a folder of its own under target/tools.
 
 use std::{
-    collections::BTreeMap,
     env, fs,
     path::{Path, PathBuf},
     process::Command,

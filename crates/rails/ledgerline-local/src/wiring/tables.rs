@@ -11,9 +11,9 @@ use crate::permissions::{list, referred, resources};
 const METRICS: &str = "METRICS_NAMESPACE";
 
 /// Variables that every function may have: those that `ledgerline_lambda` reads without being told to, and those of Lambda, the SDK and
-/// Rust's library.
+/// the libraries of C and Rust.
 fn is_everywhere(variable: &str) -> bool {
-    ["DEVELOPMENT_USER", METRICS, "TZ"].contains(&variable)
+    ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ"].contains(&variable)
         || ["AWS_", "RUST_"].iter().any(|begin| variable.starts_with(begin))
 }
 

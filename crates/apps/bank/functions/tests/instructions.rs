@@ -1,0 +1,112 @@
+//! What a function of the account's commands takes of the processor, in instructions: they are the same on every day, and seconds are not.
+//!
+//! `ACCOUNT_COMMANDS` names another build of the function, to compare with.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod secured;
+
+use std::{
+    env, fs, iter,
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use ledgerline_local::{
+    build,
+    testing::{dynamodb, invoked, workspace},
+};
+
+use tempfile::NamedTempFile;
+
+use crate::secured::{behind_tls, environment, sample};
+
+/// A start with its connection, and the first answer. docs/sizes.md has these figures.
+const START: u64 = 5_560_000;
+/// Another command of the same account, which the instance knows.
+const WARM: u64 = 925_000;
+/// The most memory that was resident after twenty more, in KB.
+const RESIDENT: u64 = 8_100;
+
+/// The most memory that was resident in KB, of the function behind this command, after a start and these commands. The first of them
+/// opens the account that the others credit.
+async fn resident(prefix: &str, program: &Path, commands: usize) -> u64 {
+    let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let tls = behind_tls(&services.url, (Duration::ZERO, Duration::ZERO)).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (script, pid) = (folder.path().join("account-commands"), folder.path().join("pid"));
+    // In a session of its own: it is not killed with the script, because then callgrind would not say what it counted.
+    let run = format!(
+        "#!/bin/sh\nPATH=/usr/local/bin:/usr/bin:/bin\nsetsid {prefix} {} &\necho $! > {}\nwait\n",
+        program.display(),
+        pid.display()
+    );
+    fs::write(&script, run).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let (open, credit) = (sample("open").unwrap(), sample("credit").unwrap());
+    let events = iter::once(open).chain(iter::repeat_n(credit, commands - 1));
+    let answers = invoked(&script, environment(&tls, None).unwrap(), events).await.unwrap();
+    for answer in answers {
+        assert!(matches!(answer["statusCode"].as_u64(), Some(200 | 201)), "{answer}");
+    }
+    let pid = fs::read_to_string(&pid).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.trim())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let resident = resident.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().unwrap().success());
+    resident
+}
+
+/// Instructions of a start and of these commands.
+async fn instructions(program: &Path, commands: usize) -> u64 {
+    let counted = NamedTempFile::new().unwrap();
+    let valgrind =
+        format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", counted.path().display());
+    resident(&valgrind, program, commands).await;
+    let began = Instant::now();
+    loop {
+        let text = fs::read_to_string(counted.path()).unwrap_or_default();
+        if let Some(totals) = text.lines().find_map(|line| line.strip_prefix("totals: ")) {
+            return totals.trim().parse().unwrap();
+        }
+        assert!(began.elapsed() < Duration::from_secs(30), "valgrind says nothing");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The least of several: what the system's scheduling adds is not the function's.
+async fn least(program: &Path, commands: usize) -> u64 {
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        counts.push(instructions(program, commands).await);
+    }
+    counts.into_iter().min().unwrap()
+}
+
+#[tokio::test]
+#[ignore = "it needs valgrind: cargo test -p bank-functions --test instructions -- --ignored --nocapture"]
+async fn a_command_takes_no_more_instructions_than_it_may() {
+    let program = match env::var_os("ACCOUNT_COMMANDS") {
+        Some(program) => program.into(),
+        None => build::build_for_release(&workspace(), &["account-commands"])
+            .unwrap()
+            .remove("account-commands")
+            .unwrap(),
+    };
+    let start = least(&program, 1).await;
+    let warm = (least(&program, 21).await - start) / 20;
+    let resident = resident("", &program, 21).await;
+    eprintln!("a start and the first answer: {start}; a warm command: {warm}; resident: {resident} KB");
+    for (what, counted, may) in
+        [("a start", start, START), ("a warm command", warm, WARM), ("resident memory", resident, RESIDENT)]
+    {
+        assert!(counted <= may + may / 20, "{what}: {counted}, and docs/sizes.md says {may}");
+    }
+}
