@@ -19,10 +19,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::{
     Error,
     callers::InVain,
-    config,
+    config::{self, ConfigError},
     http::{HttpRequest, Problem, READ_MODEL_BEHIND, Response, Routes, versions_of},
-    needs::{Action, Endpoint, Needs, Scope, Source, Table},
-    start::{dynamodb, store},
+    needs::{Action, COMMITS, Endpoint, Needs, Scope, Source, Table},
+    start::dynamodb,
 };
 
 /// The variable with the milliseconds for which a read with `minVersion` waits.
@@ -285,11 +285,11 @@ impl Views {
         }
         let waits = routes.iter().any(|query| query.waits.is_some());
         let client = dynamodb().await;
-        let patience = if waits { Some(Patience::from_env(client.clone()).await?) } else { None };
+        let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
         let mut tables = BTreeMap::new();
         for (variable, (name, partition)) in names {
             let table = ReadTable::new(client.clone(), name);
-            if tables.is_empty() && !waits {
+            if tables.is_empty() {
                 // All of them share the connection, also with the log.
                 table.connect(partition).await;
             }
@@ -407,10 +407,10 @@ impl Patience {
         Self { duration, log, in_vain: InVain::default() }
     }
 
-    /// From `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`.
-    async fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, Error> {
+    /// From `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`. The log is not read to connect: the role allows streams of the function's own categories.
+    fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, ConfigError> {
         let duration = Duration::from_millis(config::parsed(TIMEOUT)?);
-        Ok(Self::new(duration, store(client).await?))
+        Ok(Self::new(duration, DynamoDbStore::new(client, config::text(COMMITS.variable)?)))
     }
 
     /// Whether the version is in the log. Where the log does not say, nobody waits: whoever asks again asks the log again.
