@@ -1,17 +1,32 @@
 //! What a warm instance remembers of the streams that it worked on.
 
 use std::{
+    io::{self, Write},
     num::NonZeroUsize,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use lru::LruCache;
 
-use crate::{Aggregate, Loaded, StreamId, encode_state};
+use crate::{Aggregate, Loaded, StreamId};
 
 /// The most bytes of states, as they are encoded, that a cache remembers. In memory they are some times as many, of the least that a
 /// function has: 128 MB.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
+
+/// Counts what is written to it.
+struct Counted(usize);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
 
 /// The states that this process saw last, bounded by count and by bytes (rule 11). They may be stale: decisions on them are
 /// caught by the append, and refusals are never given on them alone (rule 6).
@@ -35,7 +50,9 @@ impl<A: Aggregate> Cache<A> {
     }
 
     pub(crate) fn put(&self, stream: &StreamId, loaded: &Loaded<A>) {
-        let bytes = encode_state::<A>(&loaded.state).map_or(MAX_BYTES, |state| state.data.len());
+        let mut counted = Counted(0);
+        let encoded = serde_json::to_writer(&mut counted, &loaded.state);
+        let bytes = if encoded.is_ok() { counted.0 } else { MAX_BYTES };
         let mut remembered = self.lock();
         if bytes >= MAX_BYTES {
             // It would push all others out, and go itself.

@@ -2,7 +2,7 @@
 
 use crate::{
     Aggregate, Commit, Consistency, DecodeError, EventStore, Range, StoreError, StreamId, decode,
-    decode_state, encode_state,
+    decode_state, encode_state, fold,
 };
 
 /// After how many commits without a state one that was kept is looked for: a state that is missing here and there costs no read more.
@@ -53,16 +53,15 @@ impl<A: Aggregate> Loaded<A> {
                 reason: format!("it is missing, the next one is {}", commit.version),
             }));
         }
-        let mut state = self.state.clone();
-        for event in &commit.events {
-            let event = decode::<A>(event).map_err(|source| LoadError::Decode {
-                stream: commit.stream.clone(),
-                version: commit.version,
-                source,
-            })?;
-            state = A::evolve(state, &event);
-        }
-        self.state = state;
+        // All of them, before the first one changes the state.
+        let events: Result<Vec<_>, _> = commit.events.iter().map(decode::<A>).collect();
+        let events = events.map_err(|source| LoadError::Decode {
+            stream: commit.stream.clone(),
+            version: commit.version,
+            source,
+        })?;
+        let state = std::mem::replace(&mut self.state, A::initial());
+        self.state = fold::<A>(state, &events);
         self.version = commit.version;
         if commit.state.as_ref().is_some_and(|state| state.schema == A::STATE_SCHEMA) {
             self.embedded = commit.version;

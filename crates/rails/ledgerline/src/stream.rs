@@ -28,21 +28,26 @@ pub enum InvalidStreamId {
     Id,
 }
 
+fn check(category: &str, id: &str) -> Result<(), InvalidStreamId> {
+    if !category.starts_with(|c: char| c.is_ascii_lowercase())
+        || !category.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    {
+        return Err(InvalidStreamId::Category);
+    }
+    let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
+    if id.is_empty() || id.len() > MAX_ID_LENGTH || !id.bytes().all(safe) {
+        return Err(InvalidStreamId::Id);
+    }
+    Ok(())
+}
+
 impl StreamId {
     /// Names the stream of one aggregate.
     ///
     /// # Errors
     /// When the category is not `[a-z][a-z0-9]*` or the id not 1 to 128 characters of `[A-Za-z0-9._:-]`.
     pub fn new(category: &str, id: &str) -> Result<Self, InvalidStreamId> {
-        if !category.starts_with(|c: char| c.is_ascii_lowercase())
-            || !category.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
-        {
-            return Err(InvalidStreamId::Category);
-        }
-        let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-        if id.is_empty() || id.len() > MAX_ID_LENGTH || !id.bytes().all(safe) {
-            return Err(InvalidStreamId::Id);
-        }
+        check(category, id)?;
         Ok(Self { name: format!("{category}-{id}"), category_length: category.len() })
     }
 
@@ -70,7 +75,9 @@ impl TryFrom<String> for StreamId {
 
     fn try_from(name: String) -> Result<Self, InvalidStreamId> {
         let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
-        Self::new(category, id)
+        check(category, id)?;
+        let category_length = category.len();
+        Ok(Self { name, category_length })
     }
 }
 
