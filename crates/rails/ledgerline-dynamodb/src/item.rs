@@ -1,18 +1,34 @@
 //! Commits and requests as items: names, encoding and size.
 //!
-//! The attributes of a commit are the fields of [`Commit`] in its serde form, which is therefore a storage format:
-//! the tests below pin it.
+//! The attributes are a storage format: the tests below pin it. They are read and written by hand, because a fold of a long stream
+//! spends most of its time here; through serde, each map of an item is built twice.
 
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use ledgerline::{Commit, Request, StoreError};
+use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, Request, StoreError, StreamId};
 use serde::Deserialize;
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
+/// An item that is to be written. The order is always the same, and so is the statement that writes it.
+pub(crate) type Fields = Vec<(&'static str, AttributeValue)>;
 
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const VERSION: &str = "version";
+const EVENTS: &str = "events";
+const TYPE: &str = "type";
+const SCHEMA: &str = "schema";
+const DATA: &str = "data";
+const STATE: &str = "state";
+const COMMAND: &str = "command";
+const AT: &str = "at";
+const META: &str = "meta";
+const ACTOR: &str = "actor";
+const CORRELATION_ID: &str = "correlationId";
+const CAUSATION_ID: &str = "causationId";
+const SOURCE_ADDRESS: &str = "sourceAddress";
+const TRACE_ID: &str = "traceId";
+
 pub(crate) const REQUEST: &str = "request";
 const FINGERPRINT: &str = "fingerprint";
 const ANSWER: &str = "answer";
@@ -21,37 +37,128 @@ pub(crate) const EXPIRES: &str = "expires";
 /// The largest item that DynamoDB stores, in bytes.
 pub const MAX_ITEM_BYTES: usize = 400 * 1024;
 
-/// An item or stream image that is no commit.
+/// An item or stream image that is no commit. The value is not quoted (rule 14).
 #[derive(Debug, thiserror::Error)]
-#[error("not a commit of this program: {0}")]
-pub struct InvalidItem(String);
+#[error("not a commit of this program: `{attribute}` is missing, or of the wrong type or range")]
+pub struct InvalidItem {
+    attribute: &'static str,
+    version: Option<u64>,
+}
 
-/// Reads a commit from an item or from the new image of a stream record.
+/// A value of an item, as the SDK has it, or `serde_dynamo` in the images of stream records.
+trait Attribute: Sized {
+    fn text(self) -> Option<String>;
+    fn number(self) -> Option<String>;
+    fn list(self) -> Option<Vec<Self>>;
+    fn map(self) -> Option<HashMap<String, Self>>;
+}
+
+macro_rules! attribute {
+    ($value:ty) => {
+        impl Attribute for $value {
+            fn text(self) -> Option<String> {
+                if let Self::S(text) = self { Some(text) } else { None }
+            }
+
+            fn number(self) -> Option<String> {
+                if let Self::N(number) = self { Some(number) } else { None }
+            }
+
+            fn list(self) -> Option<Vec<Self>> {
+                if let Self::L(values) = self { Some(values) } else { None }
+            }
+
+            fn map(self) -> Option<HashMap<String, Self>> {
+                if let Self::M(fields) = self { Some(fields) } else { None }
+            }
+        }
+    };
+}
+attribute!(AttributeValue);
+attribute!(serde_dynamo::AttributeValue);
+
+/// Reads a commit from the new image of a stream record.
 ///
 /// # Errors
-/// When this program did not write the image. The reason names what is missing, never a value (rule 14).
-pub fn commit_from_item(item: serde_dynamo::Item) -> Result<Commit, InvalidItem> {
-    let commit: Commit =
-        serde_dynamo::from_item(item).map_err(|error| InvalidItem(without_values(&error)))?;
-    if commit.version == 0 || commit.events.is_empty() {
-        return Err(InvalidItem("it has version 0 or no events".into()));
+/// When this program did not write the image.
+pub fn commit_from_image(mut image: serde_dynamo::Item) -> Result<Commit, InvalidItem> {
+    read(std::mem::take(image.inner_mut()))
+}
+
+fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
+    let (mut stream, mut version, mut events, mut command, mut at, mut meta) =
+        (None, None, None, None, None, None);
+    let mut state = None;
+    for (name, value) in item {
+        match name.as_str() {
+            STREAM => stream = value.text().and_then(|name| StreamId::try_from(name).ok()),
+            VERSION => version = number(value).filter(|version| *version > 0),
+            EVENTS => {
+                let read = |values: Vec<V>| values.into_iter().map(event).collect::<Option<Vec<_>>>();
+                events = value.list().and_then(read).filter(|events| !events.is_empty());
+            }
+            STATE => state = Some(recorded_state(value)),
+            COMMAND => command = value.text(),
+            AT => at = value.text().and_then(|at| at.parse().ok()),
+            META => meta = value.map().and_then(origin),
+            _ => {}
+        }
     }
-    Ok(commit)
+    let invalid = |attribute| InvalidItem { attribute, version };
+    Ok(Commit {
+        stream: stream.ok_or_else(|| invalid(STREAM))?,
+        version: version.ok_or_else(|| invalid(VERSION))?,
+        events: events.ok_or_else(|| invalid(EVENTS))?,
+        state: state.map(|state| state.ok_or_else(|| invalid(STATE))).transpose()?,
+        command: command.ok_or_else(|| invalid(COMMAND))?,
+        at: at.ok_or_else(|| invalid(AT))?,
+        meta: meta.ok_or_else(|| invalid(META))?,
+    })
 }
 
-/// The keys of a commit: enough to find it in the log when its image cannot be read.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Keys {
-    /// The stream's name, unchecked.
-    pub stream: String,
-    /// The version.
-    pub version: u64,
+fn number<V: Attribute, N: std::str::FromStr>(value: V) -> Option<N> {
+    value.number()?.parse().ok()
 }
 
-/// The keys in a stream record, if they are of this table's shape.
-#[must_use]
-pub fn keys_from_item(item: serde_dynamo::Item) -> Option<Keys> {
-    serde_dynamo::from_item(item).ok()
+fn event<V: Attribute>(value: V) -> Option<RecordedEvent> {
+    let (mut event_type, mut schema, mut data) = (None, None, None);
+    for (name, value) in value.map()? {
+        match name.as_str() {
+            TYPE => event_type = value.text(),
+            SCHEMA => schema = number(value),
+            DATA => data = value.text(),
+            _ => {}
+        }
+    }
+    Some(RecordedEvent { event_type: event_type?, schema: schema?, data: data? })
+}
+
+fn recorded_state<V: Attribute>(value: V) -> Option<RecordedState> {
+    let (mut schema, mut data) = (None, None);
+    for (name, value) in value.map()? {
+        match name.as_str() {
+            SCHEMA => schema = number(value),
+            DATA => data = value.text(),
+            _ => {}
+        }
+    }
+    Some(RecordedState { schema: schema?, data: data? })
+}
+
+fn origin<V: Attribute>(fields: HashMap<String, V>) -> Option<Meta> {
+    let mut meta = Meta::default();
+    for (name, value) in fields {
+        let field = match name.as_str() {
+            ACTOR => &mut meta.actor,
+            CORRELATION_ID => &mut meta.correlation_id,
+            CAUSATION_ID => &mut meta.causation_id,
+            SOURCE_ADDRESS => &mut meta.source_address,
+            TRACE_ID => &mut meta.trace_id,
+            _ => continue,
+        };
+        *field = Some(value.text()?);
+    }
+    Some(meta)
 }
 
 /// Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
@@ -63,29 +170,58 @@ fn without_values(error: &serde_dynamo::Error) -> String {
     }
 }
 
-pub(crate) fn commit(item: Item) -> Result<Commit, StoreError> {
-    let string = |name| item.get(name).and_then(|value: &AttributeValue| value.as_s().ok()).cloned();
-    let stream = string(STREAM).unwrap_or_default();
-    let version =
-        item.get(VERSION).and_then(|value| value.as_n().ok()).and_then(|n| n.parse().ok()).unwrap_or(0);
-    commit_from_item(item.into()).map_err(|error| StoreError::Corrupt {
-        stream,
-        version,
+/// Reads a commit of this stream.
+pub(crate) fn commit(stream: &StreamId, item: Item) -> Result<Commit, StoreError> {
+    read(item).map_err(|error| StoreError::Corrupt {
+        stream: stream.to_string(),
+        version: error.version.unwrap_or_default(),
         reason: error.to_string(),
     })
 }
 
-pub(crate) fn commit_to_item(commit: &Commit) -> Result<Item, StoreError> {
-    serde_dynamo::to_item(commit).map_err(|error| StoreError::Unavailable(error.into()))
+fn text(text: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(text.into())
 }
 
-pub(crate) fn request_to_item(request: &Request) -> Item {
-    HashMap::from([
-        (REQUEST.into(), AttributeValue::S(request.key.clone())),
-        (FINGERPRINT.into(), AttributeValue::S(request.fingerprint.clone())),
-        (ANSWER.into(), AttributeValue::S(request.answer.clone())),
-        (EXPIRES.into(), AttributeValue::N(request.expires.to_string())),
-    ])
+fn map<const N: usize>(fields: [(&str, AttributeValue); N]) -> AttributeValue {
+    AttributeValue::M(fields.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
+    let number = |number: &dyn ToString| AttributeValue::N(number.to_string());
+    let event = |event: &RecordedEvent| {
+        map([(TYPE, text(&event.event_type)), (SCHEMA, number(&event.schema)), (DATA, text(&event.data))])
+    };
+    let Meta { actor, correlation_id, causation_id, source_address, trace_id } = &commit.meta;
+    let meta = [
+        (ACTOR, actor),
+        (CORRELATION_ID, correlation_id),
+        (CAUSATION_ID, causation_id),
+        (SOURCE_ADDRESS, source_address),
+        (TRACE_ID, trace_id),
+    ];
+    let meta = meta.into_iter().filter_map(|(name, value)| Some((name.to_owned(), text(value.as_ref()?))));
+    let mut item = vec![
+        (STREAM, text(commit.stream.as_str())),
+        (VERSION, number(&commit.version)),
+        (EVENTS, AttributeValue::L(commit.events.iter().map(event).collect())),
+        (COMMAND, text(&commit.command)),
+        (AT, text(commit.at.to_string())),
+        (META, AttributeValue::M(meta.collect())),
+    ];
+    if let Some(RecordedState { schema, data }) = &commit.state {
+        item.push((STATE, map([(SCHEMA, number(schema)), (DATA, text(data))])));
+    }
+    item
+}
+
+pub(crate) fn request_to_item(request: &Request) -> Fields {
+    vec![
+        (REQUEST, text(&request.key)),
+        (FINGERPRINT, text(&request.fingerprint)),
+        (ANSWER, text(&request.answer)),
+        (EXPIRES, AttributeValue::N(request.expires.to_string())),
+    ]
 }
 
 pub(crate) fn request(item: Item) -> Result<Request, StoreError> {
@@ -106,8 +242,13 @@ pub(crate) fn request(item: Item) -> Result<Request, StoreError> {
 /// The size of an item as DynamoDB counts it against the limit and the write units, in bytes: names and values in
 /// UTF-8, 3 bytes for each list or map and 1 for each of its elements, about half a byte for each digit.
 /// Source: the developer guide, "DynamoDB item sizes and formats".
-pub(crate) fn bytes(item: &Item) -> usize {
-    item.iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
+pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a AttributeValue)>) -> usize {
+    fields.into_iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
+}
+
+/// The size of an item that is to be written.
+pub(crate) fn bytes_of(item: &Fields) -> usize {
+    bytes(item.iter().map(|(name, value)| (*name, value)))
 }
 
 #[expect(
@@ -134,7 +275,7 @@ fn value_bytes(value: &AttributeValue) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ledgerline::{Meta, RecordedEvent, RecordedState, StreamId};
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -155,10 +296,14 @@ mod tests {
         }
     }
 
+    fn stored(commit: &Commit) -> Item {
+        commit_to_item(commit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
     /// The storage format. If this test fails, every commit ever stored is about to become unreadable.
     #[test]
     fn the_attributes_of_a_commit_are_these() {
-        let item: serde_json::Value = serde_dynamo::from_item(commit_to_item(&full()).unwrap()).unwrap();
+        let item: serde_json::Value = serde_dynamo::from_item(stored(&full())).unwrap();
         assert_eq!(
             item,
             json!({
@@ -173,19 +318,79 @@ mod tests {
         );
     }
 
+    fn any_commit() -> impl Strategy<Value = Commit> {
+        let event = (".{0,9}", 1..4_u32, ".{0,40}").prop_map(|(event_type, schema, data)| RecordedEvent {
+            event_type,
+            schema,
+            data,
+        });
+        let state = (1..4_u32, ".{0,40}").prop_map(|(schema, data)| RecordedState { schema, data });
+        let text = || proptest::option::of(".{0,20}");
+        let meta = (text(), text(), text(), text(), text()).prop_map(
+            |(actor, correlation_id, causation_id, source_address, trace_id)| Meta {
+                actor,
+                correlation_id,
+                causation_id,
+                source_address,
+                trace_id,
+            },
+        );
+        let at = (-62_000_000_000..253_000_000_000_i64, 0..1_000_000_000_i32)
+            .prop_map(|(second, nanosecond)| jiff::Timestamp::new(second, nanosecond).unwrap());
+        let name = ("[a-z]{1,9}", "[A-Za-z0-9]{1,9}")
+            .prop_map(|(category, id)| StreamId::new(&category, &id).unwrap());
+        let events = proptest::collection::vec(event, 1..4);
+        let fields = (name, 1..=u64::MAX, events, proptest::option::of(state), ".{0,20}", at, meta);
+        fields.prop_map(|(stream, version, events, state, command, at, meta)| Commit {
+            stream,
+            version,
+            events,
+            state,
+            command,
+            at,
+            meta,
+        })
+    }
+
+    proptest! {
+        /// What serde makes of a commit is what goes into the queues, and what earlier versions of this module stored.
+        #[test]
+        fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
+            let item = stored(&commit);
+            prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
+            prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
+            prop_assert_eq!(&super::commit(&commit.stream, item).unwrap(), &commit);
+        }
+    }
+
+    #[test]
+    fn what_a_later_version_adds_is_passed_over() {
+        let mut item = stored(&full());
+        item.insert("region".into(), AttributeValue::Bool(true));
+        for name in [META, STATE] {
+            let Some(AttributeValue::M(fields)) = item.get_mut(name) else { panic!("{name}") };
+            fields.insert("region".into(), AttributeValue::Bool(true));
+        }
+        assert_eq!(commit(&full().stream, item).unwrap(), full());
+    }
+
     #[test]
     fn a_damaged_image_is_refused_by_name_and_without_its_values() {
         let damaged = |name: &str, value: Option<AttributeValue>| {
-            let mut item = commit_to_item(&full()).unwrap();
+            let mut item = stored(&full());
             item.remove(name);
             item.extend(value.map(|value| (name.to_owned(), value)));
-            commit_from_item(item.into()).unwrap_err().to_string()
+            commit_from_image(item.into()).unwrap_err().to_string()
         };
-        assert!(damaged("events", None).contains("`events`"));
-        assert!(damaged("version", Some(AttributeValue::N("0".into()))).contains("version 0"));
-        for name in ["stream", "version", "events", "state", "at", "meta"] {
+        for name in [STREAM, VERSION, EVENTS, COMMAND, AT, META] {
+            assert!(damaged(name, None).contains(&format!("`{name}`")));
+        }
+        assert!(damaged(VERSION, Some(AttributeValue::N("0".into()))).contains("`version`"));
+        assert!(damaged(EVENTS, Some(AttributeValue::L(Vec::new()))).contains("`events`"));
+        assert!(damaged(META, Some(map([(ACTOR, AttributeValue::Bool(true))]))).contains("`meta`"));
+        for name in [STREAM, VERSION, EVENTS, STATE, AT, META] {
             let message = damaged(name, Some(AttributeValue::S("secret!".into())));
-            assert!(!message.contains("secret!"), "{name}: {message}");
+            assert!(message.contains(&format!("`{name}`")) && !message.contains("secret!"), "{message}");
         }
     }
 }

@@ -58,7 +58,7 @@ impl DynamoDbStore {
             ("state".to_owned(), state_item),
             (item::EXPIRES.to_owned(), AttributeValue::N(expires.to_string())),
         ]);
-        if item::bytes(&stored) > MAX_ITEM_BYTES {
+        if item::bytes(stored.iter().map(|(name, value)| (name.as_str(), value))) > MAX_ITEM_BYTES {
             return Ok(());
         }
         let put = self.client.put_item().table_name(table).set_item(Some(stored));

@@ -7,6 +7,6 @@ mod read_table;
 mod store;
 mod tries;
 
-pub use item::{InvalidItem, Keys, MAX_ITEM_BYTES, commit_from_item, keys_from_item};
+pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{InvalidCursor, Overwrite, Page, PageQuery, ReadTable, TableError};
 pub use store::DynamoDbStore;

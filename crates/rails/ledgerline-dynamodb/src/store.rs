@@ -27,9 +27,9 @@ const MAX_TRANSACTION_ITEMS: usize = 100;
 const MAX_TRANSACTION_BYTES: usize = 4_000_000;
 
 /// The commit as an item, if it fits in one.
-fn within_item(commit: &Commit) -> Result<item::Item, AppendError> {
-    let item = item::commit_to_item(commit)?;
-    let bytes = item::bytes(&item);
+fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
+    let item = item::commit_to_item(commit);
+    let bytes = item::bytes_of(&item);
     if bytes > MAX_ITEM_BYTES {
         return Err(AppendError::TooLarge { bytes, limit: MAX_ITEM_BYTES });
     }
@@ -136,8 +136,8 @@ impl DynamoDbStore {
             .send()
             .await
             .map_err(error::store_error)?;
-        let commits: Vec<_> =
-            output.items.unwrap_or_default().into_iter().map(item::commit).collect::<Result<_, _>>()?;
+        let items = output.items.unwrap_or_default().into_iter();
+        let commits = items.map(|item| item::commit(stream, item)).collect::<Result<Vec<_>, _>>()?;
         // A page that ends at its limit has a key to go on from even where nothing follows. The end of the range is one, if it is there.
         let complete =
             output.last_evaluated_key.is_none() || commits.last().is_some_and(|last| last.version == end);
@@ -166,14 +166,14 @@ impl DynamoDbStore {
 
     /// The only way in which commits and answers are written: PartiQL INSERT, because a role that may `PutItem` may also
     /// overwrite, whatever condition the code sends along (rule 3).
-    fn statement(table: &str, item: item::Item) -> (String, Vec<AttributeValue>) {
+    fn statement(table: &str, item: item::Fields) -> (String, Vec<AttributeValue>) {
         let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
         let fields: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
         (format!("INSERT INTO \"{table}\" VALUE {{{}}}", fields.join(", ")), values)
     }
 
     /// Writes one item, unless one with its key is there: then the error is `taken`.
-    async fn insert(&self, table: &str, item: item::Item, taken: AppendError) -> Result<(), AppendError> {
+    async fn insert(&self, table: &str, item: item::Fields, taken: AppendError) -> Result<(), AppendError> {
         let (statement, parameters) = Self::statement(table, item);
         let result = self
             .client
@@ -193,7 +193,7 @@ impl DynamoDbStore {
     }
 
     /// Writes the commits, and the request if there is one, in one transaction.
-    async fn transact(&self, commits: &[item::Item], request: Option<&Request>) -> Result<(), AppendError> {
+    async fn transact(&self, commits: &[item::Fields], request: Option<&Request>) -> Result<(), AppendError> {
         let statement = |(statement, parameters)| {
             ParameterizedStatement::builder()
                 .statement(statement)
@@ -279,7 +279,7 @@ impl EventStore for DynamoDbStore {
             (item::STREAM, AttributeValue::S(stream.to_string())),
             (item::VERSION, AttributeValue::N(version.to_string())),
         ];
-        self.item(&self.commits, key).await?.map(item::commit).transpose()
+        self.item(&self.commits, key).await?.map(|item| item::commit(stream, item)).transpose()
     }
 
     async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
@@ -303,7 +303,7 @@ impl EventStore for DynamoDbStore {
             return Err(AppendError::VersionTaken);
         }
         let items = commits.iter().map(within_item).collect::<Result<Vec<_>, _>>()?;
-        let bytes = items.iter().map(item::bytes).sum();
+        let bytes = items.iter().map(item::bytes_of).sum();
         if bytes > MAX_TRANSACTION_BYTES {
             return Err(AppendError::TooLarge { bytes, limit: MAX_TRANSACTION_BYTES });
         }
@@ -324,6 +324,6 @@ impl EventStore for DynamoDbStore {
     }
 
     fn stored_bytes(&self, commit: &Commit) -> usize {
-        item::commit_to_item(commit).map_or(usize::MAX, |item| item::bytes(&item))
+        item::bytes_of(&item::commit_to_item(commit))
     }
 }

@@ -8,9 +8,9 @@ use aws_lambda_events::{
 };
 use futures::FutureExt;
 use ledgerline::Commit;
-use ledgerline_dynamodb::{Keys, commit_from_item, keys_from_item};
+use ledgerline_dynamodb::commit_from_image;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 
 use crate::{
     Error,
@@ -18,11 +18,14 @@ use crate::{
     start::{Handle, start},
 };
 
+/// What a record says of an item that is new.
+const INSERT: &str = "INSERT";
+
 /// A batch whose records are not read yet: one that cannot be read must not fail the others.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Batch {
-    records: Vec<Value>,
+    records: Vec<Box<RawValue>>,
 }
 
 /// A record of a commit that was inserted.
@@ -109,37 +112,62 @@ pub trait Handler: 'static {
 /// check, a mapping that lost its filter would fan expired and changed items out as new.
 #[must_use]
 pub fn records(batch: Batch) -> Vec<Record> {
-    batch.records.into_iter().filter(|record| record["eventName"] == "INSERT").map(record).collect()
+    batch.records.iter().filter_map(|raw| record(raw.get())).collect()
 }
 
-fn record(raw: Value) -> Record {
+fn record(raw: &str) -> Option<Record> {
+    let Ok(record) = serde_json::from_str::<EventRecord>(raw) else {
+        // Once more, for the name of the field: to know it always would cost a third of all that reading a record takes.
+        let mut read = serde_json::Deserializer::from_str(raw);
+        let field = serde_path_to_error::deserialize::<_, EventRecord>(&mut read);
+        let field = field.err().map(|error| error.path().to_string()).unwrap_or_default();
+        return unreadable(raw, format!("not a stream record: the field {field}"));
+    };
+    if record.event_name != INSERT {
+        return None;
+    }
+    match commit_from_image(record.change.new_image) {
+        Ok(commit) => {
+            let created = record.change.approximate_creation_date_time.timestamp();
+            Some(Record {
+                sequence_number: record.change.sequence_number.unwrap_or_default(),
+                created: Some(created).filter(|created| *created > 0),
+                run: replay(record.event_source_arn.as_deref()),
+                commit: Ok(commit),
+            })
+        }
+        Err(error) => unreadable(raw, error.to_string()),
+    }
+}
+
+/// What there is to say of a record without a commit, unless it says that nothing was inserted.
+fn unreadable(raw: &str, reason: String) -> Option<Record> {
+    let raw: Value = serde_json::from_str(raw).unwrap_or_default();
+    if raw["eventName"] != INSERT {
+        return None;
+    }
     let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
     let sequence_number = text(&raw["dynamodb"]["SequenceNumber"]).unwrap_or_default();
-    let run =
-        raw["eventSourceARN"].as_str().and_then(|arn| arn.strip_prefix("replay/")).map(ToOwned::to_owned);
+    let event_source_arn = text(&raw["eventSourceARN"]);
+    let run = replay(event_source_arn.as_deref());
     let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64();
     // Whole seconds. A replay says 0.
     #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
     let created = created.filter(|created| *created > 0.0).map(|created| created as i64);
-    let mut unreadable = Unreadable {
-        reason: String::new(),
+    let commit = Err(Unreadable {
+        reason,
         stream: text(&raw["dynamodb"]["Keys"]["stream"]["S"]),
         version: raw["dynamodb"]["Keys"]["version"]["N"].as_str().and_then(|version| version.parse().ok()),
         event_id: text(&raw["eventID"]),
         sequence_number: sequence_number.clone(),
-        event_source_arn: text(&raw["eventSourceARN"]),
-    };
-    let commit = match serde_path_to_error::deserialize::<_, EventRecord>(raw) {
-        Err(error) => Err(format!("not a stream record: the field {}", error.path())),
-        Ok(record) => {
-            if let Some(Keys { stream, version }) = keys_from_item(record.change.keys) {
-                (unreadable.stream, unreadable.version) = (Some(stream), Some(version));
-            }
-            commit_from_item(record.change.new_image).map_err(|error| error.to_string())
-        }
-    };
-    let commit = commit.map_err(|reason| Unreadable { reason, ..unreadable });
-    Record { sequence_number, created, run, commit }
+        event_source_arn,
+    });
+    Some(Record { sequence_number, created, run, commit })
+}
+
+/// The replay that a record comes from, if any.
+fn replay(event_source_arn: Option<&str>) -> Option<String> {
+    event_source_arn?.strip_prefix("replay/").map(ToOwned::to_owned)
 }
 
 /// The lowest failed sequence number becomes the checkpoint. A record without a number cannot be named: an empty

@@ -9,7 +9,7 @@ use std::{
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{Commit, MemoryStore, RecordedState, guard::Verdict};
-use ledgerline_dynamodb::commit_from_item;
+use ledgerline_dynamodb::commit_from_image;
 use ledgerline_lambda::{
     fifo::{ApplyError, Consumer, Fifo},
     http::HttpRequest,
@@ -262,7 +262,7 @@ async fn feed(
                 let value = serde_json::to_value(commit).map_err(|error| error.to_string())?;
                 let changed = changed(rng, &value);
                 let Ok(item) = serde_dynamo::to_item(changed) else { continue };
-                if let Ok(commit) = commit_from_item(item) {
+                if let Ok(commit) = commit_from_image(item) {
                     taken += 1;
                     (application.read_commit)(&commit);
                 }
