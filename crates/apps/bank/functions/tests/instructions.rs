@@ -1,4 +1,5 @@
-//! What a function of the account's commands takes of the processor, in instructions: they are the same on every day, and seconds are not.
+//! What a function of the account's commands, and the core by itself, take of the processor, in instructions: they are the same on every day, and seconds
+//! are not.
 //!
 //! `ACCOUNT_COMMANDS` names another build of the function, to compare with.
 
@@ -29,11 +30,15 @@ use tempfile::NamedTempFile;
 use crate::secured::{behind_tls, environment, sample};
 
 /// A start with its connection, and the first answer. docs/sizes.md has these figures.
-const START: u64 = 5_560_000;
+const START: u64 = 5_490_000;
 /// Another command of the same account, which the instance knows.
-const WARM: u64 = 925_000;
+const WARM: u64 = 864_000;
 /// The most memory that was resident after twenty more, in KB.
 const RESIDENT: u64 = 8_100;
+
+/// What the example `work` does by itself, and how many instructions it takes for each event, command or record.
+const WORK: [(&str, u64); 4] =
+    [("decode", 2_450), ("fold", 10_050), ("commands", 49_500), ("records", 65_800)];
 
 /// The most memory that was resident in KB, of the function behind this command, after a start and these commands. The first of them
 /// opens the account that the others credit.
@@ -66,19 +71,34 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> u64 {
 
 /// Instructions of a start and of these commands.
 async fn instructions(program: &Path, commands: usize) -> u64 {
-    let counted = NamedTempFile::new().unwrap();
+    let counts = NamedTempFile::new().unwrap();
     let valgrind =
-        format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", counted.path().display());
+        format!("valgrind --quiet --tool=callgrind --callgrind-out-file={}", counts.path().display());
     resident(&valgrind, program, commands).await;
     let began = Instant::now();
     loop {
-        let text = fs::read_to_string(counted.path()).unwrap_or_default();
-        if let Some(totals) = text.lines().find_map(|line| line.strip_prefix("totals: ")) {
-            return totals.trim().parse().unwrap();
+        if let Some(counted) = counted(counts.path()) {
+            return counted;
         }
         assert!(began.elapsed() < Duration::from_secs(30), "valgrind says nothing");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// What callgrind counted, once it has written it.
+fn counted(counts: &Path) -> Option<u64> {
+    let text = fs::read_to_string(counts).unwrap_or_default();
+    Some(text.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().unwrap())
+}
+
+/// Instructions of this work.
+fn work(program: &Path, what: &str, times: u64) -> u64 {
+    let counts = NamedTempFile::new().unwrap();
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--quiet", "--tool=callgrind"]);
+    valgrind.arg(format!("--callgrind-out-file={}", counts.path().display()));
+    assert!(valgrind.arg(program).args([what, &times.to_string()]).status().unwrap().success());
+    counted(counts.path()).unwrap()
 }
 
 /// The least of several: what the system's scheduling adds is not the function's.
@@ -107,6 +127,23 @@ async fn a_command_takes_no_more_instructions_than_it_may() {
     for (what, counted, may) in
         [("a start", start, START), ("a warm command", warm, WARM), ("resident memory", resident, RESIDENT)]
     {
+        assert!(counted <= may + may / 20, "{what}: {counted}, and docs/sizes.md says {may}");
+    }
+}
+
+#[test]
+#[ignore = "it needs valgrind, too"]
+fn the_core_takes_no_more_instructions_than_it_may() {
+    let cargo = env::var_os("CARGO").unwrap();
+    let build = ["build", "--release", "--package", "bank-functions", "--example", "work"];
+    assert!(Command::new(cargo).current_dir(workspace()).args(build).status().unwrap().success());
+    // Beside what this test was built with.
+    let program = Path::new(env!("CARGO_BIN_EXE_account-commands"));
+    let program = program.ancestors().nth(2).unwrap().join("release/examples/work");
+    for (what, may) in WORK {
+        let each = |what| (work(&program, what, 1_100) - work(&program, what, 100)) / 1_000;
+        let counted = each(what) - if what == "fold" { each("images") } else { 0 };
+        eprintln!("{what}: {counted}");
         assert!(counted <= may + may / 20, "{what}: {counted}, and docs/sizes.md says {may}");
     }
 }
