@@ -1,0 +1,69 @@
+//! Who is measured: each is used as its own documentation says.
+
+mod adapter;
+pub mod cqrs;
+mod ours;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use aws_sdk_dynamodb::{
+    Client,
+    types::{AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType},
+};
+
+pub use self::{
+    adapter::Adapter,
+    cqrs::{Cqrs, Keeps},
+    ours::Ours,
+};
+
+/// Somebody whose bank is measured.
+#[async_trait]
+pub trait Peer: Send + Sync {
+    /// What it is called in the tables.
+    fn name(&self) -> String;
+    /// Whether a caller can name a request, so that it is not done twice.
+    fn takes_keys(&self) -> bool {
+        false
+    }
+    /// A new instance of a program: it has seen nothing yet.
+    async fn instance(&self) -> Result<Box<dyn Instance>>;
+    /// Writes the opening of the account if it has no commit yet, and then credits of 1, up to so many commits. Whichever way is quick,
+    /// as long as what is stored is what commands would have stored.
+    async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()>;
+}
+
+/// One instance of a program, such as a Lambda function's.
+#[async_trait]
+pub trait Instance: Send + Sync {
+    /// Puts 1 into an account. The key is that of the caller's request, where there is one.
+    async fn credit(&self, account: &str, key: Option<&str>) -> Result<(), Failed>;
+    /// The account's balance, as its next command would see it.
+    async fn balance(&self, account: &str) -> Result<i64>;
+}
+
+/// Why a command came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// Another writer was first: the caller may try again.
+    #[error("lost a race")]
+    Conflict,
+    /// Anything else.
+    #[error("{0}")]
+    Other(#[from] anyhow::Error),
+}
+
+/// Creates a table with a key of one or two attributes, each a name and a type.
+async fn create_table(client: &Client, name: &str, key: &[(&str, ScalarAttributeType)]) -> Result<()> {
+    let mut create = client.create_table().table_name(name).billing_mode(BillingMode::PayPerRequest);
+    for ((attribute, kind), part) in key.iter().zip([KeyType::Hash, KeyType::Range]) {
+        let attribute = (*attribute).to_owned();
+        let definition =
+            AttributeDefinition::builder().attribute_name(&attribute).attribute_type(kind.clone());
+        create = create
+            .key_schema(KeySchemaElement::builder().attribute_name(attribute).key_type(part).build()?)
+            .attribute_definitions(definition.build()?);
+    }
+    create.send().await?;
+    Ok(())
+}

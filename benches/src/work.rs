@@ -1,0 +1,136 @@
+//! The same work on the processor, counted in instructions: stored events to the state of an account, and commands to a store in memory.
+
+use std::{hint::black_box, num::NonZeroUsize, process::Command as Program};
+
+use anyhow::{Context as _, Result, bail};
+use cqrs_es::{CqrsFramework, EventEnvelope, persist::SerializedEvent};
+use futures::executor::block_on;
+use ledgerline::{
+    Aggregate as _, Cache, Execution, Loaded, MemoryStore, RecordedEvent, decode, encode, execute,
+};
+
+use crate::{
+    bank::{Account, Command, Event, context, meta, metadata},
+    peers::cqrs,
+};
+
+/// What is counted: its name in the table, and what `work` calls it, for Ledgerline and for cqrs-es.
+const WORK: [(&str, [&str; 2]); 2] = [
+    ("a stored event to a state", ["ledgerline-events", "cqrs-events"]),
+    ("a command to a store in memory, the hundredth of its stream", ["ledgerline-commands", "cqrs-commands"]),
+];
+
+/// Instructions of Ledgerline and of cqrs-es for one of these; nothing where valgrind is missing.
+pub type Instructions = Vec<(&'static str, Option<[u64; 2]>)>;
+
+/// Runs this program's own work under valgrind, with few and with many repetitions: the difference leaves out the start.
+pub fn counted() -> Result<Instructions> {
+    let have = Program::new("valgrind").arg("--version").output().is_ok();
+    if !have {
+        eprintln!("there is no valgrind: no instructions are counted");
+    }
+    let one = |what: &str| -> Result<u64> {
+        let (few, many) = (instructions(what, 100)?, instructions(what, 1_100)?);
+        Ok(many.saturating_sub(few) / 1_000)
+    };
+    let row = |(name, [ours, theirs]): (&'static str, [&str; 2])| {
+        Ok((name, if have { Some([one(ours)?, one(theirs)?]) } else { None }))
+    };
+    WORK.into_iter().map(row).collect()
+}
+
+fn instructions(what: &str, times: u32) -> Result<u64> {
+    let run = Program::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(std::env::current_exe()?)
+        .args(["work", what, &times.to_string()])
+        .output()?;
+    let said = String::from_utf8_lossy(&run.stderr);
+    if !run.status.success() {
+        bail!("{what}: {said}");
+    }
+    let counted = said.lines().find_map(|line| line.split_once("Collected : "));
+    let (_, counted) = counted.with_context(|| format!("valgrind counted nothing: {said}"))?;
+    Ok(counted.trim().parse()?)
+}
+
+/// Does so much of one of these.
+pub fn run(what: &str, times: u32) -> Result<()> {
+    match what {
+        "ledgerline-events" => our_events(times),
+        "cqrs-events" => their_events(times),
+        "ledgerline-commands" => our_commands(times),
+        "cqrs-commands" => their_commands(times),
+        _ => bail!("there is no such work: {what}"),
+    }
+}
+
+fn credited() -> Event {
+    let booked_on = jiff::civil::date(2026, 11, 21);
+    Event::AccountCredited { amount: 100, balance: 100, booked_on, reference: Some("November's rent".into()) }
+}
+
+/// From the texts of an item, as each of them stores them.
+fn our_events(times: u32) -> Result<()> {
+    let stored = encode::<Account>(&credited())?;
+    let mut loaded = Loaded::<Account>::nothing();
+    for _ in 0..times {
+        let recorded: RecordedEvent = black_box(&stored).clone();
+        loaded.state = Account::evolve(loaded.state, &decode::<Account>(&recorded)?);
+    }
+    black_box(loaded);
+    Ok(())
+}
+
+fn their_events(times: u32) -> Result<()> {
+    let payload = serde_json::to_vec(&credited())?;
+    let metadata = serde_json::to_vec(&metadata())?;
+    let mut account = cqrs::Aggregate::default();
+    for sequence in 0..times {
+        // As dynamo-es reads an item, and cqrs-es what it read.
+        let stored = SerializedEvent::new(
+            "0190163d-8694-739b-aea5-966c26f8ad91".into(),
+            usize::try_from(sequence)?,
+            "account".into(),
+            "AccountCredited".into(),
+            "1".into(),
+            serde_json::from_slice(black_box(&payload))?,
+            serde_json::from_slice(black_box(&metadata))?,
+        );
+        let event = EventEnvelope::<cqrs::Aggregate>::try_from(stored)?;
+        cqrs_es::Aggregate::apply(&mut account, event.payload);
+    }
+    black_box(account);
+    Ok(())
+}
+
+/// Streams of a hundred commits each, so that both have the same before them.
+const COMMITS: u32 = 100;
+
+fn our_commands(times: u32) -> Result<()> {
+    let (store, cache) =
+        (MemoryStore::default(), Cache::<Account>::new(NonZeroUsize::new(100).context("100")?));
+    let meta = meta();
+    for n in 0..times {
+        let stream = Account::stream(&format!("0190163d-8694-739b-aea5-{:012}", n / COMMITS))?;
+        let command = if n % COMMITS == 0 { Command::Open } else { Command::Credit(1) };
+        let (context, id) = (context(), uuid::Uuid::now_v7().to_string());
+        let execution = Execution {
+            creates: n % COMMITS == 0,
+            ..Execution::new(&stream, &command, &context, &id, &meta)
+        };
+        block_on(execute(&store, &cache, &execution))?;
+    }
+    Ok(())
+}
+
+fn their_commands(times: u32) -> Result<()> {
+    let store = cqrs_es::mem_store::MemStore::<cqrs::Aggregate>::default();
+    let commands = CqrsFramework::new(store, Vec::new(), ());
+    for n in 0..times {
+        let account = format!("0190163d-8694-739b-aea5-{:012}", n / COMMITS);
+        let command = if n % COMMITS == 0 { Command::Open } else { Command::Credit(1) };
+        block_on(commands.execute_with_metadata(&account, command, metadata()))?;
+    }
+    Ok(())
+}
