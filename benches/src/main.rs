@@ -28,7 +28,7 @@ async fn main() -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {}
         // What valgrind runs, below.
-        ["work", who, times] => return work::run(who, times.parse()?),
+        ["work", who, times] => return work::run(who, times.parse()?).await,
         _ => anyhow::bail!("it takes no arguments"),
     }
 

@@ -4,7 +4,6 @@ use std::{hint::black_box, num::NonZeroUsize, process::Command as Program};
 
 use anyhow::{Context as _, Result, bail};
 use cqrs_es::{CqrsFramework, EventEnvelope, persist::SerializedEvent};
-use futures::executor::block_on;
 use ledgerline::{
     Aggregate as _, Cache, Execution, Loaded, MemoryStore, RecordedEvent, decode, encode, execute,
 };
@@ -55,12 +54,12 @@ fn instructions(what: &str, times: u32) -> Result<u64> {
 }
 
 /// Does so much of one of these.
-pub fn run(what: &str, times: u32) -> Result<()> {
+pub async fn run(what: &str, times: u32) -> Result<()> {
     match what {
         "ledgerline-events" => our_events(times),
         "cqrs-events" => their_events(times),
-        "ledgerline-commands" => our_commands(times),
-        "cqrs-commands" => their_commands(times),
+        "ledgerline-commands" => our_commands(times).await,
+        "cqrs-commands" => their_commands(times).await,
         _ => bail!("there is no such work: {what}"),
     }
 }
@@ -107,7 +106,7 @@ fn their_events(times: u32) -> Result<()> {
 /// Streams of a hundred commits each, so that both have the same before them.
 const COMMITS: u32 = 100;
 
-fn our_commands(times: u32) -> Result<()> {
+async fn our_commands(times: u32) -> Result<()> {
     let (store, cache) =
         (MemoryStore::default(), Cache::<Account>::new(NonZeroUsize::new(100).context("100")?));
     let meta = meta();
@@ -119,18 +118,18 @@ fn our_commands(times: u32) -> Result<()> {
             creates: n % COMMITS == 0,
             ..Execution::new(&stream, &command, &context, &id, &meta)
         };
-        block_on(execute(&store, &cache, &execution))?;
+        execute(&store, &cache, &execution).await?;
     }
     Ok(())
 }
 
-fn their_commands(times: u32) -> Result<()> {
+async fn their_commands(times: u32) -> Result<()> {
     let store = cqrs_es::mem_store::MemStore::<cqrs::Aggregate>::default();
     let commands = CqrsFramework::new(store, Vec::new(), ());
     for n in 0..times {
         let account = format!("0190163d-8694-739b-aea5-{:012}", n / COMMITS);
         let command = if n % COMMITS == 0 { Command::Open } else { Command::Credit(1) };
-        block_on(commands.execute_with_metadata(&account, command, metadata()))?;
+        commands.execute_with_metadata(&account, command, metadata()).await?;
     }
     Ok(())
 }
