@@ -17,7 +17,7 @@ use aws_sdk_dynamodb::{
 use backon::{BackoffBuilder, ExponentialBuilder};
 pub use cursor::InvalidCursor;
 use ledgerline::{
-    Changes, LogTable, StateTable,
+    Changes, LogTable, StateTable, StreamId,
     changes::{Change, Key},
     guard::{Verdict, judge},
 };
@@ -33,7 +33,8 @@ const VERSION: &str = "version";
 const POSITION: &str = "position";
 /// Attribute of a row that was forgotten: Unix seconds after which nothing needs to know. The table's time to live.
 const TOMBSTONE: &str = "tombstone";
-/// Sort key of a handler's place in a stream.
+/// Sort key of a handler's place in a stream. Attribute of a row that was inserted: the last version of its stream whose rows are all there, once
+/// this one is.
 const POSITION_ENTRY: &str = "#position";
 
 /// The most items that one transaction takes.
@@ -209,9 +210,6 @@ impl ReadTable {
     /// its stream: all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is
     /// good for (rule 7); with it comes the position.
     ///
-    /// Where all rows are inserted, they are written in their order before the position moves, which is read first: so rows are always those of
-    /// all commits up to the position, and the first ones of the next. After a crash between, the commit comes again and writes them again.
-    ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes.
     pub async fn apply(
@@ -248,9 +246,7 @@ impl ReadTable {
         changes: &Changes,
         next: Position,
     ) -> Result<(Verdict, u64), TableError> {
-        let mut position = to_item(&next)?;
-        position.insert(keys.partition.to_owned(), AttributeValue::S(stream.to_owned()));
-        position.insert(keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned()));
+        let position = position_item(keys, stream, &next)?;
         let mut delays = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(10))
             .with_max_delay(Duration::from_millis(200))
@@ -258,8 +254,8 @@ impl ReadTable {
             .with_jitter()
             .build();
         let found = loop {
-            let written = if changes.iter().all(|(_, change)| matches!(change, Change::Insert(_))) {
-                self.insert_and_put_position(keys, stream, changes, position.clone(), version).await
+            let written = if changes.is_empty() {
+                self.put_position(position.clone(), after(version)).await
             } else {
                 self.put_changes_and_position(keys, changes, position.clone(), version).await
             };
@@ -270,47 +266,59 @@ impl ReadTable {
                 (written, _) => break written?,
             }
         };
-        match found {
-            None => Ok((Verdict::Apply, version)),
-            Some(found) => match judge(found, version) {
-                // The position moved between the failed condition and its answer: another instance is at this stream.
-                Verdict::Apply => Err(TableError::Throttled),
-                verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
-            },
-        }
+        verdict(found, version)
     }
 
-    /// Inserts rows, and then moves the position. The position that is there, if it is not the one before `version`.
-    async fn insert_and_put_position(
+    /// Inserts the rows of a commit ([`Changes::insert`]), one after the other, if it is the next one in its stream. Otherwise nothing is
+    /// written, and the verdict says what the position is good for (rule 7); with it comes the position.
+    ///
+    /// The newest row of a stream is its position: each row says up to which version all rows are there once it is, and the last row of a commit
+    /// says the commit's. So the rows are always those of all commits up to the position, and the first ones of the next (rule 9). After a crash
+    /// between them, the commit comes again and writes them again. A commit without rows puts the position beside them.
+    ///
+    /// # Errors
+    /// When the table fails, or a change is no insertion.
+    pub async fn insert(
         &self,
         keys: &LogTable,
-        stream: &str,
-        changes: &Changes,
-        position: Item,
+        stream: &StreamId,
         version: u64,
-    ) -> Result<Option<u64>, TableError> {
-        if !changes.is_empty() {
-            let (found, _) = self.progress(keys, stream).await?;
+        changes: &Changes,
+    ) -> Result<(Verdict, u64), TableError> {
+        let before = version.saturating_sub(1);
+        let newest = self.newest(keys, stream, true).await?;
+        // The position beside the rows is behind them, mostly: it is read only where they do not say enough.
+        if newest != before || before == 0 {
+            let found = newest.max(self.put_beside(keys, stream.as_str(), true).await?.position);
             if judge(found, version) != Verdict::Apply {
-                return Ok(Some(found));
+                return Ok((judge(found, version), found));
             }
         }
-        for (_, change) in changes.iter() {
+        let last = changes.len().saturating_sub(1);
+        for (place, (_, change)) in changes.iter().enumerate() {
+            let Change::Insert(fields) = change else {
+                return Err(TableError::Row("a view that inserts rows changes none".into()));
+            };
+            let mut row = to_item(fields)?;
+            row.insert(POSITION_ENTRY.into(), number(if place == last { version } else { before }));
             // Without a condition: what is there is the same row, or that of a commit which a restored log does not have any more.
-            if let Change::Insert(fields) = change {
-                let put = self.client.put_item().table_name(&self.name).set_item(Some(to_item(fields)?));
-                put.return_consumed_capacity(ReturnConsumedCapacity::Total)
-                    .send()
-                    .await
-                    .map_err(table_error)?;
-            }
+            let put = self.client.put_item().table_name(&self.name).set_item(Some(row));
+            put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await.map_err(table_error)?;
         }
-        self.put_position(position, version).await
+        if changes.is_empty() {
+            let position = position_item(keys, stream.as_str(), &Position::at(version))?;
+            let found = self.put_position(position, before_or_none(version)).await?;
+            return verdict(found, version);
+        }
+        Ok((Verdict::Apply, version))
     }
 
-    /// The position that is there, if it is not the one before `version`.
-    async fn put_position(&self, position: Item, version: u64) -> Result<Option<u64>, TableError> {
-        let (condition, values) = after(version);
+    /// Puts the position under this condition. The position that is there, if the condition does not hold.
+    async fn put_position(
+        &self,
+        position: Item,
+        (condition, values): Condition,
+    ) -> Result<Option<u64>, TableError> {
         let result = self
             .client
             .put_item()
@@ -327,7 +335,7 @@ impl ReadTable {
             Ok(_) => Ok(None),
             Err(error) => match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Some(position_of(failed.item())))
+                    Ok(Some(number_of(failed.item(), POSITION)))
                 }
                 Some(_) | None => Err(table_error(error)),
             },
@@ -376,7 +384,7 @@ impl ReadTable {
         let reasons = cancelled.cancellation_reasons();
         if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
         {
-            return Ok(Some(position_of(guard.item())));
+            return Ok(Some(number_of(guard.item(), POSITION)));
         }
         let busy = |code: &str| is_busy(code) || is_throttling(code);
         if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
@@ -471,23 +479,55 @@ impl ReadTable {
         Ok((version, row))
     }
 
-    /// The last version of the stream that the read model shows; 0 for none.
+    /// The last version of the stream that the read model shows; 0 for none. Rows that were inserted are in the partition that has the
+    /// stream's id.
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn position(&self, keys: &LogTable, stream: &str) -> Result<u64, TableError> {
-        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], false).await?;
-        Ok(item.map(from_item::<Position>).transpose()?.map_or(0, |position| position.position))
+    pub async fn position(&self, keys: &LogTable, stream: &StreamId) -> Result<u64, TableError> {
+        let put = self.put_beside(keys, stream.as_str(), false);
+        let (put, newest) = futures::try_join!(put, self.newest(keys, stream, false))?;
+        Ok(put.position.max(newest))
     }
 
-    /// The same, read strongly, with how far the next commit got (see [`begin`](Self::begin)).
+    /// The position that was put by itself, read strongly, with how far the next commit got (see [`begin`](Self::begin)).
     ///
     /// # Errors
     /// When the table fails.
     pub async fn progress(&self, keys: &LogTable, stream: &str) -> Result<(u64, Option<String>), TableError> {
-        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], true).await?;
-        let position = item.map(from_item::<Position>).transpose()?;
-        Ok(position.map_or((0, None), |position| (position.position, position.progress)))
+        let put = self.put_beside(keys, stream, true).await?;
+        Ok((put.position, put.progress))
+    }
+
+    async fn put_beside(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        strongly: bool,
+    ) -> Result<Position, TableError> {
+        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], strongly).await?;
+        item.map_or(Ok(Position::at(0)), from_item)
+    }
+
+    /// What the newest row says of the position; 0 where there is none, or one that was not inserted, or by a program that put the position beside it.
+    async fn newest(&self, keys: &LogTable, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
+        let rows = self
+            .client
+            .query()
+            .table_name(&self.name)
+            .key_condition_expression("#partition = :partition")
+            .expression_attribute_names("#partition", keys.partition)
+            .expression_attribute_values(":partition", AttributeValue::S(stream.id().to_owned()))
+            .projection_expression("#position")
+            .expression_attribute_names("#position", POSITION_ENTRY)
+            .scan_index_forward(false)
+            .limit(1)
+            .consistent_read(strongly)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(table_error)?;
+        Ok(number_of(rows.items().first(), POSITION_ENTRY))
     }
 
     async fn item(&self, key: &[(&str, &str)], strongly: bool) -> Result<Option<Item>, TableError> {
@@ -575,8 +615,11 @@ fn written<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableEr
     }
 }
 
+/// A condition on a position, and its values.
+type Condition = (&'static str, Option<Item>);
+
 /// The condition that the position is just before this version.
-fn after(version: u64) -> (&'static str, Option<Item>) {
+fn after(version: u64) -> Condition {
     let values = HashMap::from([(":before".to_owned(), number(version.saturating_sub(1)))]);
     match version {
         // Begun and not done is position 0.
@@ -585,13 +628,38 @@ fn after(version: u64) -> (&'static str, Option<Item>) {
     }
 }
 
+/// The condition that the position is anywhere before this version.
+fn before_or_none(version: u64) -> Condition {
+    let values = HashMap::from([(":version".to_owned(), number(version))]);
+    ("attribute_not_exists(#position) OR #position < :version", Some(values))
+}
+
+/// What a write was good for that found this position, or was written.
+fn verdict(found: Option<u64>, version: u64) -> Result<(Verdict, u64), TableError> {
+    match found {
+        None => Ok((Verdict::Apply, version)),
+        Some(found) => match judge(found, version) {
+            // The position moved between the failed condition and its answer: another instance is at this stream.
+            Verdict::Apply => Err(TableError::Throttled),
+            verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
+        },
+    }
+}
+
+fn position_item(keys: &LogTable, stream: &str, position: &Position) -> Result<Item, TableError> {
+    let mut item = to_item(position)?;
+    item.insert(keys.partition.to_owned(), AttributeValue::S(stream.to_owned()));
+    item.insert(keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned()));
+    Ok(item)
+}
+
 fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> TableError {
     TableError::Row(error.to_string())
 }
 
-fn position_of(item: Option<&Item>) -> u64 {
-    let position = item.and_then(|item| item.get(POSITION)).and_then(|position| position.as_n().ok());
-    position.and_then(|position| position.parse().ok()).unwrap_or(0)
+fn number_of(item: Option<&Item>, attribute: &str) -> u64 {
+    let number = item.and_then(|item| item.get(attribute)).and_then(|number| number.as_n().ok());
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 fn number(value: u64) -> AttributeValue {
@@ -602,7 +670,8 @@ fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
     serde_dynamo::to_item(row).map_err(|error| TableError::Row(error.to_string()))
 }
 
-fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
+fn from_item<T: DeserializeOwned>(mut item: Item) -> Result<T, TableError> {
+    item.remove(POSITION_ENTRY);
     serde_dynamo::from_item(item).map_err(|error| {
         // Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
         let message = error.to_string();

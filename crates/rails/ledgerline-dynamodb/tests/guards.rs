@@ -180,7 +180,7 @@ async fn rule_7_only_the_next_commit_is_applied() {
         assert_eq!(verdict, expected, "version {version}");
     }
     assert_eq!(shown(&table).await, [1, 2, 3]);
-    assert_eq!(table.position(&KEYS, STREAM).await.unwrap(), 3);
+    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
 }
 
 /// The same for commits that add no row, which only move the position.
@@ -207,7 +207,7 @@ async fn rule_9_rows_and_position_are_one_write() {
 }
 
 fn inserted(version: u64, count: usize) -> Changes {
-    let commit = contract::commit(&StreamId::new("tank", "1").unwrap(), version);
+    let commit = contract::commit(&tank(), version);
     let mut changes = Changes::new(KEYS);
     (0..count)
         .map(|place| Row { tank_id: "1".into(), entry: commit.entry(place), version })
@@ -215,38 +215,101 @@ fn inserted(version: u64, count: usize) -> Changes {
     changes
 }
 
-/// A read unit and two write units for a commit of one row, where a transaction takes four.
+fn tank() -> StreamId {
+    StreamId::new("tank", "1").unwrap()
+}
+
+/// A read unit and a write unit for a commit of one row, where a transaction with its position takes four write units.
 #[tokio::test]
-async fn rows_that_are_inserted_are_written_before_the_position() {
+async fn the_newest_row_that_was_inserted_is_the_position() {
     let (table, wire) = table("FillsTable").await;
     for (version, verdict, operations) in [
-        (1, (Verdict::Apply, 1), &["GetItem", "PutItem", "PutItem"][..]),
-        (1, (Verdict::Skip, 1), &["GetItem"]),
+        // Whether a position was put beside the rows is looked up before the first of them.
+        (1, (Verdict::Apply, 1), &["Query", "GetItem", "PutItem"][..]),
+        (1, (Verdict::Skip, 1), &["Query", "GetItem"]),
         // No row of a commit is shown before those of the commits before it.
-        (3, (Verdict::Gap, 1), &["GetItem"]),
-        (2, (Verdict::Apply, 2), &["GetItem", "PutItem", "PutItem"]),
+        (3, (Verdict::Gap, 1), &["Query", "GetItem"]),
+        (2, (Verdict::Apply, 2), &["Query", "PutItem"]),
+        (3, (Verdict::Apply, 3), &["Query", "PutItem"]),
+        (2, (Verdict::Skip, 3), &["Query", "GetItem"]),
     ] {
         wire.take();
-        assert_eq!(table.apply(&KEYS, STREAM, version, &inserted(version, 1)).await.unwrap(), verdict);
+        assert_eq!(table.insert(&KEYS, &tank(), version, &inserted(version, 1)).await.unwrap(), verdict);
         let calls = wire.take();
         assert_eq!(calls.iter().map(|call| call.operation.as_str()).collect::<Vec<_>>(), operations);
         assert!(calls.iter().all(|call| call.units <= 1.0), "{calls:?}");
     }
-    assert_eq!(shown(&table).await, [1, 2]);
+    assert_eq!(shown(&table).await, [1, 2, 3]);
+    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
 }
 
-/// A crash between the rows and the position, after which the log was restored to before them.
+/// They put the position beside the rows. What is there from before, when it was always there, says no less.
 #[tokio::test]
-async fn rows_without_their_position_are_written_again_by_the_commit_that_takes_the_version() {
+async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     let (table, _) = table("FillsTable").await;
-    let entry = inserted(1, 1).iter().next().unwrap().0.1.clone();
-    let lost = json!({ "tankId": "1", "entry": entry, "version": 1, "lost": true });
-    assert!(table.put_new(&KEYS, &lost).await.unwrap());
-    assert_eq!(table.apply(&KEYS, STREAM, 1, &inserted(1, 300)).await.unwrap(), (Verdict::Apply, 1));
+    for (version, count, verdict) in [
+        (2, 0, (Verdict::Gap, 0)),
+        (1, 0, (Verdict::Apply, 1)),
+        (1, 0, (Verdict::Skip, 1)),
+        (2, 2, (Verdict::Apply, 2)),
+        (4, 0, (Verdict::Gap, 2)),
+        (3, 1, (Verdict::Apply, 3)),
+        (4, 0, (Verdict::Apply, 4)),
+        (3, 1, (Verdict::Skip, 4)),
+        (4, 0, (Verdict::Skip, 4)),
+        (6, 1, (Verdict::Gap, 4)),
+        (5, 0, (Verdict::Apply, 5)),
+        (6, 1, (Verdict::Apply, 6)),
+    ] {
+        let found = table.insert(&KEYS, &tank(), version, &inserted(version, count)).await.unwrap();
+        assert_eq!(found, verdict, "version {version}");
+    }
+    assert_eq!(shown(&table).await, [2, 2, 3, 6]);
+}
+
+/// Rows and positions as they were written before a row said the position.
+#[tokio::test]
+async fn rows_of_before_go_on_from_the_position_beside_them() {
+    let (table, _) = table("FillsTable").await;
+    for version in 1..=3 {
+        table.apply(&KEYS, STREAM, version, &rows(version, 1)).await.unwrap();
+    }
+    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
+    for (version, verdict) in [
+        (2, (Verdict::Skip, 3)),
+        (5, (Verdict::Gap, 3)),
+        (4, (Verdict::Apply, 4)),
+        (5, (Verdict::Apply, 5)),
+        (3, (Verdict::Skip, 5)),
+    ] {
+        assert_eq!(table.insert(&KEYS, &tank(), version, &inserted(version, 1)).await.unwrap(), verdict);
+    }
+    assert_eq!(shown(&table).await, [1, 2, 3, 4, 5]);
+    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 5);
+}
+
+/// A crash between the rows of a commit leaves the position where it was.
+#[tokio::test]
+async fn a_commit_is_at_its_position_with_its_last_row() {
+    let (table, wire) = table("FillsTable").await;
+    table.insert(&KEYS, &tank(), 1, &inserted(1, 2)).await.unwrap();
+    for left in [1, 2, 150, 299] {
+        // As it is after so many of them, and as it would be if the log had been restored to before them.
+        for place in 0..left {
+            let entry = contract::commit(&tank(), 2).entry(place);
+            let row = json!({ "tankId": "1", "entry": entry, "version": 2, "#position": 1, "lost": true });
+            table.put_new(&KEYS, &row).await.unwrap();
+        }
+        assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 1);
+    }
+    wire.take();
+    assert_eq!(table.insert(&KEYS, &tank(), 2, &inserted(2, 300)).await.unwrap(), (Verdict::Apply, 2));
+    assert_eq!(wire.operations().len(), 1 + 300);
+    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 2);
+    let entry = contract::commit(&tank(), 2).entry(0);
     let first: serde_json::Value =
         table.get(&[("tankId", "1"), ("entry", entry.as_str())]).await.unwrap().unwrap();
-    assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 1 }));
-    assert_eq!(table.position(&KEYS, STREAM).await.unwrap(), 1);
+    assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 2 }), "nobody sees what it says");
 }
 
 #[tokio::test]

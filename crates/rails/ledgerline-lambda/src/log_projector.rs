@@ -34,9 +34,10 @@ use crate::{
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. What [`LogView::check`] says of the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    // The position is put beside the rows. Before rows that are inserted, it is read.
-    let reads = view.writes.contains(&Write::Insert).then_some(Action::GetItem);
-    let actions = view.writes.iter().copied().map(Action::from).chain(reads).chain([Action::PutItem]);
+    // The position is put beside the rows. Before rows that are inserted, it is read: it is that of the newest row, or the one beside them.
+    let reads = if inserts(&view) { &[Action::Query, Action::GetItem][..] } else { &[] };
+    let actions = view.writes.iter().copied().map(Action::from).chain(reads.iter().copied());
+    let actions = actions.chain([Action::PutItem]);
     let needs = Needs::new(Source::Queue(view.of.to_vec())).table(Table::with(view.table, actions));
     fifo::run(needs, async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
@@ -44,6 +45,10 @@ pub async fn run(view: LogView) -> Result<(), Error> {
         Ok(LogProjector { table, view })
     })
     .await
+}
+
+fn inserts(view: &LogView) -> bool {
+    view.writes.contains(&Write::Insert)
 }
 
 /// The parts of a log projector.
@@ -60,6 +65,11 @@ impl Consumer for LogProjector {
         ApplyError::unless_of(self.view.of, commit)?;
         let changes = (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes));
         let changes = changes.map_err(|source| ApplyError::changes(commit, source))?;
-        Ok(self.table.apply(&self.view.table, commit.stream.as_str(), commit.version, &changes).await?)
+        let (keys, stream, version) = (&self.view.table, &commit.stream, commit.version);
+        Ok(if inserts(&self.view) {
+            self.table.insert(keys, stream, version, &changes).await?
+        } else {
+            self.table.apply(keys, stream.as_str(), version, &changes).await?
+        })
     }
 }

@@ -213,7 +213,7 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let id = request.path_value::<Id>("id")?;
         let stream = stream::<A>(&id)?;
         let read = async || {
-            let position = views.table(table)?.position(&table, stream.as_str()).await.map_err(problem)?;
+            let position = views.table(table)?.position(&table, &stream).await.map_err(problem)?;
             Ok((Shown::Version(position), ()))
         };
         // The position first: the rows, read strongly after it, show at least this version.

@@ -449,8 +449,7 @@ async fn gaps(world: &World, limits: &mut Limits) {
         let fifo = Fifo { store: store.clone(), consumer };
         let body = json!({ "stream": format!("tank-{id}"), "version": length }).to_string();
         let applied = fifo.message(&body).await.is_ok();
-        let name = format!("tank-{id}");
-        let position = fifo.consumer.table.position(&FILLS, &name).await.ok();
+        let position = fifo.consumer.table.position(&FILLS, &first.stream).await.ok();
         found.push((applied, position));
     }
     limits.note(

@@ -291,9 +291,9 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         return Err(finding(mask, format!("{still:?} failed again")));
     }
     for tank in &tanks {
-        let stream = tank[0].stream.as_str();
+        let stream = &tank[0].stream;
         let position = fifo.consumer.projector.table.position(&FILLS, stream).await;
-        let last = commits.iter().filter(|commit| commit.stream.as_str() == stream).count() as u64;
+        let last = commits.iter().filter(|commit| commit.stream == *stream).count() as u64;
         if position.as_ref().ok() != Some(&last) {
             return Err(finding(mask, format!("the position in {stream} is {position:?}, not {last}")));
         }

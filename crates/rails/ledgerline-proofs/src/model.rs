@@ -28,8 +28,8 @@ pub enum Guard {
     NewerOnly,
     /// Rule 9: row and position in one write.
     OneWrite,
-    /// Rule 9: where rows are inserted, they are written before the position.
-    RowsFirst,
+    /// Rule 9: where rows are inserted, the last row of a commit moves the position, and no row before it.
+    LastRow,
     /// Rule 10: an entry that failed is not done because the call was answered.
     FailedEntries,
     /// Rule 11: what is given up is kept where somebody finds it.
@@ -44,7 +44,7 @@ const GUARDS: [Guard; 10] = [
     Guard::GapRepair,
     Guard::NewerOnly,
     Guard::OneWrite,
-    Guard::RowsFirst,
+    Guard::LastRow,
     Guard::FailedEntries,
     Guard::DeadLetters,
 ];
@@ -151,7 +151,7 @@ struct Stream {
     /// What the log projector applied, and its position.
     applied: Vec<u8>,
     position: u8,
-    /// The rows of the log projector that inserts them, and its position.
+    /// The commits with rows of the log projector that inserts them, and its position.
     inserted: Vec<u8>,
     booked: u8,
 }
@@ -262,12 +262,12 @@ impl Pipeline {
         }
     }
 
-    /// Inserts the row of a version and moves the position after it, or only the first of these.
+    /// Inserts the rows of a version, the last of which moves the position; or it ends after the first of them.
     fn book(&self, stream: &mut Stream, version: u8, half: bool) {
-        if !half || self.has(Guard::RowsFirst) {
+        if !half || self.has(Guard::LastRow) {
             insert(&mut stream.inserted, version);
         }
-        if !half || !self.has(Guard::RowsFirst) {
+        if !half || !self.has(Guard::LastRow) {
             stream.booked = version;
         }
     }

@@ -10,7 +10,7 @@ use aws_lambda_events::sqs::SqsMessage;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
-    Aggregate, Commit, LogView, RecordedEvent,
+    Aggregate, Commit, LogView, RecordedEvent, Write,
     changes::{Fields, Key},
     decode,
 };
@@ -114,6 +114,9 @@ pub struct Pipeline {
     pub logged: Vec<Logged>,
 }
 
+/// The sort key of a position beside the rows, and the attribute of rows that say it themselves.
+const POSITION: &str = "#position";
+
 impl Pipeline {
     /// With these functions, at the end of this wire.
     pub(crate) fn of(
@@ -155,17 +158,33 @@ impl Pipeline {
         }
         for logged in self.logged.iter().filter(|logged| logged.of.contains(&category)) {
             let (keys, changes_of) = (logged.fifo.consumer.view.table, logged.fifo.consumer.view.changes);
+            let inserts = logged.fifo.consumer.view.writes.contains(&Write::Insert);
             let mut folded: BTreeMap<Key, Fields> = BTreeMap::new();
             for stream in streams {
+                let mut put_beside = None;
                 for commit in stream {
                     let changes = changes_of(commit);
-                    changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?.fold(&mut folded);
+                    let changes = changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
+                    changes.fold(&mut folded);
+                    if inserts && !changes.is_empty() {
+                        // The rows say the position: the last one of a commit its version, those before it the version before.
+                        for (place, (key, _)) in changes.iter().enumerate() {
+                            let position =
+                                if place + 1 == changes.len() { commit.version } else { commit.version - 1 };
+                            folded
+                                .entry(key.clone())
+                                .or_default()
+                                .insert(POSITION.to_owned(), position.into());
+                        }
+                    } else {
+                        put_beside = Some(commit);
+                    }
                 }
-                if let Some(last) = stream.last() {
-                    let (name, entry) = (last.stream.to_string(), "#position".to_owned());
+                if let Some(last) = put_beside {
+                    let name = last.stream.as_str();
                     let position =
-                        json!({ keys.partition: name, keys.sort: entry, "position": last.version });
-                    rows.insert((logged.table, format!("{name} {entry}")), position.to_string());
+                        json!({ keys.partition: name, keys.sort: POSITION, "position": last.version });
+                    rows.insert((logged.table, format!("{name} {POSITION}")), position.to_string());
                 }
             }
             rows.extend(folded.into_iter().map(|((partition, sort), fields)| {

@@ -60,7 +60,7 @@ pub enum Change {
 
 /// The changes that a commit makes, in one write with the handler's position (rule 9): at most one for each row,
 /// because a transaction takes an item only once. What is said of a row twice is merged. Where all of them are insertions, the rows are
-/// written first and the position after them, at half the price; to write such a row again changes nothing.
+/// written one after the other and the last one says the position, at a quarter of the price; to write such a row again changes nothing.
 ///
 /// ```
 /// use ledgerline::{Changes, LogTable};
@@ -126,7 +126,8 @@ impl Changes {
     }
 
     /// A row of this commit alone. Its partition key is the stream's id, and its sort key begins like [`Commit::entry`]: so no other commit
-    /// of the view's one category has this row.
+    /// of the view's one category has this row. The newest row of a stream says the handler's position: rows of such a view are not deleted, not by a time to live
+    /// either.
     ///
     /// # Errors
     /// When the row is no object with such keys: a programming error in its type.

@@ -50,7 +50,7 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     // The position first: the rows, read strongly after it, show at least this version.
     let shown = async || {
         let (position, balance) = tokio::join!(
-            rows.position(&transactions::TABLE, stream.as_str()),
+            rows.position(&transactions::TABLE, &stream),
             balances.shown::<balances::Row>(&balances::TABLE, id.get())
         );
         let shown = match balance.map_err(problem)? {
