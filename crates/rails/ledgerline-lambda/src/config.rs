@@ -53,6 +53,17 @@ pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Re
     }
 }
 
+/// The same of a variable that may be missing.
+///
+/// # Errors
+/// When the function does not name it.
+pub(crate) fn lines_or(name: &'static str, default: &str) -> Result<Vec<String>, ConfigError> {
+    match lines(name) {
+        Err(ConfigError::Missing(_)) => Ok(default.lines().map(ToOwned::to_owned).collect()),
+        other => other,
+    }
+}
+
 /// What the SDK's clients read, where it is set: names that begin with `AWS_`, which every function may read.
 pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())

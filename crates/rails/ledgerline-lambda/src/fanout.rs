@@ -1,5 +1,5 @@
-//! The fanout: every new commit goes to the bus, one entry per event with the state attached, and to one FIFO queue
-//! for each log projector.
+//! The fanout: of every new commit, the state goes to the functions of state views, the commit to one FIFO queue for each log projector, and the events
+//! that somebody wants there to the bus, one entry each with the state attached.
 //!
 //! It returns the first record that could not be passed on; that one and all after it come again, so everything here
 //! may happen twice. What cannot be passed on at all goes to the dead-letter queue by itself (rule 11).
@@ -9,6 +9,7 @@ mod bus;
 mod queues;
 mod send;
 mod suspicion;
+mod views;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,19 +17,22 @@ use std::{
 };
 
 use aws_sdk_eventbridge::Client as EventBridge;
+use aws_sdk_lambda::Client as Lambda;
 use aws_sdk_sqs::Client as Sqs;
 use jiff::Timestamp;
 use ledgerline::{Aggregates, Causes, Commit, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::{
     Error, config,
     fanout::{
         attach::{Attach, Missing},
-        bus::Bus,
+        bus::{Bus, details},
         queues::Queues,
         suspicion::{Plan, Suspected},
+        views::{State, Views},
     },
     line::Line,
     metrics,
@@ -50,6 +54,7 @@ pub struct Fanout {
     attach: Attach<DynamoDbStore>,
     bus: Bus,
     queues: Queues,
+    views: Views,
     sqs: Sqs,
     dead_letters: String,
 }
@@ -61,6 +66,10 @@ pub struct Wiring {
     pub event_bus: String,
     /// Begins the `source` of every entry; a dot and the category follow.
     pub event_source: String,
+    /// Types of the events that are put on the bus; every one where nobody says.
+    pub bus_events: Option<BTreeSet<String>>,
+    /// Name of each state view's function, and the categories whose states it gets.
+    pub state_views: BTreeMap<String, Vec<String>>,
     /// URL of each log projector's queue, and the categories whose commits it gets.
     pub log_queues: BTreeMap<String, Vec<String>>,
     /// URL of the queue for what cannot be passed on.
@@ -70,9 +79,10 @@ pub struct Wiring {
 }
 
 impl Wiring {
-    /// From `EVENT_BUS`, `EVENT_SOURCE`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `MAX_MESSAGE_BYTES`.
+    /// From `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `BUS_EVENTS` and `MAX_MESSAGE_BYTES`.
     ///
-    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between.
+    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between. `STATE_VIEWS` has the same for each function
+    /// of a state view: its name, and the categories whose states it gets. `BUS_EVENTS` has the types of the events that are put on the bus, and is `*` for all of them.
     ///
     /// # Errors
     /// When a variable is missing or wrong.
@@ -80,29 +90,48 @@ impl Wiring {
         Ok(Self {
             event_bus: config::text("EVENT_BUS")?,
             event_source: config::text("EVENT_SOURCE")?,
-            log_queues: log_queues(&config::lines("LOG_QUEUES")?)
-                .map_err(|reason| config::ConfigError::Invalid { name: "LOG_QUEUES", reason })?,
+            bus_events: bus_events(&config::lines_or("BUS_EVENTS", "*")?)?,
+            state_views: by_category("STATE_VIEWS", &config::lines("STATE_VIEWS")?)?,
+            log_queues: by_category("LOG_QUEUES", &config::lines("LOG_QUEUES")?)?,
             dead_letter_queue: config::text("DEAD_LETTER_QUEUE")?,
             max_message_bytes: config::parsed_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
         })
     }
 }
 
-/// Reads the lines of `LOG_QUEUES`.
-fn log_queues(lines: &[String]) -> Result<BTreeMap<String, Vec<String>>, String> {
-    let mut queues = BTreeMap::new();
+/// Reads the lines of a variable that says to whom what goes of which categories.
+fn by_category(
+    name: &'static str,
+    lines: &[String],
+) -> Result<BTreeMap<String, Vec<String>>, config::ConfigError> {
+    let invalid = |reason| config::ConfigError::Invalid { name, reason };
+    let mut read = BTreeMap::new();
     for line in lines {
         let mut words = line.split_whitespace().map(ToOwned::to_owned);
-        let url = words.next().unwrap_or_default();
+        let whom = words.next().unwrap_or_default();
         let categories: Vec<_> = words.collect();
         if categories.is_empty() {
-            return Err(format!("write the categories whose commits it gets after the queue's URL: {line}"));
+            return Err(invalid(format!("write the categories that it gets at the end of the line: {line}")));
         }
-        if queues.insert(url, categories).is_some() {
-            return Err(format!("the queue has two lines: {line}"));
+        if read.insert(whom, categories).is_some() {
+            return Err(invalid(format!("there are two lines for the same: {line}")));
         }
     }
-    Ok(queues)
+    Ok(read)
+}
+
+/// Reads the words of `BUS_EVENTS`.
+fn bus_events(lines: &[String]) -> Result<Option<BTreeSet<String>>, config::ConfigError> {
+    let events: BTreeSet<_> =
+        lines.iter().flat_map(|line| line.split_whitespace()).map(ToOwned::to_owned).collect();
+    match (events.contains("*"), events.len()) {
+        (false, _) => Ok(Some(events)),
+        (true, 1) => Ok(None),
+        (true, _) => {
+            let reason = "write * for all events, or the types of some".to_owned();
+            Err(config::ConfigError::Invalid { name: "BUS_EVENTS", reason })
+        }
+    }
 }
 
 /// Runs the fanout of these aggregates.
@@ -115,9 +144,11 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         .log()
         .beside_the_log()
         .call("events:PutEvents", "EVENT_BUS")
+        .call("lambda:InvokeFunction", "STATE_VIEWS")
         .call("sqs:SendMessage", "LOG_QUEUES")
         .call("sqs:SendMessage", "DEAD_LETTER_QUEUE")
         .variable("EVENT_SOURCE")
+        .optional("BUS_EVENTS")
         .optional("MAX_MESSAGE_BYTES");
     stream::run(needs, Fanout::from_env::<L>).await
 }
@@ -125,13 +156,25 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
 impl Fanout {
     /// A fanout of the commits in this store, which belong to these aggregates.
     #[must_use]
-    pub fn new<L: Aggregates>(store: DynamoDbStore, events: EventBridge, sqs: Sqs, wiring: Wiring) -> Self {
-        let Wiring { event_bus, event_source, log_queues, dead_letter_queue, max_message_bytes: max_bytes } =
-            wiring;
+    pub fn new<L: Aggregates>(
+        store: DynamoDbStore,
+        (events, lambda, sqs): (EventBridge, Lambda, Sqs),
+        wiring: Wiring,
+    ) -> Self {
+        let Wiring {
+            event_bus,
+            event_source,
+            bus_events,
+            state_views,
+            log_queues,
+            dead_letter_queue,
+            max_message_bytes: max_bytes,
+        } = wiring;
         Self {
             store,
             attach: Attach::of::<L>(),
-            bus: Bus { client: events, name: event_bus, source: event_source, max_bytes },
+            bus: Bus { client: events, name: event_bus, source: event_source, events: bus_events, max_bytes },
+            views: Views { client: lambda, functions: state_views, max_bytes },
             queues: Queues { client: sqs.clone(), queues: log_queues, max_bytes },
             sqs,
             dead_letters: dead_letter_queue,
@@ -144,8 +187,9 @@ impl Fanout {
         let sdk = crate::sdk_config().await;
         let store = crate::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let store = store.with_requests(config::text("REQUESTS_TABLE")?);
-        let fanout = Self::new::<L>(store, EventBridge::new(&sdk), Sqs::new(&sdk), wiring);
-        tokio::join!(fanout.bus.connect(), fanout.queues.connect());
+        let clients = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
+        let fanout = Self::new::<L>(store, clients, wiring);
+        tokio::join!(fanout.bus.connect(), fanout.views.connect(), fanout.queues.connect());
         Ok(fanout)
     }
 
@@ -278,29 +322,49 @@ impl Fanout {
         failed.first
     }
 
-    /// Puts one entry per event on the bus.
+    /// Hands the newest state of each stream to the views, and puts one entry per event on the bus.
     async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
         let mut sent = Sent::default();
         let until = Instant::now() + FOLDING;
-        let mut entries = Vec::new();
+        let (mut entries, mut newest) = (Vec::new(), Vec::new());
         let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
         for (index, commit) in commits {
             streams.entry(&commit.stream).or_default().push((*index, commit));
         }
-        for mut commits in streams.into_values() {
+        for (stream, mut commits) in streams {
+            let shown = self.views.want(stream.category());
+            if !shown && !commits.iter().any(|(_, commit)| self.bus.wants(commit)) {
+                continue;
+            }
             // A stream's records may arrive swapped (rule 7), and the same one twice.
             commits.sort_by_key(|(_, commit)| commit.version);
             let states = self.attach.states(&self.store, &commits, until).await;
+            let mut state_of_stream = None;
             for ((index, commit), state) in commits.into_iter().zip(states) {
-                match state.and_then(|state| self.bus.entries(commit, &state).map_err(Missing::Never)) {
-                    Ok(made) => entries.extend(made.into_iter().map(|entry| (index, entry))),
+                let made = state.and_then(|state| {
+                    let mut details = details(commit, &state).map_err(Missing::Never)?;
+                    let entries = self.bus.entries(commit, &details).map_err(Missing::Never)?;
+                    Ok((entries, details.pop()))
+                });
+                match made {
+                    Ok((made, detail)) => {
+                        entries.extend(made.into_iter().map(|entry| (index, entry)));
+                        // A view overwrites what is older (rule 8): of a stream it needs the newest state only.
+                        let category = stream.category().to_owned();
+                        let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
+                        state_of_stream = detail.map(|detail| State { index, category, detail });
+                    }
                     Err(Missing::Now) => sent.failed.note(index),
                     Err(Missing::Never(reason)) => sent.set_aside.push((index, reason)),
                 }
             }
+            newest.extend(state_of_stream.filter(|_| shown));
         }
         entries.sort_by_key(|(index, _)| *index);
-        sent.merge(self.bus.send(entries).await);
+        newest.sort_by_key(|state: &State| state.index);
+        let (bus, views) = tokio::join!(self.bus.send(entries), self.views.send(&newest));
+        sent.merge(bus);
+        sent.merge(views);
         sent
     }
 }
@@ -358,15 +422,29 @@ impl Failed {
 mod tests {
     use super::*;
 
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
     #[test]
     fn a_line_for_each_queue_says_which_categories_it_gets() {
-        let lines = |text: &str| text.lines().map(ToOwned::to_owned).collect::<Vec<_>>();
-        let read = log_queues(&lines("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site")).unwrap();
-        assert_eq!(read["https://sqs/1.fifo"], ["tank"]);
-        assert_eq!(read["https://sqs/2.fifo"], ["tank", "site"]);
-        assert_eq!(log_queues(&[]), Ok(BTreeMap::new()), "no log projector is no mistake");
+        let read = |text: &str| by_category("LOG_QUEUES", &lines(text));
+        let queues = read("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site").unwrap();
+        assert_eq!(queues["https://sqs/1.fifo"], ["tank"]);
+        assert_eq!(queues["https://sqs/2.fifo"], ["tank", "site"]);
+        assert_eq!(read(""), Ok(BTreeMap::new()), "no log projector is no mistake");
         for (wrong, named) in [("https://sqs/1.fifo", "categories"), ("q tank\nq site", "two lines")] {
-            assert!(log_queues(&lines(wrong)).unwrap_err().contains(named), "{wrong}");
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains("LOG_QUEUES"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_bus_gets_all_events_or_those_that_are_named() {
+        let read = |text: &str| bus_events(&lines(text));
+        assert_eq!(read("*"), Ok(None));
+        assert_eq!(read(""), Ok(Some(BTreeSet::new())));
+        assert_eq!(read("Filled Drained\nOpened").unwrap().unwrap().len(), 3);
+        assert!(read("* Filled").unwrap_err().to_string().contains("BUS_EVENTS"));
     }
 }

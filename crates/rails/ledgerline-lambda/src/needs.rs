@@ -104,8 +104,8 @@ impl From<Write> for Action {
 pub enum Source {
     /// The HTTP API.
     Http(Vec<Endpoint>),
-    /// A rule of the bus: entries of a category, with the states of one aggregate.
-    Bus {
+    /// The states of one aggregate, of a category: the fanout invokes the function with them, or a rule of the bus does with its entries.
+    States {
         /// The category.
         category: &'static str,
         /// The types of events that the aggregate has.
@@ -253,7 +253,7 @@ impl Needs {
         // reacts to.
         let requests = match &self.source {
             Source::Queue(of) => of.iter().map(streams).collect(),
-            Source::Http(_) | Source::Bus { .. } | Source::Stream => BTreeSet::from(["* *".to_owned()]),
+            Source::Http(_) | Source::States { .. } | Source::Stream => BTreeSet::from(["* *".to_owned()]),
         };
         let states = categories.iter().map(|category| format!("state/{}", streams(category))).collect();
         self.table(Table::with(COMMITS, [PartiQLInsert, GetItem, Query]))

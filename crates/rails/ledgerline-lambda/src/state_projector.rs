@@ -1,7 +1,7 @@
-//! The runner of state projectors: functions behind a rule of the bus, whose read model is one row per aggregate.
+//! The runner of state projectors: functions whose read model is one row per aggregate.
 //!
-//! An entry comes from the rule, as an asynchronous invocation that Lambda tries three times within minutes. What it fails at then waits in a
-//! queue, from which the same function takes it again, a minute apart, for as long as an outage or a deployment may last.
+//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that Lambda tries three times within minutes. What it fails at
+//! then waits in a queue, from which the same function takes it again, a minute apart, for as long as an outage or a deployment may last.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use ledgerline::{
     upcast,
 };
 use ledgerline_dynamodb::{DynamoDbStore, Overwrite, ReadTable, TableError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -64,22 +64,16 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
         let projector = Arc::new(StateProjector { table, log, view });
         Ok(Box::new(move |event: Value| {
             let projector = Arc::clone(&projector);
-            async move {
-                for detail in details(event)? {
-                    projector.project(detail).await?;
-                }
-                Ok(())
-            }
-            .boxed_local()
+            async move { projector.all(details(event)?).await }.boxed_local()
         }) as Handle<_, ()>)
     };
     let events = A::Event::TYPES.iter().map(|known| known.name).collect();
-    let source = Source::Bus { category: A::CATEGORY, events };
+    let source = Source::States { category: A::CATEGORY, events };
     let needs = Needs::new(source).log().table(Table::with(view.table, [Action::PutItem]));
     serve(needs, build.boxed_local()).await
 }
 
-/// Compiled once for all functions behind the bus.
+/// Compiled once for all state projectors.
 fn serve(
     needs: Needs,
     build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
@@ -87,33 +81,53 @@ fn serve(
     start(needs, build)
 }
 
-/// The entries in an event: that of a rule, or those of messages in the queue of what is tried again. Such a message is what Lambda puts
-/// there, the event in `requestPayload` (developer guide, "Capturing records of Lambda asynchronous invocations"), or what EventBridge puts
+/// What the fanout invokes a function of a state view with.
+#[derive(Debug, Deserialize)]
+struct Invocation {
+    /// As the details of entries on the bus.
+    states: Vec<Value>,
+}
+
+/// The entries in an event: those that the fanout sends, that of a rule, or those of messages in the queue of what is tried again. Such a message is what
+/// Lambda puts there, the event in `requestPayload` (developer guide, "Capturing records of Lambda asynchronous invocations"), or what EventBridge puts
 /// there, the event itself.
+///
+/// A message that was received before begins with another of its states each time: one that ends the function does not keep the others from their rows.
 ///
 /// # Errors
 /// When it is none of these.
 pub fn details(event: Value) -> Result<Vec<Value>, Error> {
     let malformed = |error: &dyn std::fmt::Display| ProjectError::Malformed(error.to_string());
-    let detail = |event: Value| {
+    let invoked = |event: Value| {
+        if event.get("states").is_some() {
+            let invocation: Invocation =
+                serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
+            return Ok::<_, Error>(invocation.states);
+        }
         let event: EventBridgeEvent<Value> =
             serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
-        Ok::<_, Error>(event.detail)
+        Ok(vec![event.detail])
     };
     if event.get("Records").is_none() {
-        return Ok(vec![detail(event)?]);
+        return invoked(event);
     }
     let messages: SqsEvent =
         serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
     let of_message = |message: aws_lambda_events::sqs::SqsMessage| {
         let mut body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
             .map_err(|_| malformed(&"body"))?;
-        detail(match body.get_mut("requestPayload") {
+        let mut details = invoked(match body.get_mut("requestPayload") {
             Some(event) => event.take(),
             None => body,
-        })
+        })?;
+        let received = message.attributes.get("ApproximateReceiveCount");
+        let received: usize = received.and_then(|received| received.parse().ok()).unwrap_or(1);
+        let first = received.saturating_sub(1).checked_rem(details.len());
+        details.rotate_left(first.unwrap_or(0));
+        Ok::<_, Error>(details)
     };
-    messages.records.into_iter().map(of_message).collect()
+    let details = messages.records.into_iter().map(of_message).collect::<Result<Vec<_>, _>>()?;
+    Ok(details.into_iter().flatten().collect())
 }
 
 /// The parts of a state projector.
@@ -152,6 +166,18 @@ struct Projected {
 }
 
 impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
+    /// Projects the details of these entries, one after the other. One that fails does not keep the others from their rows.
+    ///
+    /// # Errors
+    /// That of the first one that failed.
+    pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
+        let mut failed = Ok(());
+        for detail in details {
+            failed = failed.and(self.project(detail).await);
+        }
+        failed
+    }
+
     /// Projects the detail of one entry.
     ///
     /// # Errors

@@ -14,7 +14,13 @@ use std::{
 };
 
 use aws_sdk_dynamodb::config::Builder;
-use axum::{Router, body::Bytes, extract::State, http::HeaderMap, routing::post};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{Path, State},
+    http::HeaderMap,
+    routing::post,
+};
 use futures::FutureExt;
 use ledgerline::{
     Aggregate, Aggregates, Commit, Context, EventStore, Loaded, Meta, Refusal, StreamId, Visitor, encode,
@@ -30,7 +36,7 @@ use ledgerline_lambda::{
 use ledgerline_local::testing::{self, Wire};
 use serde_json::{Value, json};
 
-/// EventBridge and SQS behind one port: takes everything but what it was told to refuse.
+/// EventBridge, SQS and Lambda behind one port: takes everything but what it was told to refuse.
 #[derive(Clone, Default)]
 struct Aws(Arc<Mutex<Taken>>);
 
@@ -38,6 +44,8 @@ struct Aws(Arc<Mutex<Taken>>);
 struct Taken {
     calls: Vec<String>,
     entries: Vec<Value>,
+    /// Functions, and what they were invoked with.
+    invocations: Vec<(String, Value)>,
     messages: Vec<Value>,
     dead_letters: Vec<Value>,
     /// Entries and messages with one of these texts in them are refused, as often as is said.
@@ -56,6 +64,23 @@ impl Taken {
             true
         })
     }
+}
+
+/// Lambda's Invoke.
+async fn invoke(
+    State(aws): State<Aws>,
+    Path(function): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> axum::http::StatusCode {
+    assert_eq!(headers["x-amz-invocation-type"], "Event", "nobody waits for it");
+    let mut taken = aws.0.lock().unwrap();
+    taken.calls.push("Invoke".into());
+    if taken.refuses(std::str::from_utf8(&body).unwrap()) {
+        return axum::http::StatusCode::TOO_MANY_REQUESTS;
+    }
+    taken.invocations.push((function, serde_json::from_slice(&body).unwrap()));
+    axum::http::StatusCode::ACCEPTED
 }
 
 async fn aws(
@@ -159,8 +184,7 @@ impl Aggregate for Bomb {
 
 struct World {
     fanout: Fanout,
-    events: aws_sdk_eventbridge::Client,
-    sqs: aws_sdk_sqs::Client,
+    clients: (aws_sdk_eventbridge::Client, aws_sdk_lambda::Client, aws_sdk_sqs::Client),
     wiring: Wiring,
     store: DynamoDbStore,
     wire: Wire,
@@ -173,11 +197,18 @@ impl World {
     }
 
     async fn with_limit(max_message_bytes: usize) -> Self {
+        Self::with(max_message_bytes, &[]).await
+    }
+
+    async fn with(max_message_bytes: usize, views: &[&str]) -> Self {
         let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
         let aws = Aws::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().route("/", post(self::aws)).with_state(aws.clone());
+        let router = Router::new()
+            .route("/", post(self::aws))
+            .route("/2015-03-31/functions/{name}/invocations", post(invoke))
+            .with_state(aws.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         let sdk = testing::sdk_config(&dynamodb).into_builder().endpoint_url(&url).build();
         let wire = Wire::default();
@@ -188,20 +219,23 @@ impl World {
         let wiring = Wiring {
             event_bus: "bus".into(),
             event_source: "ledgerline".into(),
+            bus_events: None,
+            state_views: views.iter().map(|view| ((*view).to_owned(), vec!["tank".to_owned()])).collect(),
             log_queues: BTreeMap::from([(format!("{url}/000000000000/fills.fifo"), vec!["tank".into()])]),
             dead_letter_queue: format!("{url}/000000000000/dead-letters"),
             max_message_bytes,
         };
         let sqs = aws_sdk_sqs::Client::new(&sdk);
         let events = aws_sdk_eventbridge::Client::new(&sdk);
-        let fanout = Fanout::new::<Tanks>(store.clone(), events.clone(), sqs.clone(), wiring.clone());
-        Self { fanout, events, sqs, wiring, store, wire, aws }
+        let clients = (events, aws_sdk_lambda::Client::new(&sdk), sqs);
+        let fanout = Fanout::new::<Tanks>(store.clone(), clients.clone(), wiring.clone());
+        Self { fanout, clients, wiring, store, wire, aws }
     }
 
     /// The same, with another store.
     fn replace_store(&mut self, store: DynamoDbStore) {
         let wiring = self.wiring.clone();
-        self.fanout = Fanout::new::<Tanks>(store, self.events.clone(), self.sqs.clone(), wiring);
+        self.fanout = Fanout::new::<Tanks>(store, self.clients.clone(), wiring);
     }
 
     fn taken(&self) -> std::sync::MutexGuard<'_, Taken> {
@@ -305,6 +339,78 @@ async fn a_batch_keeps_its_budget() {
     let count = |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
     assert_eq!((count("PutEvents"), count("SendMessageBatch")), (3, 3));
     assert_eq!(world.wire.operations(), [""; 0]);
+}
+
+/// Streams and versions of the states with which a function was invoked, by invocation.
+fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
+    let invocations = taken.invocations.iter().filter(|(invoked, _)| invoked == function);
+    let state = |detail: &Value| {
+        let version = detail["aggregate"]["lastKnownVersion"].as_u64().unwrap();
+        assert_eq!(detail["lastEvent"]["version"], version);
+        (detail["stream"].as_str().unwrap().to_owned(), version)
+    };
+    invocations.map(|(_, body)| body["states"].as_array().unwrap().iter().map(state).collect()).collect()
+}
+
+/// A view overwrites what is older (rule 8): what the same batch overwrites at once is not even sent.
+#[tokio::test]
+async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
+    let mut world = World::with(256 * 1024, &["levels:live"]).await;
+    world.wiring.state_views.insert("sites".into(), vec!["site".into()]);
+    world.wiring.bus_events = Some(["TankFilled".to_owned()].into());
+    world.replace_store(world.store.clone());
+    let (mut first, second) = (history(&stream(1), 3, true), history(&stream(2), 2, true));
+    first.reverse();
+    let batch = batch([first, second].concat());
+    assert_eq!(world.fanout.handle(&batch).await, None);
+    let taken = world.taken();
+    let tank = |id| stream(id).to_string();
+    assert_eq!(shown(&taken, "levels:live"), [[(tank(1), 3), (tank(2), 2)]]);
+    assert_eq!(shown(&taken, "sites"), [[]; 0]);
+    let types: Vec<_> = taken.entries.iter().map(|entry| entry["DetailType"].as_str().unwrap()).collect();
+    assert_eq!(types, ["TankFilled"; 3], "nobody wants the others on the bus");
+    assert_eq!(taken.messages.len(), 5);
+}
+
+/// DESIGN, section 5: n commits are n/10 invocations of each function. A bus that nobody listens to costs nothing.
+#[tokio::test]
+async fn views_keep_the_budget_of_a_batch() {
+    let mut world = World::with(256 * 1024, &["levels", "heights"]).await;
+    world.wiring.bus_events = Some([].into());
+    world.replace_store(world.store.clone());
+    let commits = (0..25).map(|id| history(&stream(id), 1, true).remove(0));
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let count = |operation: &str| world.taken().calls.iter().filter(|call| *call == operation).count();
+    assert_eq!((count("PutEvents"), count("Invoke"), count("SendMessageBatch")), (0, 6, 3));
+    assert_eq!(shown(&world.taken(), "heights").concat().len(), 25);
+    assert_eq!(world.wire.operations(), [""; 0]);
+}
+
+/// Lambda takes an invocation whole, or not at all.
+#[tokio::test]
+async fn states_that_a_function_did_not_take_come_again_with_their_records() {
+    let world = World::with(256 * 1024, &["levels"]).await;
+    let commits: Vec<_> = (0..25).map(|id| history(&stream(id), 1, true).remove(0)).collect();
+    world.refuse("tank-0013", 2);
+    assert_eq!(world.fanout.handle(&batch(commits.clone())).await, None);
+    assert_eq!(shown(&world.taken(), "levels").concat().len(), 25);
+    world.refuse("tank-0013\",\"aggregate\"", usize::MAX);
+    assert_eq!(world.fanout.handle(&batch(commits.clone())).await, Some(10), "the first of its invocation");
+    world.taken().refuse.clear();
+    world.taken().invocations.clear();
+    assert_eq!(world.fanout.handle(&batch(commits[10..].to_vec())).await, None);
+    assert_eq!(shown(&world.taken(), "levels").concat().len(), 15);
+}
+
+#[tokio::test]
+async fn an_invocation_is_no_larger_than_lambda_takes() {
+    let world = World::with(2_000, &["levels"]).await;
+    let commits = (0..9).map(|id| history(&stream(id), 1, true).remove(0));
+    assert_eq!(world.fanout.handle(&batch(commits)).await, None);
+    let taken = world.taken();
+    assert!(taken.invocations.len() > 1);
+    assert!(taken.invocations.iter().all(|(_, body)| body.to_string().len() <= 2_000));
+    assert_eq!(shown(&taken, "levels").concat().len(), 9);
 }
 
 #[tokio::test]

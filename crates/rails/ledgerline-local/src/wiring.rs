@@ -38,7 +38,7 @@ impl Needs {
     pub fn routes(&self) -> impl Iterator<Item = &str> {
         let endpoints = match &self.source {
             Events::Http(endpoints) => endpoints.as_slice(),
-            Events::Bus { .. } | Events::Queue(_) | Events::Stream => &[],
+            Events::States { .. } | Events::Queue(_) | Events::Stream => &[],
         };
         endpoints.iter().map(|endpoint| endpoint.route.as_str())
     }
@@ -49,7 +49,7 @@ impl Needs {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 enum Events {
     Http(Vec<Endpoint>),
-    Bus { category: String, events: BTreeSet<String> },
+    States { category: String, events: BTreeSet<String> },
     Queue(BTreeSet<String>),
     Stream,
 }

@@ -142,7 +142,8 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
             tables.insert(format!("{name} {keys}"), item.to_string());
         }
     }
-    let mut entries: Vec<_> = services.take_entries().iter().map(Value::to_string).collect();
+    let (entries, states) = (services.take_entries(), services.take_states());
+    let mut entries: Vec<_> = entries.iter().chain(&states).map(Value::to_string).collect();
     entries.sort();
     entries.dedup();
     let mut messages = Vec::new();

@@ -32,7 +32,7 @@ const BATCH: usize = 10;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) deliveries: u64,
-    /// Entries of the bus that were given up and sent back, and that were lost.
+    /// States that were given up and sent back, and that were lost.
     pub(crate) dead_letters: u64,
     pub(crate) lost: u64,
     /// The same of messages.
@@ -58,7 +58,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
         return Err(Finding { seed: effort.seed, story: format!("something was not tried: {tally:?}") });
     }
     let beside = format!(
-        "{deliveries} deliveries, {faults} faults; of the bus {dead_letters} dead letters were sent back and {lost} lost \
+        "{deliveries} deliveries, {faults} faults; of the states {dead_letters} dead letters were sent back and {lost} lost \
          for good, of the queues {redriven} and {skipped}"
     );
     Ok(Tried::new(runs, "schedules", beside))
@@ -71,7 +71,7 @@ pub(crate) enum Dynamics {
     Usual,
     /// Consumers are so slow that what they work on is delivered to a second instance meanwhile.
     SlowConsumers,
-    /// For more than a day nothing works behind the log: what the stream, the bus, the queues and the dead letters held is
+    /// For more than a day nothing works behind the log: what the stream, the invocations, the queues and the dead letters held is
     /// gone. Then somebody catches up from the log.
     Outage,
     /// The log is restored to an earlier time. Then somebody follows the procedure of the runbook.
@@ -151,7 +151,7 @@ struct Schedule<'a> {
     /// In the log, and perhaps not passed on.
     pending: Vec<Commit>,
     passed_on: Vec<Commit>,
-    bus: Vec<Value>,
+    states: Vec<Value>,
     undelivered: Vec<Value>,
     queues: BTreeMap<String, Queue>,
     messages: usize,
@@ -193,7 +193,7 @@ impl<'a> Schedule<'a> {
             streams,
             pending: Vec::new(),
             passed_on: Vec::new(),
-            bus: Vec::new(),
+            states: Vec::new(),
             undelivered: Vec::new(),
             queues: BTreeMap::new(),
             messages: 0,
@@ -347,7 +347,7 @@ impl<'a> Schedule<'a> {
 
     /// What the services took in the meantime.
     fn collect(&mut self) {
-        self.bus.extend(self.wire.services().take_entries());
+        self.states.extend(self.wire.services().take_states());
         for logged in &self.pipeline.logged {
             let queue = self.queues.entry(logged.url.clone()).or_default();
             for queued in self.wire.services().take_messages(&logged.url) {
@@ -365,11 +365,11 @@ impl<'a> Schedule<'a> {
         }
         sleep(Duration::from_secs(26 * 3_600)).await;
         self.collect();
-        self.tally.lost += (self.pending.len() + self.bus.len() + self.undelivered.len()) as u64;
+        self.tally.lost += (self.pending.len() + self.states.len() + self.undelivered.len()) as u64;
         self.tally.lost +=
             self.queues.values().map(|queue| queue.messages.len() + queue.dead.len()).sum::<usize>() as u64;
         (self.pending, self.passed_on) = Default::default();
-        (self.bus, self.undelivered) = Default::default();
+        (self.states, self.undelivered) = Default::default();
         self.queues.clear();
         // A month has passed since some aggregate was deleted: nothing keeps older versions of it out any more.
         for stateful in &self.pipeline.stateful {
@@ -419,7 +419,7 @@ impl<'a> Schedule<'a> {
             }
         }
         (self.pending, self.passed_on) = Default::default();
-        (self.bus, self.undelivered) = Default::default();
+        (self.states, self.undelivered) = Default::default();
         self.queues.clear();
     }
 
@@ -458,13 +458,13 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// The bus hands over one of its entries, whichever; it may do so again, or give up.
+    /// Lambda hands over one of the states, whichever; it may do so again, or give up.
     async fn project(&mut self) {
         self.collect();
-        if self.bus.is_empty() {
+        if self.states.is_empty() {
             return;
         }
-        let entry = self.bus.swap_remove(self.rng.usize(0..self.bus.len()));
+        let entry = self.states.swap_remove(self.rng.usize(0..self.states.len()));
         if self.rng.u32(0..12) == 0 {
             self.undelivered.push(entry);
             return;
@@ -472,14 +472,14 @@ impl<'a> Schedule<'a> {
         self.tally.deliveries += 1;
         let delivered = self.deliver(&entry).await;
         if !delivered || self.rng.u32(0..6) == 0 {
-            self.bus.push(entry);
+            self.states.push(entry);
         }
     }
 
     async fn deliver(&self, entry: &Value) -> bool {
         let stream = entry["stream"].as_str().unwrap_or_default();
         let mut delivered = true;
-        // The bus has a delivery for each rule; one that failed comes to all of them again here, who skip what they have.
+        // There is an invocation for each function; a state that failed comes to all of them again here, who skip what they have.
         for stateful in &self.pipeline.stateful {
             if stream.starts_with(&format!("{}-", stateful.category)) {
                 delivered &= stateful.project(entry.clone()).await.is_ok();
@@ -536,7 +536,7 @@ impl<'a> Schedule<'a> {
             let last = newest(entry["stream"].as_str().unwrap_or_default()) == shown;
             if last || self.rng.bool() {
                 self.tally.dead_letters += 1;
-                self.bus.push(entry);
+                self.states.push(entry);
             } else {
                 self.tally.lost += 1;
             }
@@ -577,7 +577,7 @@ impl<'a> Schedule<'a> {
                 self.pass_on().await;
             }
             self.collect();
-            for entry in std::mem::take(&mut self.bus) {
+            for entry in std::mem::take(&mut self.states) {
                 if !self.deliver(&entry).await {
                     self.undelivered.push(entry);
                 }

@@ -166,11 +166,13 @@ fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
     let wiring = Wiring {
         event_bus: "bus".into(),
         event_source: "ledgerline".into(),
+        bus_events: None,
+        state_views: BTreeMap::new(),
         log_queues: BTreeMap::from([("http://wire.invalid/q.fifo".to_owned(), vec!["tank".to_owned()])]),
         dead_letter_queue: "http://wire.invalid/dead-letters".into(),
         max_message_bytes,
     };
-    Fanout::new::<Tanks>(store, wire.events(), wire.sqs(), wiring)
+    Fanout::new::<Tanks>(store, (wire.events(), wire.lambda(), wire.sqs()), wiring)
 }
 
 /// What one commit comes to: entries on the bus, messages, and dead letters.

@@ -1,7 +1,7 @@
 //! Everything behind the log: the fanout, the projectors of an application, and their rows.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     rc::Rc,
     sync::Arc,
 };
@@ -33,11 +33,11 @@ pub type Rows = BTreeMap<(&'static str, String), String>;
 
 type RowAfter = Box<dyn Fn(&[Commit]) -> Option<Value>>;
 
-/// A projector behind the bus.
+/// A projector of states.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Stateful {
     pub(crate) table: &'static str,
-    /// The category whose entries its rule lets through.
+    /// The category whose states it gets.
     pub category: &'static str,
     project: Box<dyn Fn(Value) -> LocalBoxFuture<'static, Result<(), String>>>,
     /// The row after these commits of a stream.
@@ -46,7 +46,7 @@ pub struct Stateful {
 }
 
 impl Stateful {
-    /// Hands it an entry.
+    /// Hands it a state.
     ///
     /// # Errors
     /// When it could not be projected.
@@ -68,10 +68,13 @@ pub struct Logged {
 }
 
 /// The fanout of an application's aggregates.
-pub(crate) type MakeFanout =
-    fn(DynamoDbStore, aws_sdk_eventbridge::Client, aws_sdk_sqs::Client, Wiring) -> Fanout;
+pub(crate) type MakeFanout = fn(
+    DynamoDbStore,
+    (aws_sdk_eventbridge::Client, aws_sdk_lambda::Client, aws_sdk_sqs::Client),
+    Wiring,
+) -> Fanout;
 
-/// A function behind the bus.
+/// A function of a state view.
 #[derive(Clone)]
 pub(crate) struct StateFunction {
     pub(crate) table: &'static str,
@@ -108,7 +111,7 @@ impl LogFunction {
 pub struct Pipeline {
     /// The fanout.
     pub fanout: Fanout,
-    /// Behind the bus.
+    /// Those that take states.
     pub stateful: Vec<Stateful>,
     /// Behind the queues.
     pub logged: Vec<Logged>,
@@ -126,10 +129,17 @@ impl Pipeline {
         wire: &Wire,
     ) -> Self {
         let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
-        let stateful = stateful.iter().map(|view| (view.instance)(wire)).collect();
+        let stateful: Vec<_> = stateful.iter().map(|view| (view.instance)(wire)).collect();
+        // One function for each category: the projectors take the states of their category from all that were sent.
+        let categories: BTreeSet<_> = stateful.iter().map(|stateful| stateful.category).collect();
         let wiring = Wiring {
             event_bus: "bus".into(),
             event_source: "ledgerline".into(),
+            bus_events: None,
+            state_views: categories
+                .into_iter()
+                .map(|category| (category.to_owned(), vec![category.to_owned()]))
+                .collect(),
             log_queues: logged
                 .iter()
                 .map(|logged| (logged.url.clone(), logged.of.iter().map(ToString::to_string).collect()))
@@ -138,7 +148,7 @@ impl Pipeline {
             max_message_bytes: 256 * 1024,
         };
         let store = World::store_at(wire);
-        Self { fanout: fanout(store, wire.events(), wire.sqs(), wiring), stateful, logged }
+        Self { fanout: fanout(store, (wire.events(), wire.lambda(), wire.sqs()), wiring), stateful, logged }
     }
 
     /// What the tables should hold after these commits, given as streams: the fold.

@@ -41,13 +41,14 @@ pub type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
 #[derive(Default)]
 struct Messages {
     entries: Vec<Value>,
+    states: Vec<Value>,
     queues: BTreeMap<String, Vec<Queued>>,
     known: HashMap<(String, String), Instant>,
     refuse: Option<Refuse>,
     mails: u64,
 }
 
-/// DynamoDB, a bus, queues, and a provider of mails.
+/// DynamoDB, a bus, queues, functions of views, and a provider of mails.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct Services {
     database: Database,
@@ -80,6 +81,12 @@ impl Services {
         std::mem::take(&mut self.messages().entries)
     }
 
+    /// The states with which functions were invoked since the last time.
+    #[must_use]
+    pub fn take_states(&self) -> Vec<Value> {
+        std::mem::take(&mut self.messages().states)
+    }
+
     /// The messages that a queue took since the last time, in its order.
     #[must_use]
     pub fn take_messages(&self, url: &str) -> Vec<Queued> {
@@ -97,6 +104,12 @@ impl Services {
         match operation {
             "PutEvents" => self.put_events(body),
             "SendMessageBatch" => self.send_message_batch(body),
+            // Nobody waits for what comes of it.
+            "Invoke" => {
+                let states = body["states"].as_array().cloned().unwrap_or_default();
+                self.messages().states.extend(states);
+                Answer { status: 202, body: String::new() }
+            }
             "SendMessage" => {
                 self.queue(body["QueueUrl"].as_str().unwrap_or_default(), body);
                 ok(&json!({ "MessageId": "m" }))

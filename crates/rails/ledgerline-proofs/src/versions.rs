@@ -257,7 +257,7 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
 /// A message in a queue: group and body.
 type Message = (String, String);
 
-/// Functions of two versions, at the same tables, bus and queues.
+/// Functions of two versions, at the same tables and queues.
 struct Mixture<'a> {
     world: &'a World,
     rng: Rng,
@@ -268,7 +268,7 @@ struct Mixture<'a> {
     tanks: Vec<String>,
     log: BTreeMap<String, Vec<Commit>>,
     pending: Vec<Commit>,
-    bus: Vec<Value>,
+    states: Vec<Value>,
     queue: VecDeque<Message>,
     /// Of a hundred, how many choices fall on the version that stays.
     replaced: u32,
@@ -290,7 +290,7 @@ impl<'a> Mixture<'a> {
             pipelines: [goes.pipeline_at(wire), stays.pipeline_at(wire)],
             log: BTreeMap::new(),
             pending: Vec::new(),
-            bus: Vec::new(),
+            states: Vec::new(),
             queue: VecDeque::new(),
             replaced: 0,
             tally: Tally::default(),
@@ -323,10 +323,10 @@ impl<'a> Mixture<'a> {
             self.consume().await;
         }
         let letters = self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
-        if !self.bus.is_empty() || !self.queue.is_empty() || letters > 0 {
-            let (bus, queue) = (self.bus.len(), self.queue.len());
+        if !self.states.is_empty() || !self.queue.is_empty() || letters > 0 {
+            let (states, queue) = (self.states.len(), self.queue.len());
             return Err(format!(
-                "{bus} entries, {queue} messages do not get through, {letters} dead letters"
+                "{states} states, {queue} messages do not get through, {letters} dead letters"
             ));
         }
         let stays = &self.pipelines[1];
@@ -409,17 +409,17 @@ impl<'a> Mixture<'a> {
             self.pending.extend_from_slice(&batch[failed..]);
         }
         let services = self.world.wire.services();
-        self.bus.extend(services.take_entries());
+        self.states.extend(services.take_states());
         let url = &self.pipelines[version].logged[0].url;
         self.queue.extend(services.take_messages(url).into_iter().map(|queued| (queued.group, queued.body)));
     }
 
-    /// The bus hands an entry to each of its rules; what fails comes again.
+    /// Lambda hands a state to each function that wants it; what fails comes again.
     async fn project(&mut self) {
-        if self.bus.is_empty() {
+        if self.states.is_empty() {
             return;
         }
-        let entry = self.bus.swap_remove(self.rng.usize(0..self.bus.len()));
+        let entry = self.states.swap_remove(self.rng.usize(0..self.states.len()));
         let mut failed = false;
         for rule in 0..self.pipelines[0].stateful.len() {
             let version = self.version();
@@ -427,7 +427,7 @@ impl<'a> Mixture<'a> {
         }
         if failed {
             self.tally.again += 1;
-            self.bus.push(entry);
+            self.states.push(entry);
         }
     }
 

@@ -159,7 +159,7 @@ impl Wire {
         self.lock().plan = Plan::Calm;
     }
 
-    /// From now on, whoever puts what has this text in it on the bus or into a queue ends in the middle of it, the call applied or not. Dead letters
+    /// From now on, whoever puts what has this text in it on the bus or into a queue, or hands it to a function, ends in the middle of it, the call applied or not. Dead letters
     /// can be written: that is done without a look at what is in them.
     pub fn ends_at(&self, text: Option<String>) {
         self.lock().deadly = text;
@@ -194,6 +194,13 @@ impl Wire {
     pub fn events(&self) -> aws_sdk_eventbridge::Client {
         let config = aws_sdk_eventbridge::config::Builder::from(&self.sdk_config());
         aws_sdk_eventbridge::Client::from_conf(config.retry_partition(partition()).build())
+    }
+
+    /// A client that invokes functions.
+    #[must_use]
+    pub fn lambda(&self) -> aws_sdk_lambda::Client {
+        let config = aws_sdk_lambda::config::Builder::from(&self.sdk_config());
+        aws_sdk_lambda::Client::from_conf(config.retry_partition(partition()).build())
     }
 
     /// A client of the queues.
@@ -262,7 +269,7 @@ impl Wire {
     /// Whether the caller ends with this call, and if so, whether the call is applied.
     fn crashes(&self, operation: &str, body: &Value) -> Option<bool> {
         let mut state = self.lock();
-        let passes_on = ["PutEvents", "SendMessageBatch"].contains(&operation);
+        let passes_on = ["PutEvents", "SendMessageBatch", "Invoke"].contains(&operation);
         if state.deadly.as_ref().is_some_and(|text| passes_on && body.to_string().contains(text)) {
             return Some(state.rng.bool());
         }
@@ -368,7 +375,8 @@ impl HttpConnector for Wire {
         let target = request.headers().get("x-amz-target").unwrap_or_default();
         let operation = match target.rsplit('.').next().filter(|operation| !operation.is_empty()) {
             Some(operation) => operation.to_owned(),
-            // The only service with an address for each operation.
+            // The services with an address for each operation.
+            None if request.uri().ends_with("/invocations") => "Invoke".to_owned(),
             None => "SendEmail".to_owned(),
         };
         let body = request.body().bytes().unwrap_or_default();

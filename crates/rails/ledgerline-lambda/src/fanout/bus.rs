@@ -1,7 +1,9 @@
-//! The bus: one entry per event, the state attached.
+//! The bus: one entry per event that somebody wants, the state attached.
+
+use std::collections::BTreeSet;
 
 use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
-use ledgerline::{Causes, Commit, RecordedState};
+use ledgerline::{Causes, Commit, RecordedEvent, RecordedState};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -19,6 +21,8 @@ pub(crate) struct Bus {
     pub(crate) name: String,
     /// Begins the `source` of every entry; the category follows.
     pub(crate) source: String,
+    /// The types of the events that are put on it; every one if nobody says.
+    pub(crate) events: Option<BTreeSet<String>>,
     pub(crate) max_bytes: usize,
 }
 
@@ -28,39 +32,34 @@ impl Bus {
         let _ = self.client.put_events().set_entries(Some(Vec::new())).send().await;
     }
 
-    /// The entries of a commit.
+    /// Whether an event of the commit is put on it.
+    pub(crate) fn wants(&self, commit: &Commit) -> bool {
+        commit.events.iter().any(|event| self.wants_type(&event.event_type))
+    }
+
+    fn wants_type(&self, event_type: &str) -> bool {
+        self.events.as_ref().is_none_or(|events| events.contains(event_type))
+    }
+
+    /// The entries of a commit, of these details.
     ///
     /// # Errors
-    /// When an event has no JSON in it, or does not fit into an entry together with the state.
+    /// When one does not fit.
     pub(crate) fn entries(
         &self,
         commit: &Commit,
-        state: &RecordedState,
+        details: &[String],
     ) -> Result<Vec<PutEventsRequestEntry>, String> {
         let mut entries = Vec::new();
-        for (index, event) in commit.events.iter().enumerate() {
-            let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
-            let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
-            let detail = BusEntry {
-                stream: commit.stream.clone(),
-                aggregate: Aggregate { last_known_version: commit.version, state: fields },
-                aggregate_schema: state.schema,
-                last_event: Event {
-                    stream: commit.stream.clone(),
-                    version: commit.version,
-                    index,
-                    event_type: event.event_type.clone(),
-                    schema: event.schema,
-                    payload,
-                    at: commit.at,
-                },
-                meta: commit.meta.clone(),
-            };
+        for (event, detail) in commit.events.iter().zip(details) {
+            if !self.wants_type(&event.event_type) {
+                continue;
+            }
             let entry = PutEventsRequestEntry::builder()
                 .event_bus_name(&self.name)
                 .source(format!("{}.{}", self.source, commit.stream.category()))
                 .detail_type(&event.event_type)
-                .detail(serde_json::to_string(&detail).map_err(|error| error.to_string())?)
+                .detail(detail)
                 .build();
             let bytes = size(&entry);
             if bytes > self.max_bytes {
@@ -121,6 +120,34 @@ impl Bus {
             }
         }
     }
+}
+
+/// The details of a commit's entries: each event, with the state.
+///
+/// # Errors
+/// When an event or the state has no JSON in it.
+pub(crate) fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
+    let detail = |(index, event): (usize, &RecordedEvent)| {
+        let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
+        let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
+        let entry = BusEntry {
+            stream: commit.stream.clone(),
+            aggregate: Aggregate { last_known_version: commit.version, state: fields },
+            aggregate_schema: state.schema,
+            last_event: Event {
+                stream: commit.stream.clone(),
+                version: commit.version,
+                index,
+                event_type: event.event_type.clone(),
+                schema: event.schema,
+                payload,
+                at: commit.at,
+            },
+            meta: commit.meta.clone(),
+        };
+        serde_json::to_string(&entry).map_err(|error| error.to_string())
+    };
+    commit.events.iter().enumerate().map(detail).collect()
 }
 
 /// The size of an entry as EventBridge counts it. Source: the user guide, "Calculating PutEvents event entry size".

@@ -97,7 +97,7 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     }
     match &function.needs.source {
         // Behind a rule, the queue of what is tried again.
-        Events::Queue(_) | Events::Bus { .. } => {
+        Events::Queue(_) | Events::States { .. } => {
             for (_, properties) in function.events("SQS") {
                 let queue = referred(&properties["Queue"]).unwrap_or_default();
                 RECEIVING.into_iter().for_each(|action| add(action, queue));

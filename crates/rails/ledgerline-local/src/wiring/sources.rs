@@ -16,7 +16,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     for function in &template.functions {
         let (kinds, found): (&[&str], _) = match &function.needs.source {
             Events::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
-            Events::Bus { category, events } => {
+            Events::States { category, events } => {
                 let source = format!("{prefix}.{category}");
                 let mut found = rule(template, function, &source, events);
                 found.extend(queues.of_retries(template, function));

@@ -1,0 +1,110 @@
+//! The state views: the newest state of each stream in a batch goes to the functions that write it into rows, many states in one invocation that
+//! nobody waits for. Lambda keeps it, tries three times, and then puts it into the queue that the function takes it from again.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_lambda::{
+    Client,
+    operation::invoke::InvokeError,
+    primitives::Blob,
+    types::InvocationType::{DryRun, Event},
+};
+use ledgerline::Causes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::fanout::{
+    Sent,
+    send::{Declined, all_refused, calls, send_all},
+};
+
+/// What stands around the states in an invocation, in bytes, and between two of them.
+const AROUND: usize = r#"{"states":[]}"#.len();
+const BETWEEN: usize = ",".len();
+
+/// The functions of state views.
+#[derive(Debug)]
+pub(crate) struct Views {
+    pub(crate) client: Client,
+    /// By name: the categories whose states the function gets.
+    pub(crate) functions: BTreeMap<String, Vec<String>>,
+    pub(crate) max_bytes: usize,
+}
+
+/// A state on its way, and the index of its record.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    pub(crate) index: usize,
+    pub(crate) category: String,
+    /// As an entry on the bus has it: with the last event of its commit.
+    pub(crate) detail: Box<RawValue>,
+}
+
+/// What a function of a state view is invoked with.
+#[derive(Debug, Serialize)]
+struct Invocation<'a> {
+    states: Vec<&'a RawValue>,
+}
+
+impl Views {
+    /// Opens the connection: a dry run invokes nothing.
+    pub(crate) async fn connect(&self) {
+        if let Some(function) = self.functions.keys().next() {
+            let _ = self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
+        }
+    }
+
+    /// Whether a function wants the states of this category.
+    pub(crate) fn want(&self, category: &str) -> bool {
+        self.functions.values().flatten().any(|wanted| wanted == category)
+    }
+
+    /// Hands the states to every function that wants their category.
+    pub(crate) async fn send(&self, states: &[State]) -> Sent {
+        let functions = futures::future::join_all(self.functions.iter().map(|(function, categories)| {
+            let wanted = states.iter().filter(|state| categories.contains(&state.category));
+            self.send_to(function, wanted.cloned().collect())
+        }));
+        let mut sent = Sent::default();
+        functions.await.into_iter().for_each(|function| sent.merge(function));
+        sent
+    }
+
+    async fn send_to(&self, function: &str, states: Vec<State>) -> Sent {
+        let mut sent = Sent::default();
+        let max_bytes = self.max_bytes.saturating_sub(AROUND);
+        for call in calls(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
+            if sent.failed.first.is_some() {
+                // All of it comes again: what the function does not take now would only cost time.
+                call.iter().for_each(|state| sent.failed.note(state.index));
+                continue;
+            }
+            let left = send_all(call, async |states| self.invoke(function, states).await).await;
+            sent.take(left.into_iter().map(|(state, refusal)| (state.index, refusal)));
+        }
+        sent
+    }
+
+    async fn invoke(&self, function: &str, states: &[State]) -> Vec<(usize, Declined)> {
+        let invocation = Invocation { states: states.iter().map(|state| &*state.detail).collect() };
+        let payload = match serde_json::to_vec(&invocation) {
+            Ok(payload) => Blob::new(payload),
+            Err(error) => {
+                tracing::error!(%error, "an invocation could not be built");
+                return all_refused(states.len());
+            }
+        };
+        let call = self.client.invoke().function_name(function).invocation_type(Event).payload(payload);
+        let Err(error) = call.send().await else { return Vec::new() };
+        tracing::warn!(function, error = %Causes(&error), "the function of a view did not take a call");
+        match error.as_service_error() {
+            Some(
+                InvokeError::RequestTooLargeException(_) | InvokeError::InvalidRequestContentException(_),
+            ) => {
+                let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or_default();
+                (0..states.len()).map(|place| (place, Declined::Permanent(code.to_owned()))).collect()
+            }
+            Some(_) | None => all_refused(states.len()),
+        }
+    }
+}
