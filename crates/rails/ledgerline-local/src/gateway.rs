@@ -21,6 +21,7 @@ use crate::{
     operations::{self, Logs},
     outages::Outage,
     services::Sqs,
+    sources::invocation::Invocations,
     template::{Queue, Resource},
 };
 
@@ -35,6 +36,7 @@ pub(crate) struct Gateway {
     pub(crate) events: String,
     /// Their logical and physical ids, and functions.
     pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
+    pub(crate) invocations: Arc<Invocations>,
     pub(crate) resources: Vec<Resource>,
     pub(crate) queues: Vec<Queue>,
     pub(crate) logs: Arc<Logs>,
@@ -145,12 +147,7 @@ async fn begin_outage(State(gateway): State<Arc<Gateway>>, Json(outage): Json<Ou
 /// SES's SendEmail.
 async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
-        if status.is_server_error() {
-            return answer(status, refusal);
-        }
-        let mut refused = answer(StatusCode::FORBIDDEN, refusal);
-        refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("AccessDeniedException"));
-        return refused;
+        return refused(status, refusal);
     }
     let mail: SendEmail = match serde_json::from_slice(&body) {
         Ok(mail) => mail,
@@ -165,10 +162,11 @@ async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
 async fn invoke(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
+    headers: HeaderMap,
     payload: Bytes,
 ) -> Response<Body> {
     // With `:live`, an alias of the function.
-    let plain = name.split(':').next().unwrap_or_default();
+    let (plain, alias) = name.split_once(':').unwrap_or((&name, ""));
     let named = |(ids, function): &&(Vec<String>, Arc<Function>)| {
         function.name() == plain || ids.iter().any(|id| id == plain)
     };
@@ -180,6 +178,19 @@ async fn invoke(
             .insert("x-amzn-errortype", HeaderValue::from_static("ResourceNotFoundException"));
         return answer;
     };
+    let qualified = if alias.is_empty() { String::new() } else { format!(":{alias}") };
+    let asked = json!({ "FunctionName": format!("{}{qualified}", function.arn()) }).to_string();
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes()) {
+        return refused(status, refusal);
+    }
+    match headers.get("x-amz-invocation-type").map(HeaderValue::as_bytes) {
+        Some(b"Event") => {
+            gateway.invocations.begin(function.arn(), &String::from_utf8_lossy(&payload));
+            return answer(StatusCode::ACCEPTED, serde_json::Value::Null);
+        }
+        Some(b"DryRun") => return answer(StatusCode::NO_CONTENT, serde_json::Value::Null),
+        Some(_) | None => {}
+    }
     match function.invoke(payload.to_vec()).await {
         Ok(body) => Response::new(Body::from(body)),
         Err(error) => {
@@ -189,6 +200,16 @@ async fn invoke(
             answer
         }
     }
+}
+
+/// A refusal, or an outage, as the services answer it that have an address for each operation.
+fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
+    if status.is_server_error() {
+        return answer(status, refusal);
+    }
+    let mut refused = answer(StatusCode::FORBIDDEN, refusal);
+    refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("AccessDeniedException"));
+    refused
 }
 
 fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {

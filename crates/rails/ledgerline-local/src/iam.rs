@@ -208,6 +208,12 @@ impl Iam {
                 let arn = |bus: &str| format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/{bus}");
                 buses.into_iter().map(|bus| act("events:PutEvents", arn(bus))).collect()
             }
+            Some(("Lambda", "Invoke")) => {
+                vec![act(
+                    "lambda:InvokeFunction",
+                    request["FunctionName"].as_str().unwrap_or_default().to_owned(),
+                )]
+            }
             Some(("SES", "SendEmail")) => {
                 let from = request["FromEmailAddress"].as_str().unwrap_or_default();
                 // `Name <address>`, or the address alone.

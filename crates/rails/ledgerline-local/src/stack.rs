@@ -29,9 +29,8 @@ use crate::{
     pattern::Filters,
     services::{DynamoDb, EventBridge, Sqs},
     sources::{
-        queue,
-        rule::{AsyncTarget, Rules},
-        stream,
+        invocation::{AsyncTarget, Invocations},
+        queue, stream,
     },
     stream_records::{self, Stream},
     template::{self, Event, REGION, Source, Template},
@@ -125,13 +124,13 @@ impl Stack {
         }
         sqs.create_queues(&template.queues).await?;
         let under_way = Arc::new(AtomicUsize::new(0));
-        let rules = Arc::new(Rules {
+        let invocations = Arc::new(Invocations {
             targets: OnceLock::new(),
             sqs: sqs.client.clone(),
             hops,
             under_way: Arc::clone(&under_way),
         });
-        let events = EventBridge::start(Arc::clone(&rules) as _).await?;
+        let events = EventBridge::start(Arc::clone(&invocations) as _).await?;
 
         let host = Host::start(hops, options.logs).await?;
         let environment = BTreeMap::from([
@@ -140,6 +139,7 @@ impl Stack {
             ("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.url.clone()),
             ("AWS_ENDPOINT_URL_SQS", format!("http://{aws_address}")),
             ("AWS_ENDPOINT_URL_EVENTBRIDGE", format!("http://{aws_address}")),
+            ("AWS_ENDPOINT_URL_LAMBDA", format!("http://{aws_address}")),
             ("AWS_ENDPOINT_URL_SESV2", format!("http://{aws_address}")),
         ]);
         let mut functions = Vec::new();
@@ -158,7 +158,7 @@ impl Stack {
             }));
         }
 
-        connect_rules(&template, &functions, &rules, &sqs, &events).await?;
+        connect_rules(&template, &functions, &invocations, &sqs, &events).await?;
         let written = Arc::new(Notify::new());
         let mut readers = BTreeMap::<_, (Stream, Vec<_>)>::new();
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
@@ -214,6 +214,7 @@ impl Stack {
             sqs: Arc::clone(&sqs),
             events: events.url.clone(),
             functions: named.collect(),
+            invocations,
             resources: std::mem::take(&mut template.resources),
             queues: std::mem::take(&mut template.queues),
             logs: Arc::clone(&host.logs),
@@ -260,7 +261,7 @@ impl Stack {
 async fn connect_rules(
     template: &Template,
     functions: &[Arc<Function>],
-    rules: &Rules,
+    invocations: &Invocations,
     sqs: &Sqs,
     events: &EventBridge,
 ) -> Result<()> {
@@ -280,7 +281,7 @@ async fn connect_rules(
         targets.insert(definition.arn.clone(), Arc::new(target));
     }
     // Before any rule: EventBridge asks for the targets as soon as an event matches.
-    let _ = rules.targets.set(targets);
+    let _ = invocations.targets.set(targets);
     for definition in &template.functions {
         for event in &definition.events {
             let Event::Rule { name, rule } = event else { continue };

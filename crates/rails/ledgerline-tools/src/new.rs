@@ -268,7 +268,6 @@ impl Words {
             ("aggregate", known.module.clone()),
             ("aggregate_name", known.module.replace('_', "-")),
             ("aggregate_words", known.module.replace('_', " ")),
-            ("events", known.events.join(", ")),
             ("schema", known.schema.to_string()),
             ("state", state.to_string()),
             ("event", event),
@@ -500,40 +499,39 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     state["lastKnownVersion"] = json!(1);
     let schema: u32 = words.get("schema").parse()?;
     let stream = format!("{}-{ID}", words.get("category"));
-    let event = json!({
-        "version": "0",
-        "id": "17793124-05d4-b198-2fde-7ededc63b103",
-        "detail-type": words.get("event"),
-        "source": format!("ledgerline.{}", words.get("category")),
-        "account": "123456789012",
-        "time": "2026-11-21T09:30:03Z",
-        "region": "eu-central-1",
-        "resources": [],
-        "detail": {
+    let detail = json!({
+        "stream": stream,
+        "aggregate": state,
+        "aggregateSchema": schema,
+        "lastEvent": {
             "stream": stream,
-            "aggregate": state,
-            "aggregateSchema": schema,
-            "lastEvent": {
-                "stream": stream,
-                "version": 1,
-                "index": 0,
-                "eventType": words.get("event"),
-                "schema": serde_json::from_str::<Value>(words.get("event_schema"))?,
-                "payload": serde_json::from_str::<Value>(words.get("payload"))?,
-                "at": "2026-11-21T09:30:03.123456Z",
-            },
-            "meta": { "correlationId": "JKJaXmPLvHcESHA=" },
+            "version": 1,
+            "index": 0,
+            "eventType": words.get("event"),
+            "schema": serde_json::from_str::<Value>(words.get("event_schema"))?,
+            "payload": serde_json::from_str::<Value>(words.get("payload"))?,
+            "at": "2026-11-21T09:30:03.123456Z",
         },
+        "meta": { "correlationId": "JKJaXmPLvHcESHA=" },
     });
+    let event = json!({ "states": [detail] });
     let projected = words.fill("state_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
     let events = format!("events/{name}-projector");
     change.file(format!("{events}/changed.json"), pretty(&event)?);
-    let answer = "| changed.json | an event with its state, from the bus | `null` |";
+    let answer = "| changed.json | a state with its last event, from the fanout | `null` |";
     change.file(format!("{events}/answers.md"), answers(answer));
     change.section(words, words.fill(text!("state-projector.yaml")));
     change.named("Functions", format!("{upper}Projector"));
     change.named("StateViews", upper.to_owned());
+    let function = format!("{upper}ProjectorFunction");
+    let line = format!("${{{function}}}:live {}", words.get("category"));
+    change.listed("          STATE_VIEWS: !Sub |", "            ", &line);
+    change.listed(
+        "              # The functions of state views, by the name that events come to.",
+        "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${",
+        &format!("{function}.Arn}}:live\" }}"),
+    );
     Ok(())
 }
 

@@ -126,17 +126,28 @@ impl Template<'_> {
 
     /// What a function fails at comes again, in order, and is kept where it never gets through (rule 11).
     fn functions(mut self) -> Self {
-        for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
-            let is_on_the_bus = events(function, "EventBridgeRule").next().is_some();
+        let functions = || resources(self.json, &["AWS::Serverless::Function"]);
+        let views: String = functions()
+            .filter_map(|(_, function)| {
+                function.pointer("/Properties/Environment/Variables/STATE_VIEWS/Fn::Sub")?.as_str()
+            })
+            .collect();
+        for (id, function) in functions() {
+            // Somebody invokes it and waits for nothing: the fanout, or a rule.
+            let takes_states =
+                views.contains(&format!("${{{id}}}")) || events(function, "EventBridgeRule").next().is_some();
+            let taken: Vec<_> = events(function, "SQS")
+                .filter_map(|(_, properties)| referred(&properties["Queue"]))
+                .collect();
             for (name, properties) in events(function, "SQS") {
-                if is_on_the_bus {
+                if takes_states {
                     // One event that ends the function must not use up the tries of others.
                     let keys = ["Events", name, "Properties", "BatchSize"];
                     self.must(id, &keys, &properties["BatchSize"], &1.into());
                 } else {
                     self.partial(id, name, properties);
                 }
-                self.queue(referred(&properties["Queue"]), function, !is_on_the_bus);
+                self.queue(referred(&properties["Queue"]), function, !takes_states);
                 if properties["ScalingConfig"]["MaximumConcurrency"].is_null() {
                     let message = "it may take all of the account's concurrency: ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
                     self.wrong(id, &["Events", name, "Properties"], message);
@@ -154,9 +165,6 @@ impl Template<'_> {
                 }
             }
             for (name, properties) in events(function, "EventBridgeRule") {
-                let taken: Vec<_> = events(function, "SQS")
-                    .filter_map(|(_, properties)| referred(&properties["Queue"]))
-                    .collect();
                 let keys = ["Events", name, "Properties", "DeadLetterConfig"];
                 match referred(&properties["DeadLetterConfig"]["Arn"]) {
                     Some(queue) if taken.contains(&queue) => self.policy(queue, properties),
@@ -165,6 +173,8 @@ impl Template<'_> {
                         self.wrong(id, &keys, message);
                     }
                 }
+            }
+            if takes_states {
                 let destination = &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
                 if !referred(&destination["OnFailure"]["Destination"])
                     .is_some_and(|queue| taken.contains(&queue))

@@ -1,8 +1,8 @@
 //! What invokes functions besides HTTP: streams, queues and rules, with the failure handling of Lambda's event source
 //! mappings.
 
+pub(crate) mod invocation;
 pub(crate) mod queue;
-pub(crate) mod rule;
 pub(crate) mod stream;
 
 use std::collections::HashSet;

@@ -96,7 +96,7 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
         add("sqs:SendMessage", queue);
     }
     match &function.needs.source {
-        // Behind a rule, the queue of what is tried again.
+        // Of states, the queue of what is tried again.
         Events::Queue(_) | Events::States { .. } => {
             for (_, properties) in function.events("SQS") {
                 let queue = referred(&properties["Queue"]).unwrap_or_default();
@@ -129,6 +129,10 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     }
     for call in &function.needs.calls {
         let Some(value) = template.variable(function, &call.variable) else { continue };
+        // Lines that are not there: nothing is called.
+        if value["Fn::Sub"].as_str().or(value.as_str()).is_some_and(|text| text.trim().is_empty()) {
+            continue;
+        }
         let named: Vec<_> = referred(value).into_iter().chain(substituted(value)).collect();
         if named.is_empty() {
             // A text, or what a condition chooses.
@@ -138,6 +142,10 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
             match template.kind(id) {
                 // A parameter.
                 "" => _ = rights.insert((call.action.clone(), None)),
+                // By its alias: no other version of it.
+                "AWS::Serverless::Function" => {
+                    _ = rights.insert((call.action.clone(), Some(format!("{id}:live"))));
+                }
                 _ => _ = rights.insert((call.action.clone(), Some(id.to_owned()))),
             }
         }

@@ -10,7 +10,8 @@ use crate::permissions::{COMMITS, list, referred, resources};
 /// What invokes functions otherwise than they say.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let queues = LogQueues::of(template);
-    let mut problems = queues.problems(template);
+    let views = StateViews::of(template);
+    let mut problems = [queues.problems(template), views.problems(template)].concat();
     let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
     let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
     for function in &template.functions {
@@ -18,7 +19,11 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             Events::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
             Events::States { category, events } => {
                 let source = format!("{prefix}.{category}");
-                let mut found = rule(template, function, &source, events);
+                // By the fanout, or by a rule.
+                let mut found = match views.of_function(template, function, category) {
+                    Some(found) => found,
+                    None => rule(template, function, &source, events),
+                };
                 found.extend(queues.of_retries(template, function));
                 (&["EventBridgeRule", "SQS"], found)
             }
@@ -94,7 +99,14 @@ fn rule<'t>(
 ) -> Vec<String> {
     let mut problems = Vec::new();
     let rules: Vec<_> = function.events("EventBridgeRule").collect();
-    if rules.len() != 1 {
+    if rules.is_empty() {
+        let category = source.rsplit('.').next().unwrap_or_default();
+        let message = format!(
+            "nothing brings it states: add the line ${{{}}}:live {category} to STATE_VIEWS of the fanout",
+            function.id
+        );
+        problems.push(template.problem(function.id, &["Events"], &message));
+    } else if rules.len() != 1 {
         let message = format!("it needs one EventBridgeRule, of source {source}, and has {}", rules.len());
         problems.push(template.problem(function.id, &["Events"], &message));
     }
@@ -150,6 +162,73 @@ fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     vec![template.problem(function.id, &["Events"], message)]
 }
 
+/// `STATE_VIEWS` of the fanout: which function gets the states of which categories.
+struct StateViews<'a> {
+    fanout: &'a str,
+    functions: BTreeMap<&'a str, (&'a str, BTreeSet<String>)>,
+}
+
+impl<'a> StateViews<'a> {
+    /// Where the lines are, below the properties of the fanout.
+    const LINES: [&'static str; 3] = ["Environment", "Variables", "STATE_VIEWS"];
+
+    fn of(template: &Template<'a>) -> Self {
+        let (fanout, lines) = lines(template, "STATE_VIEWS");
+        // The function, and what follows it in the name, which is an alias.
+        let view = |line: &'a str| {
+            let (function, rest) = line.trim().strip_prefix("${")?.split_once('}')?;
+            let (alias, categories) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            Some((function, (alias, categories.split_whitespace().map(ToOwned::to_owned).collect())))
+        };
+        Self { fanout, functions: lines.lines().filter_map(view).collect() }
+    }
+
+    /// Functions that get states and want none.
+    fn problems(&self, template: &Template<'_>) -> Vec<String> {
+        let wants = |id: &str| {
+            let mut functions = template.functions.iter();
+            functions
+                .any(|function| function.id == id && matches!(function.needs.source, Events::States { .. }))
+        };
+        let left = self.functions.keys().filter(|function| !wants(function));
+        left.map(|function| {
+            let message = format!("STATE_VIEWS has {function}, which is no function of a state view");
+            template.problem(self.fanout, &Self::LINES, &message)
+        })
+        .collect()
+    }
+
+    /// What is wrong with the line of a function; nothing where there is none.
+    fn of_function(
+        &self,
+        template: &Template<'a>,
+        function: &Function<'a>,
+        category: &str,
+    ) -> Option<Vec<String>> {
+        let (alias, categories) = self.functions.get(function.id)?;
+        let mut problems = Vec::new();
+        let line = format!("${{{}}}:live {category}", function.id);
+        if categories.iter().ne([category]) || *alias != ":live" {
+            let message = format!("{} takes the states of {category}: write {line}", function.id);
+            problems.push(template.problem(self.fanout, &Self::LINES, &message));
+        }
+        for (name, _) in function.events("EventBridgeRule") {
+            let message =
+                "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS";
+            problems.push(template.problem(function.id, &["Events", name], message));
+        }
+        Some(problems)
+    }
+}
+
+/// The fanout, and the lines of one of its variables.
+fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
+    let fanout = template.functions.iter().find(|function| matches!(function.needs.source, Events::Stream));
+    let lines = fanout.and_then(|fanout| template.variable(fanout, variable));
+    let lines = lines.and_then(|lines| lines["Fn::Sub"].as_str()).unwrap_or_default();
+    (fanout.map_or("", |fanout| fanout.id), lines)
+}
+
 /// `LOG_QUEUES` of the fanout: which queue gets the commits of which categories.
 struct LogQueues<'a> {
     fanout: &'a str,
@@ -161,18 +240,12 @@ const LINES: [&str; 3] = ["Environment", "Variables", "LOG_QUEUES"];
 
 impl<'a> LogQueues<'a> {
     fn of(template: &Template<'a>) -> Self {
-        let fanout =
-            template.functions.iter().find(|function| matches!(function.needs.source, Events::Stream));
-        let lines = fanout.and_then(|fanout| template.variable(fanout, "LOG_QUEUES"));
-        let lines = lines.and_then(|lines| lines["Fn::Sub"].as_str()).unwrap_or_default();
+        let (fanout, lines) = lines(template, "LOG_QUEUES");
         let queue = |line: &'a str| {
             let (queue, categories) = line.trim().strip_prefix("${")?.split_once('}')?;
             Some((queue, categories.split_whitespace().map(ToOwned::to_owned).collect()))
         };
-        Self {
-            fanout: fanout.map_or("", |fanout| fanout.id),
-            queues: lines.lines().filter_map(queue).collect(),
-        }
+        Self { fanout, queues: lines.lines().filter_map(queue).collect() }
     }
 
     /// Queues that get commits and that nobody takes from.
@@ -191,7 +264,7 @@ impl<'a> LogQueues<'a> {
         .collect()
     }
 
-    /// The queue of events that a function behind a rule takes again: it gets no commits, and nobody else takes from it.
+    /// The queue of states that a function takes again: it gets no commits, and nobody else takes from it.
     fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, properties) in function.events("SQS") {

@@ -1,5 +1,5 @@
-//! Rules of a bus as an event source: EventBridge hands the event to Lambda's asynchronous invocation, which retries
-//! and then sends it to the function's on-failure destination.
+//! Asynchronous invocations of functions, by somebody who calls Lambda, or by a rule of the bus: Lambda retries, and then sends the event to the
+//! function's on-failure destination.
 
 use std::{
     collections::BTreeMap,
@@ -32,9 +32,9 @@ pub(crate) struct AsyncTarget {
     pub(crate) on_failure: Option<String>,
 }
 
-/// Delivers events of the bus to functions.
+/// Invokes functions that nobody waits for.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct Invocations {
     /// By the ARN of the function; known once the functions are.
     pub(crate) targets: OnceLock<BTreeMap<String, Arc<AsyncTarget>>>,
     pub(crate) sqs: aws_sdk_sqs::Client,
@@ -43,8 +43,24 @@ pub(crate) struct Rules {
     pub(crate) under_way: Arc<AtomicUsize>,
 }
 
+impl Invocations {
+    /// Invokes the function with this ARN, if there is one.
+    pub(crate) fn begin(&self, arn: &str, event: &str) -> bool {
+        let targets = self.targets.get().and_then(|targets| targets.get(arn));
+        let Some(target) = targets.map(Arc::clone) else { return false };
+        let event = event.to_owned();
+        let (sqs, hops, under_way) = (self.sqs.clone(), self.hops, Arc::clone(&self.under_way));
+        under_way.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(async move {
+            invoke(&target, &event, &sqs, hops).await;
+            under_way.fetch_sub(1, Ordering::SeqCst);
+        });
+        true
+    }
+}
+
 #[async_trait]
-impl TargetDelivery for Rules {
+impl TargetDelivery for Invocations {
     fn validate(&self, target: &Target) -> Result<(), DeliveryError> {
         match self.targets.get().is_some_and(|targets| targets.contains_key(&target.arn)) {
             true => Ok(()),
@@ -53,22 +69,24 @@ impl TargetDelivery for Rules {
     }
 
     async fn deliver(&self, target: &Target, event: &str) -> Result<(), DeliveryError> {
-        let targets = self.targets.get().and_then(|targets| targets.get(&target.arn));
-        let target = Arc::clone(targets.ok_or_else(|| DeliveryError::InvalidArn(target.arn.clone()))?);
-        let event = event.to_owned();
-        let (sqs, hops, under_way) = (self.sqs.clone(), self.hops, Arc::clone(&self.under_way));
-        under_way.fetch_add(1, Ordering::SeqCst);
-        tokio::spawn(async move {
-            invoke(&target, &event, &sqs, hops).await;
-            under_way.fetch_sub(1, Ordering::SeqCst);
-        });
-        Ok(())
+        match self.begin(&target.arn, event) {
+            true => Ok(()),
+            false => Err(DeliveryError::InvalidArn(target.arn.clone())),
+        }
+    }
+}
+
+/// The last events of the states with which a function is invoked.
+fn last_events(event: &Value) -> Vec<&Value> {
+    match event["states"].as_array() {
+        Some(states) => states.iter().map(|state| &state["lastEvent"]).collect(),
+        None => vec![&event["detail"]["lastEvent"]],
     }
 }
 
 async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, hops: Hops) {
     let parsed: Value = serde_json::from_str(event).unwrap_or_default();
-    let entry = &parsed["detail"]["lastEvent"];
+    let events = last_events(&parsed);
     let accepted = Instant::now();
     let mut attempts = 0;
     let error = loop {
@@ -77,12 +95,14 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
             Ok(_) => {
                 let took = started.elapsed().as_millis();
                 let by = target.function.name();
-                hops.line("projector", &format!("{} by {by} in {took} ms{}", name(entry), age(entry)));
+                for event in events {
+                    hops.line("projector", &format!("{} by {by} in {took} ms{}", name(event), age(event)));
+                }
                 return;
             }
             Err(error) => error,
         };
-        hops.line("bus", &format!("{} failed: {error}", target.function.name()));
+        hops.line("invoke", &format!("{} failed: {error}", target.function.name()));
         let delay = RETRY_DELAYS.get(attempts);
         attempts += 1;
         let old = accepted.elapsed().as_secs() > target.config.maximum_event_age_in_seconds;
@@ -93,7 +113,9 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
             Some(_) | None => break error,
         }
     };
-    hops.line("bus", &format!("gave up {} after {attempts} tries", name(entry)));
+    for event in events {
+        hops.line("invoke", &format!("gave up {} after {attempts} tries", name(event)));
+    }
     let Some(queue) = &target.on_failure else { return };
     let message = json!({
         "version": "1.0",
@@ -108,6 +130,6 @@ async fn invoke(target: &AsyncTarget, event: &str, sqs: &aws_sdk_sqs::Client, ho
         "responsePayload": { "errorType": error.kind, "errorMessage": error.message },
     });
     if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await {
-        hops.line("bus", &format!("the dead letter was not taken: {error}"));
+        hops.line("invoke", &format!("the dead letter was not taken: {error}"));
     }
 }
