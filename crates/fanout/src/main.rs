@@ -1,4 +1,4 @@
-//! Puts every new commit on the bus and on the queues of the log projectors.
+//! Hands every new commit to views and process managers, and its events to the bus.
 
 use applications::All;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ledgerline::Commit;
+use ledgerline::{Commit, StreamId};
 
 /// What became of the commits of a batch, in one field: `account-163…@3 JKJaXmPL, account-164…@1 K8dZ0aX`. A line for each of them would cost three
 /// times as much. Each has its stream, its version and its correlation id, by which somebody looks for a command that is not shown.
@@ -12,10 +12,14 @@ pub(crate) struct Line(String);
 impl Line {
     /// Adds a commit.
     pub(crate) fn add(&mut self, commit: &Commit) {
+        self.add_version(&commit.stream, commit.version, commit.meta.correlation_id.as_deref());
+    }
+
+    /// Adds a version of a stream.
+    pub(crate) fn add_version(&mut self, stream: &StreamId, version: u64, correlation_id: Option<&str>) {
         let comma = if self.0.is_empty() { "" } else { ", " };
-        let correlation_id = commit.meta.correlation_id.as_deref().unwrap_or("-");
         // A text takes everything.
-        let _ = write!(self.0, "{comma}{}@{} {correlation_id}", commit.stream, commit.version);
+        let _ = write!(self.0, "{comma}{stream}@{version} {}", correlation_id.unwrap_or("-"));
     }
 
     /// The field's value; none of no commits.

@@ -3,7 +3,7 @@
 //! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that Lambda tries three times within minutes. What it fails at
 //! then waits in a queue, from which the same function takes it again, a minute apart, for as long as an outage or a deployment may last.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use futures::{FutureExt, future::LocalBoxFuture};
@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::{
-    Error, config, metrics,
+    Error, config,
+    line::Line,
+    metrics,
     needs::{Action, Needs, Source, Table},
     start::{Handle, dynamodb, start},
     wire::BusEntry,
@@ -151,6 +153,8 @@ enum ProjectError {
     WentBack { stream: StreamId, version: u64 },
     #[error("the state of {stream} has schema {schema}, this program reads {known}, and it cannot be folded")]
     Load { stream: StreamId, schema: u32, known: u32, source: LoadError },
+    #[error("a panic")]
+    Panic,
     #[error(transparent)]
     Log(#[from] StoreError),
     #[error(transparent)]
@@ -169,11 +173,34 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Projects the details of these entries, one after the other. One that fails does not keep the others from their rows.
     ///
     /// # Errors
-    /// That of the first one that failed.
+    /// When one is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went backwards, or a table
+    /// fails: that of the first one.
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
+        let (mut written, mut older) = (Line::default(), Line::default());
         let mut failed = Ok(());
         for detail in details {
-            failed = failed.and(self.project(detail).await);
+            // Somebody who looks for a command that is not shown searches by these two. An entry that cannot be read may still have them.
+            let stream =
+                detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
+            let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
+            // A panic over one of them must not take the others with it.
+            let projected = AssertUnwindSafe(self.write(detail)).catch_unwind().await;
+            match projected.unwrap_or(Err(ProjectError::Panic)) {
+                Ok(projected) => {
+                    let line = if projected.written { &mut written } else { &mut older };
+                    let Projected { stream, version, correlation_id, .. } = &projected;
+                    line.add_version(stream, *version, correlation_id.as_deref());
+                }
+                Err(error) => {
+                    let stream = stream.as_ref().map(StreamId::as_str);
+                    tracing::error!(stream, correlation_id, error = %Causes(&error), "projection");
+                    // The runtime logs the error as well: without the details of a call, which may be pages.
+                    failed = failed.and(Err(Causes(&error).to_string().into()));
+                }
+            }
+        }
+        if written.some().or(older.some()).is_some() {
+            tracing::info!(written = written.some(), older = older.some(), "projection");
         }
         failed
     }
@@ -181,25 +208,9 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Projects the detail of one entry.
     ///
     /// # Errors
-    /// When it is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went backwards,
-    /// or a table fails.
+    /// As those of [`all`](Self::all).
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
-        // Somebody who looks for a command that is not shown searches by these two. An entry that cannot be read may still have them.
-        let stream = detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
-        let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
-        let result = self.write(detail).await;
-        match &result {
-            Ok(Projected { stream, version, correlation_id, written }) => {
-                let outcome = if *written { "written" } else { "older" };
-                tracing::info!(%stream, version, correlation_id, outcome, "projection");
-            }
-            Err(error) => {
-                let stream = stream.as_ref().map(StreamId::as_str);
-                tracing::error!(stream, correlation_id, error = %Causes(error), "projection");
-            }
-        }
-        // The runtime logs the error as well: without the details of a call, which may be pages.
-        result.map(|_| ()).map_err(|error| Causes(&error).to_string().into())
+        self.all(vec![detail]).await
     }
 
     async fn write(&self, detail: Value) -> Result<Projected, ProjectError> {

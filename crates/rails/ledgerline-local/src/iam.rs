@@ -467,6 +467,7 @@ Resources:
               - { Effect: Allow, Action: [dynamodb:GetItem, dynamodb:PutItem], Resource: !GetAtt LevelsTable.Arn }
               - { Effect: Allow, Action: dynamodb:Query, Resource: !Sub "${LevelsTable.Arn}/index/bySite" }
               - { Effect: Allow, Action: sqs:SendMessage, Resource: !GetAtt FillsQueue.Arn }
+              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub "${FencedFunction.Arn}:live" }
               - { Effect: Allow, Action: ["dynamodb:partiqlinsert", "dynamodb:PutItem"], Resource: !GetAtt LogTable.Arn }
   TankFunction:
     Type: AWS::Serverless::Function
@@ -589,13 +590,22 @@ Resources:
     }
 
     #[test]
-    fn queues_buses_and_mails_are_resources_too() {
+    fn queues_buses_functions_and_mails_are_resources_too() {
         let url = |queue: &str| json!({ "QueueUrl": format!("http://127.0.0.1:1/000000000000/{queue}") });
         assert_eq!(refused(TANK, "AmazonSQS.SendMessageBatch", url("ledgerline-FillsQueue.fifo")), None);
         assert!(refused(TANK, "AmazonSQS.SendMessage", url("ledgerline-OtherQueue.fifo")).is_some());
         let put = |bus: &str| json!({ "Entries": [{ "EventBusName": bus }] });
         assert_eq!(refused(TANK, "AWSEvents.PutEvents", put("events")), None, "by the managed policy");
         assert!(refused(FENCED, "AWSEvents.PutEvents", put("events")).is_some());
+        let invoke = |function: &str| {
+            let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:ledgerline-{function}");
+            json!({ "FunctionName": arn })
+        };
+        assert_eq!(refused(TANK, "Lambda.Invoke", invoke("FencedFunction:live")), None);
+        for other in ["FencedFunction", "FencedFunction:other", "TankFunction:live"] {
+            assert!(refused(TANK, "Lambda.Invoke", invoke(other)).is_some(), "{other}");
+        }
+        assert!(refused(FENCED, "Lambda.Invoke", invoke("FencedFunction:live")).is_some());
         let from = |address: &str| json!({ "FromEmailAddress": address });
         assert_eq!(refused(FENCED, "SES.SendEmail", from("Depot <depot@example.com>")), None);
         assert!(refused(FENCED, "SES.SendEmail", from("other@example.com")).is_some());

@@ -265,15 +265,53 @@ fn an_entry_is_found_in_whatever_brings_it() {
         json!({ "Records": [record] })
     };
     let given_up = json!({ "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": event });
-    for brought in [event.clone(), message(&event), message(&given_up)] {
-        assert_eq!(details(brought).unwrap(), std::slice::from_ref(&event["detail"]));
+    let invoked = json!({ "states": [event["detail"]] });
+    let invoked_in_vain = json!({ "requestPayload": invoked });
+    for brought in [&event, &message(&event), &message(&given_up), &invoked, &message(&invoked_in_vain)] {
+        assert_eq!(details(brought.clone()).unwrap(), std::slice::from_ref(&event["detail"]));
     }
-    for malformed in
-        [json!({}), json!({ "Records": [{ "body": "secret" }] }), message(&json!({ "requestPayload": 1 }))]
-    {
+    for malformed in [
+        json!({}),
+        json!({ "Records": [{ "body": "secret" }] }),
+        message(&json!({ "requestPayload": 1 })),
+        json!({ "states": "secret" }),
+    ] {
         let error = details(malformed).unwrap_err().to_string();
         assert!(error.contains("not an entry") && !error.contains("secret"), "{error}");
     }
+}
+
+/// One of them may end the function each time.
+#[test]
+fn a_message_that_comes_again_begins_with_another_of_its_states_each_time() {
+    let mut firsts = Vec::new();
+    for received in 1..=4 {
+        let body = json!({ "requestPayload": { "states": ["a", "b", "c"] } }).to_string();
+        let attributes = json!({ "ApproximateReceiveCount": received.to_string() });
+        let record =
+            json!({ "messageId": "1", "body": body, "attributes": attributes, "messageAttributes": {} });
+        let states = details(json!({ "Records": [record] })).unwrap();
+        assert_eq!(states.len(), 3);
+        firsts.push(states[0].clone());
+    }
+    assert_eq!(firsts, ["a", "b", "c", "a"]);
+}
+
+#[tokio::test]
+async fn a_state_that_fails_leaves_the_others_their_turn() {
+    let (mut projector, wire) = balances().await;
+    projector.view.row = |id, version, state| match id.ends_with('0') {
+        true => panic!("a bug"),
+        false => (balances::VIEW.row)(id, version, state),
+    };
+    let states = sample("balances-projector/states")["states"].as_array().unwrap().clone();
+    let bug = json!(states[0].to_string().replace(ID, "0190163d-8694-739b-aea5-000000000000"));
+    let bug = serde_json::from_str(bug.as_str().unwrap()).unwrap();
+    let batch = vec![json!({ "stream": "account-1" }), states[0].clone(), bug, states[1].clone()];
+    let error = projector.all(batch).await.unwrap_err().to_string();
+    assert!(error.contains("aggregate"), "the first error: {error}");
+    assert_eq!(wire.operations(), ["PutItem"; 2]);
+    assert_eq!(balance(&projector).await.unwrap().version, 3);
 }
 
 proptest! {
