@@ -4,15 +4,35 @@
 
 use std::{env, hint::black_box, num::NonZeroUsize};
 
-use bank::account::{Account, Booking, Command, Event};
-use futures::executor::block_on;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_lambda_events::sqs::{SqsEvent, SqsMessage};
+use aws_sdk_dynamodb::config::{Credentials, SharedCredentialsProvider};
+use aws_smithy_runtime_api::{
+    client::{
+        http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
+        orchestrator::{HttpRequest, HttpResponse},
+    },
+    http::StatusCode,
+};
+use bank::{
+    account::{Account, Booking, Command, Event},
+    views::{balances, transactions},
+};
 use jiff::civil::date;
 use ledgerline::{
-    Aggregate, Cache, Commit, Context, Execution, Loaded, MemoryStore, Meta, decode, encode, execute,
+    Aggregate, Aggregates, Cache, Commit, Context, Execution, Loaded, MemoryStore, Meta, Visitor, decode,
+    encode, encode_state, execute,
 };
-use ledgerline_dynamodb::commit_from_image;
-use ledgerline_lambda::stream::{Batch, records};
-use serde_json::json;
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable, commit_from_image};
+use ledgerline_lambda::{
+    fanout::{Fanout, Wiring},
+    fifo::Fifo,
+    log_projector::LogProjector,
+    state_projector::StateProjector,
+    stream::{Batch, Handler, Record, records},
+    wire::Message,
+};
+use serde_json::{Value, json};
 
 const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad91";
 
@@ -79,7 +99,7 @@ fn decoded(times: u64) {
 }
 
 /// Commands to a store in memory.
-fn commands(times: u64) {
+async fn commands(times: u64) {
     let (store, cache) = (MemoryStore::default(), Cache::<Account>::new(NonZeroUsize::new(1_000).unwrap()));
     let stream = Account::stream(ACCOUNT).unwrap();
     let context = Context { at: "2026-11-21T09:30:00.123456Z".parse().unwrap(), actor: Some("ada".into()) };
@@ -94,7 +114,7 @@ fn commands(times: u64) {
         let id = format!("0190163d-8694-739b-aea5-{n:012}");
         let execution =
             Execution { creates: n == 0, ..Execution::new(&stream, &command, &context, &id, &meta) };
-        block_on(execute(&store, &cache, &execution)).unwrap();
+        execute(&store, &cache, &execution).await.unwrap();
     }
 }
 
@@ -125,7 +145,146 @@ fn stream_records(times: u64) {
     }
 }
 
-fn main() {
+/// AWS, as far as work needs it: takes everything at once, and has the same to say each time.
+#[derive(Debug, Clone)]
+struct Aws;
+
+impl HttpConnector for Aws {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let target = request.headers().get("x-amz-target").unwrap_or_default();
+        let (status, answer) = match target.rsplit('.').next().unwrap_or_default() {
+            "PutEvents" => (
+                200,
+                r#"{"FailedEntryCount":0,"Entries":[{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"},{"EventId":"1"}]}"#,
+            ),
+            "SendMessageBatch" => (
+                200,
+                r#"{"Failed":[],"Successful":[{"Id":"0","MessageId":"m","MD5OfMessageBody":""},{"Id":"1","MessageId":"m","MD5OfMessageBody":""},{"Id":"2","MessageId":"m","MD5OfMessageBody":""},{"Id":"3","MessageId":"m","MD5OfMessageBody":""},{"Id":"4","MessageId":"m","MD5OfMessageBody":""},{"Id":"5","MessageId":"m","MD5OfMessageBody":""},{"Id":"6","MessageId":"m","MD5OfMessageBody":""},{"Id":"7","MessageId":"m","MD5OfMessageBody":""},{"Id":"8","MessageId":"m","MD5OfMessageBody":""},{"Id":"9","MessageId":"m","MD5OfMessageBody":""}]}"#,
+            ),
+            "Query" => (200, r##"{"Count":1,"ScannedCount":1,"Items":[{"#position":{"N":"1"}}]}"##),
+            "PutItem" => (200, r#"{"ConsumedCapacity":{"TableName":"t","CapacityUnits":1.0}}"#),
+            // The invocation of a function.
+            _ => (202, ""),
+        };
+        let status = StatusCode::try_from(status).unwrap();
+        HttpConnectorFuture::ready(Ok(HttpResponse::new(status, answer.into())))
+    }
+}
+
+fn sdk() -> SdkConfig {
+    SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::from_static("eu-central-1"))
+        .credentials_provider(SharedCredentialsProvider::new(Credentials::for_tests()))
+        .endpoint_url("http://aws.invalid")
+        .http_client(http_client_fn(|_, _| SharedHttpConnector::new(Aws)))
+        .retry_config(ledgerline_lambda::retries())
+        .build()
+}
+
+/// The second commits of ten accounts, with their states.
+fn second_commits() -> Vec<Commit> {
+    let fold = |state, version| Account::evolve(state, &event(version));
+    let state = (1..=2).fold(Account::initial(), fold);
+    let of = |account| Commit {
+        stream: Account::stream(&format!("0190163d-8694-739b-aea5-{account:012}")).unwrap(),
+        state: Some(encode_state::<Account>(&state).unwrap()),
+        ..commit(2)
+    };
+    (0..10).map(of).collect()
+}
+
+/// The aggregates of the fanout.
+struct Accounts;
+
+impl Aggregates for Accounts {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<Account>();
+    }
+}
+
+/// Commits in batches of ten to a state view, a queue, and the bus, where it is asked for.
+async fn fanned_out(times: u64, bus: bool) {
+    let sdk = sdk();
+    let of_accounts = |name: &str| [(name.to_owned(), vec![Account::CATEGORY.to_owned()])].into();
+    let wiring = Wiring {
+        event_bus: "bus".into(),
+        event_source: "ledgerline".into(),
+        bus_events: (!bus).then(Default::default),
+        state_views: of_accounts("balances:live"),
+        log_queues: of_accounts("http://aws.invalid/transactions.fifo"),
+        dead_letter_queue: "http://aws.invalid/dead-letters".into(),
+        max_message_bytes: 256 * 1024,
+    };
+    let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&sdk), "Commits");
+    let clients = (
+        aws_sdk_eventbridge::Client::new(&sdk),
+        aws_sdk_lambda::Client::new(&sdk),
+        aws_sdk_sqs::Client::new(&sdk),
+    );
+    let fanout = Fanout::new::<Accounts>(store, clients, wiring);
+    let record = |commit| Record {
+        sequence_number: "4421584500000000017450439091".into(),
+        created: None,
+        run: None,
+        commit: Ok(commit),
+    };
+    let batch: Vec<_> = second_commits().into_iter().map(record).collect();
+    for _ in 0..times / 10 {
+        assert_eq!(fanout.handle(black_box(&batch)).await, None);
+    }
+}
+
+/// Commits in batches of ten to rows of a log view.
+async fn logged(times: u64) {
+    let client = aws_sdk_dynamodb::Client::new(&sdk());
+    let table = ReadTable::new(client.clone(), "Transactions");
+    let consumer = LogProjector { table, view: transactions::VIEW };
+    let fifo = Fifo { store: DynamoDbStore::new(client, "Commits"), consumer };
+    let message = |commit: Commit| {
+        let mut message = SqsMessage::default();
+        message.attributes.insert("MessageGroupId".into(), commit.stream.to_string());
+        let commit = Commit { state: None, ..commit };
+        message.body = Some(serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap());
+        message
+    };
+    let mut event = SqsEvent::default();
+    event.records = second_commits().into_iter().map(message).collect();
+    for _ in 0..times / 10 {
+        assert!(fifo.batch(black_box(&event.records)).await.batch_item_failures.is_empty());
+    }
+}
+
+/// States, ten at once, to rows of a state view.
+async fn shown(times: u64) {
+    let client = aws_sdk_dynamodb::Client::new(&sdk());
+    let table = ReadTable::new(client.clone(), "Balances");
+    let projector =
+        StateProjector { table, log: DynamoDbStore::new(client, "Commits"), view: balances::VIEW };
+    let detail = |commit: Commit| {
+        let state = commit.state.unwrap();
+        let mut fields: Value = serde_json::from_str(&state.data).unwrap();
+        fields["lastKnownVersion"] = commit.version.into();
+        let event = &commit.events[0];
+        let payload: Value = serde_json::from_str(&event.data).unwrap();
+        json!({
+            "stream": commit.stream, "aggregate": fields, "aggregateSchema": state.schema, "meta": commit.meta,
+            "lastEvent": {
+                "stream": commit.stream, "version": commit.version, "index": 0, "eventType": event.event_type,
+                "schema": event.schema, "payload": payload, "at": commit.at,
+            },
+        })
+    };
+    let states: Vec<_> = second_commits().into_iter().map(detail).collect();
+    let invocation = json!({ "states": states }).to_string();
+    for _ in 0..times / 10 {
+        let event = serde_json::from_str(black_box(&invocation)).unwrap();
+        projector.all(ledgerline_lambda::state_projector::details(event).unwrap()).await.unwrap();
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
     let mut arguments = env::args().skip(1);
     let (what, times) = (arguments.next().unwrap(), arguments.next().unwrap().parse().unwrap());
     match what.as_str() {
@@ -133,7 +292,11 @@ fn main() {
         // What `fold` begins with, and is taken away from it.
         "images" => std::mem::forget(images(times)),
         "fold" => fold(images(times)),
-        "commands" => commands(times),
+        "commands" => commands(times).await,
+        "fanout" => fanned_out(times, false).await,
+        "fanout-with-bus" => fanned_out(times, true).await,
+        "logged" => logged(times).await,
+        "shown" => shown(times).await,
         "records" => stream_records(times),
         other => panic!("{other}"),
     }
