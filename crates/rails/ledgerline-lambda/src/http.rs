@@ -24,6 +24,7 @@ use crate::{
     config::{self, ConfigError},
     needs::Needs,
     start::{Handle, start},
+    wire::field_of,
 };
 
 /// The largest body that a command may have, in bytes.
@@ -412,16 +413,6 @@ fn trace(header: &str) -> Option<String> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
-
-/// The field that an error is about: serde tells where it was, or which name it missed or did not expect.
-fn field_of(error: &serde_path_to_error::Error<serde_json::Error>) -> Option<String> {
-    let message = error.inner().to_string();
-    let named = ["missing field `", "unknown field `", "duplicate field `"]
-        .iter()
-        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned()));
-    let path = error.path().to_string();
-    named.or_else(|| Some(path).filter(|path| path != "."))
-}
 
 /// Runs a function behind the HTTP API.
 ///

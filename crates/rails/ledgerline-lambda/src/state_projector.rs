@@ -22,7 +22,7 @@ use crate::{
     metrics,
     needs::{Action, Needs, Source, Table},
     start::{Handle, dynamodb, start},
-    wire::BusEntry,
+    wire::{BusEntry, field_or_root},
 };
 
 /// For how long a row that was forgotten keeps older events out, in seconds: 30 days. An event may be
@@ -99,25 +99,23 @@ struct Invocation {
 /// # Errors
 /// When it is none of these.
 pub fn details(event: Value) -> Result<Vec<Value>, Error> {
-    let malformed = |error: &dyn std::fmt::Display| ProjectError::Malformed(error.to_string());
     let invoked = |event: Value| {
         if event.get("states").is_some() {
             let invocation: Invocation =
-                serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
+                serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
             return Ok::<_, Error>(invocation.states);
         }
         let event: EventBridgeEvent<Value> =
-            serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
+            serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
         Ok(vec![event.detail])
     };
     if event.get("Records").is_none() {
         return invoked(event);
     }
-    let messages: SqsEvent =
-        serde_path_to_error::deserialize(event).map_err(|error| malformed(error.path()))?;
+    let messages: SqsEvent = serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
     let of_message = |message: aws_lambda_events::sqs::SqsMessage| {
         let mut body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
-            .map_err(|_| malformed(&"body"))?;
+            .map_err(|_| ProjectError::Malformed("body".to_owned()))?;
         let mut details = invoked(match body.get_mut("requestPayload") {
             Some(event) => event.take(),
             None => body,
@@ -159,6 +157,10 @@ enum ProjectError {
     Log(#[from] StoreError),
     #[error(transparent)]
     Table(#[from] TableError),
+}
+
+fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectError {
+    ProjectError::Malformed(field_or_root(error))
 }
 
 /// What became of an entry.
@@ -214,8 +216,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     }
 
     async fn write(&self, detail: Value) -> Result<Projected, ProjectError> {
-        let entry: BusEntry = serde_path_to_error::deserialize(detail)
-            .map_err(|error| ProjectError::Malformed(error.path().to_string()))?;
+        let entry: BusEntry = serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
         let (stream, version) = (&entry.stream, entry.aggregate.last_known_version);
         let (shown, state) =
             self.state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
@@ -259,7 +260,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let carried = if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
         if let Some(state) = carried {
             let state = serde_path_to_error::deserialize(state)
-                .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", error.path())))?;
+                .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", field_or_root(&error))))?;
             return Ok((version, state));
         }
         let loaded = load::<A>(&self.log, stream, None, Consistency::Strong).await.map_err(|source| {

@@ -16,6 +16,7 @@ use crate::{
     Error,
     needs::Needs,
     start::{Handle, start},
+    wire::field_or_root,
 };
 
 /// What a record says of an item that is new.
@@ -120,7 +121,7 @@ fn record(raw: &str) -> Option<Record> {
         // Once more, for the name of the field: to know it always would cost a third of all that reading a record takes.
         let mut read = serde_json::Deserializer::from_str(raw);
         let field = serde_path_to_error::deserialize::<_, EventRecord>(&mut read);
-        let field = field.err().map(|error| error.path().to_string()).unwrap_or_default();
+        let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
         return unreadable(raw, format!("not a stream record: the field {field}"));
     };
     if record.event_name != INSERT {

@@ -90,7 +90,7 @@ impl Message {
         let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
             let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
-                .map_err(|error| format!("the field {}", error.path()))?;
+                .map_err(|error| format!("the field {}", field_or_root(&error)))?;
             match commit.version {
                 // Versions begin at 1. Position 0 is that of a stream without commits.
                 0 => Err("the field version".to_owned()),
@@ -98,9 +98,25 @@ impl Message {
             }
         } else {
             let reference = serde_path_to_error::deserialize(Value::Object(fields));
-            reference.map(Self::Reference).map_err(|error| format!("the field {}", error.path()))
+            reference.map(Self::Reference).map_err(|error| format!("the field {}", field_or_root(&error)))
         }
     }
+}
+
+/// The field that an error is about: serde tells where it was, or which name it missed or did not expect. The rest of what serde says may quote
+/// a value, and stays out (rule 14).
+pub(crate) fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Option<String> {
+    let message = error.inner().to_string();
+    let named = ["missing field `", "unknown field `", "duplicate field `"]
+        .iter()
+        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned()));
+    let path = error.path().to_string();
+    named.or_else(|| Some(path).filter(|path| path != "."))
+}
+
+/// The same for a message: the whole is a field, too.
+pub(crate) fn field_or_root<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
+    field_of(error).unwrap_or_else(|| ".".to_owned())
 }
 
 #[cfg(test)]

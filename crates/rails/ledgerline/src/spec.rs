@@ -2,7 +2,9 @@
 
 use std::fmt::Debug;
 
-use crate::{Aggregate, Context, Refusal, ValueObject, fold, values};
+use crate::{
+    Aggregate, Context, Refusal, ValueObject, decode, decode_state, encode, encode_state, fold, values,
+};
 
 /// Starts a test with the history of the stream.
 ///
@@ -29,13 +31,63 @@ impl<A: Aggregate> Given<A> {
     /// When it is refused for a reason that is missing in [`Aggregate::REFUSALS`], of which clients were not told.
     #[track_caller]
     pub fn when(self, command: A::Command, context: &Context) -> When<A> {
-        let result = A::decide(&self.state, &command, context);
-        if let Err(refusal) = &result {
-            let listed = |known: &Refusal| (known.code(), known.kind()) == (refusal.code(), refusal.kind());
-            assert!(A::REFUSALS.iter().any(listed), "REFUSALS of {} lacks {}", A::CATEGORY, refusal.code());
-        }
+        let result = listed::<A>(A::decide(&self.state, &command, context));
         When { state: self.state, result }
     }
+}
+
+/// The decision, whose refusal is one that clients were told of.
+#[track_caller]
+fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A::Event>, Refusal> {
+    if let Err(refusal) = &result {
+        let listed = |known: &Refusal| (known.code(), known.kind()) == (refusal.code(), refusal.kind());
+        assert!(A::REFUSALS.iter().any(listed), "REFUSALS of {} lacks {}", A::CATEGORY, refusal.code());
+    }
+    result
+}
+
+/// Decides these commands one after the other, from the beginning of a stream, and holds what is true of every aggregate: for a
+/// property test over *any* commands that can be written down. Returns the state and the events, for the rules of the aggregate itself.
+///
+/// Every event and every state is read back as it was written; the fold of the stored events is the state that the decisions were made
+/// on; a refusal is in the list; no command panics, also when it is decided twice in a row.
+///
+/// ```
+/// use ledgerline::{Context, spec::live, tank::{Command, Tank}};
+///
+/// let context = Context { at: "2026-11-22T09:30:00Z".parse().unwrap(), actor: Some("ada".into()) };
+/// let (state, events) = live::<Tank>([(Command::Scrap, context)]);
+/// assert!(events.is_empty(), "there was no tank");
+/// assert_eq!(state.level(), 0);
+/// ```
+///
+/// # Panics
+/// When one of these is not so.
+#[track_caller]
+pub fn live<A: Aggregate>(
+    commands: impl IntoIterator<Item = (A::Command, Context)>,
+) -> (A::State, Vec<A::Event>)
+where
+    A::State: PartialEq,
+    A::Event: PartialEq + Debug,
+{
+    let mut state = A::initial();
+    let mut log = Vec::new();
+    for (command, context) in commands {
+        let Ok(events) = listed::<A>(A::decide(&state, &command, &context)) else { continue };
+        let _ = listed::<A>(decided_twice::<A>(&state, &command, &context));
+        for event in &events {
+            let stored = encode::<A>(event).unwrap_or_else(|error| panic!("{event:?}: {error}"));
+            let read = decode::<A>(&stored).unwrap_or_else(|error| panic!("{event:?}: {error}"));
+            assert_eq!(&read, event, "an event is read as it was written");
+        }
+        state = fold::<A>(state, &events);
+        let stored = encode_state::<A>(&state).unwrap_or_else(|error| panic!("{state:?}: {error}"));
+        assert_eq!(decode_state::<A>(&stored).as_ref(), Some(&state), "a state is read as it was written");
+        log.extend(events);
+    }
+    assert_eq!(fold::<A>(A::initial(), &log), state, "the fold of all events is the state");
+    (state, log)
 }
 
 /// What a command comes to when it is decided a second time, on the state that it made.

@@ -262,7 +262,7 @@ mod tests {
     use jiff::{Timestamp, civil::date};
     use ledgerline::{
         RecordedEvent, decode, decode_state, encode, encode_state, fold,
-        spec::{decided_twice, given, valid},
+        spec::{decided_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -539,19 +539,19 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
         /// Whatever is asked in whatever order, the balance is never negative and never past the limit, no event books an
-        /// amount that is not allowed, every event reads back as it was written, and folding the stored state or the stored events is the same.
+        /// amount that is not allowed, and a command that is sent again does what is said of it.
         #[test]
         fn balances_never_leave_their_range(
             commands in prop::collection::vec((any_command(), 0..400_i32), 1..60),
         ) {
+            let commands: Vec<_> = commands.into_iter().filter_map(|(command, day)| {
+                let day = date(2026, 1, 1).checked_add(jiff::Span::new().days(day)).ok()?;
+                Some((command?, on(&day.to_string())))
+            }).collect();
             let mut state = Account::initial();
-            let mut log = Vec::new();
-            for (command, day) in commands {
-                let Some(command) = command else { continue };
-                let day = date(2026, 1, 1).checked_add(jiff::Span::new().days(day)).unwrap();
-                let context = on(&day.to_string());
-                let Ok(events) = Account::decide(&state, &command, &context) else { continue };
-                match (decided_twice::<Account>(&state, &command, &context), again(&command)) {
+            for (command, context) in &commands {
+                let Ok(events) = Account::decide(&state, command, context) else { continue };
+                match (decided_twice::<Account>(&state, command, context), again(command)) {
                     (Err(refusal), Err(expected)) => prop_assert_eq!(refusal.code(), expected.code()),
                     // Whether there is enough for it is said of the balance that it left.
                     (Ok(_) | Err(_), Ok(_)) => {}
@@ -565,15 +565,10 @@ mod tests {
                         prop_assert!((1..=MAX_MINOR_UNITS).contains(amount));
                         prop_assert_eq!(*balance, state.total_balance());
                     }
-                    let stored = encode::<Account>(&event).unwrap();
-                    prop_assert_eq!(&decode::<Account>(&stored).unwrap(), &event);
-                    log.push(event);
                 }
-                let balance = state.total_balance();
-                prop_assert!((0..=MAX_MINOR_UNITS).contains(&balance));
-                prop_assert_eq!(decode_state::<Account>(&encode_state::<Account>(&state).unwrap()), Some(state.clone()));
+                prop_assert!((0..=MAX_MINOR_UNITS).contains(&state.total_balance()));
             }
-            prop_assert_eq!(fold::<Account>(Account::initial(), &log), state);
+            prop_assert_eq!(live::<Account>(commands).0, state);
         }
     }
 }

@@ -276,7 +276,7 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, valid},
+        spec::{decided_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
@@ -388,6 +388,49 @@ mod tests {
                 }
                 prop_assert_eq!(first + second + state.under_way(), 100);
             }
+        }
+    }
+
+    proptest! {
+        /// Whatever is asked in whatever order, also with amounts and accounts that are no such thing, a transfer is requested once, for an amount
+        /// that is allowed, and between two accounts.
+        #[test]
+        fn a_transfer_is_requested_once(
+            asked in prop::collection::vec(
+                (0..4_u8, any::<i64>(), 0..3_usize, 0..3_usize, any::<bool>(), ".*"),
+                1..30,
+            ),
+        ) {
+            let commands = asked.into_iter().filter_map(|(kind, amount, from, to, good, text)| {
+                let account = |place: usize| Id::new([A, B, text.as_str()][place]);
+                let command = match kind {
+                    0 => Command::Request {
+                        from: account(from).ok()?,
+                        to: account(to).ok()?,
+                        amount: Amount::new(if good { 30 } else { amount }).ok()?,
+                        currency: Currency::new(if good { "EUR".to_owned() } else { text.clone() }).ok()?,
+                        reference: Reference::new(text.clone()).ok(),
+                    },
+                    _ => record([Step::Debit, Step::Credit, Step::Refund][from], if good { Ok(()) } else { Err(&text) }),
+                };
+                Some((command, by_ada()))
+            });
+            let (state, events) = live::<Transfer>(commands);
+            for (place, event) in events.iter().enumerate() {
+                match event {
+                    Event::TransferRequested { from_account_id, to_account_id, amount, .. } => {
+                        prop_assert!(place == 0 && from_account_id != to_account_id);
+                        prop_assert!((1..=crate::values::MAX_MINOR_UNITS).contains(amount));
+                    }
+                    Event::TransferDebited {}
+                    | Event::TransferRefused { .. }
+                    | Event::TransferCompleted {}
+                    | Event::TransferCreditRefused { .. }
+                    | Event::TransferRefunded {}
+                    | Event::TransferRefundRefused { .. } => prop_assert!(place > 0),
+                }
+            }
+            prop_assert!(state.under_way() >= 0);
         }
     }
 }

@@ -146,11 +146,12 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, valid},
+        spec::{decided_twice, given, live, valid},
     };
     use proptest::prelude::*;
 
     use super::*;
+    use crate::values::{MAX_TAGS, Tag};
 
     const URL: &str = "https://example.com/";
 
@@ -233,6 +234,41 @@ mod tests {
             b in ("[a-z:]{1,3}", "[a-z:]{1,3}"),
         ) {
             prop_assert_eq!(id(&a.0, &a.1) == id(&b.0, &b.1), a == b);
+        }
+    }
+
+    proptest! {
+        /// Whatever is said about a link by whomever, ratings are from 1 to 5, each tells the one before, and tags are at most as many as are allowed.
+        #[test]
+        fn ratings_never_leave_their_range(
+            said in prop::collection::vec(
+                (any::<i64>(), 1..=5_i64, any::<bool>(), ".*", prop::collection::vec("[a-z]{0,3}|.*", 0..25), any::<bool>()),
+                1..30,
+            ),
+        ) {
+            let commands = said.into_iter().filter_map(|(any, good, wild, text, tags, eve)| {
+                let tags = tags.into_iter().map(Tag::new).collect::<Result<Vec<_>, _>>().ok();
+                let command = Command {
+                    rating: Rating::new(if wild { any } else { good }).ok()?,
+                    title: Title::new(text.clone()).ok(),
+                    image: WebUrl::new(text).ok(),
+                    tags: tags.and_then(|tags| Tags::try_from(tags).ok()),
+                    ..rate(1)
+                };
+                Some((command, by(if eve { "eve" } else { "ada" })))
+            });
+            let (_, events) = live::<Link>(commands);
+            let mut last = None;
+            for event in &events {
+                match event {
+                    Event::LinkRated { rating, previous, .. } => {
+                        prop_assert!((1..=5).contains(rating) && *previous == last && last != Some(*rating));
+                        last = Some(*rating);
+                    }
+                    Event::LinkTagged { tags, .. } => prop_assert!(tags.len() <= MAX_TAGS),
+                    Event::LinkCreated { .. } | Event::LinkTitleUpdated { .. } | Event::LinkImageUpdated { .. } => {}
+                }
+            }
         }
     }
 }

@@ -198,8 +198,9 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, valid},
+        spec::{decided_twice, given, live, valid},
     };
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -300,6 +301,47 @@ mod tests {
                 Action::UpdateEmail(_) | Action::Follow(_) | Action::Unfollow(_) => Ok(Vec::new()),
             };
             assert_eq!(decided_twice::<User>(&state, &command, &by("ada")), expected);
+        }
+    }
+
+    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
+    fn any_command() -> impl Strategy<Value = Option<Command>> {
+        let id = prop_oneof![4 => "[abc]", 1 => Just("ada".to_owned()), 1 => ".*"];
+        let email = prop_oneof![3 => "[ab]@example\\.com", 1 => ".*"];
+        (0..6, id, email, ".*").prop_map(|(kind, id, email, name)| {
+            let (id, email) = (UserId::new(id), Email::new(email));
+            Some(ada(match kind {
+                0 => Action::Register(Name::new(name).ok()?, email.ok()?),
+                1 => Action::UpdateEmail(email.ok()?),
+                2 => Action::Unfollow(id.ok()?),
+                _ => Action::Follow(id.ok()?),
+            }))
+        })
+    }
+
+    proptest! {
+        /// Whatever is asked by whomever in whatever order, nobody is followed twice at once, nor by themselves, and every following has a number of its own.
+        #[test]
+        fn followings_begin_and_end_in_turn(
+            commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),
+        ) {
+            let commands = commands.into_iter().filter_map(|(command, eve)| Some((command?, by(if eve { "eve" } else { "ada" }))));
+            let commands = std::iter::once((ada(register()), by("ada"))).chain(commands);
+            let (_, events) = live::<User>(commands);
+            let (mut followed, mut last) = (std::collections::BTreeMap::new(), 0);
+            for event in &events {
+                match event {
+                    Event::UserFollowed { followed_user_id, following, .. } => {
+                        prop_assert!(followed_user_id != "ada" && *following > last);
+                        prop_assert_eq!(followed.insert(followed_user_id, following), None);
+                        last = *following;
+                    }
+                    Event::UserUnfollowed { unfollowed_user_id, following, .. } => {
+                        prop_assert_eq!(followed.remove(unfollowed_user_id), Some(following));
+                    }
+                    Event::UserRegistered { .. } | Event::UserEmailUpdated { .. } => {}
+                }
+            }
         }
     }
 }

@@ -223,8 +223,9 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         decode, encode, fold,
-        spec::{decided_twice, given, valid},
+        spec::{decided_twice, given, live, valid},
     };
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -324,5 +325,37 @@ mod tests {
         let stored = encode::<Todo>(&Event::TodoDeleted {}).unwrap();
         assert_eq!((stored.event_type.as_str(), stored.data.as_str()), ("TodoDeleted", "{}"));
         assert_eq!(decode::<Todo>(&stored).unwrap(), Event::TodoDeleted {});
+    }
+
+    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
+    fn any_command() -> impl Strategy<Value = Option<Command>> {
+        let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(4_001))];
+        let status = prop::option::of(prop_oneof![Just(Status::Open), Just(Status::Done)]);
+        (0..4, text(), text(), status).prop_map(|(kind, title, message, status)| {
+            let (title, message) = (Title::new(title), Message::new(message));
+            Some(match kind {
+                0 => Command::Create(title.ok()?, message.ok()?),
+                1 => Command::Delete,
+                _ => Command::Update(Update { title: title.ok(), message: message.ok(), status }),
+            })
+        })
+    }
+
+    proptest! {
+        /// Whatever is asked by whomever in whatever order, a todo is created once, by who created it alone it is changed, and nothing follows its deletion.
+        #[test]
+        fn a_todo_begins_once_and_ends_once(
+            commands in prop::collection::vec((any_command(), 0..4_u8), 1..40),
+        ) {
+            let commands = commands.into_iter().filter_map(|(command, who)| {
+                let context = if who == 0 { by("eve") } else { by("ada") };
+                Some((command?, if who == 1 { Context { actor: None, ..context } } else { context }))
+            });
+            let (_, events) = live::<Todo>(commands);
+            let created: Vec<_> = events.iter().map(|event| matches!(event, Event::TodoCreated { .. })).collect();
+            prop_assert!(created.iter().enumerate().all(|(place, created)| *created == (place == 0)));
+            let deleted = events.iter().position(|event| matches!(event, Event::TodoDeleted {}));
+            prop_assert!(deleted.is_none_or(|place| place + 1 == events.len()));
+        }
     }
 }

@@ -14,7 +14,10 @@ pub type Name = Text<200>;
 pub type Description = LongText<2_000>;
 
 /// How many there are of a widget.
-pub type Stock = Number<0, 1_000_000_000>;
+pub type Stock = Number<0, MAX_STOCK>;
+
+/// The most that there may be of a widget.
+pub const MAX_STOCK: i64 = 1_000_000_000;
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
@@ -180,8 +183,9 @@ mod tests {
     use jiff::Timestamp;
     use ledgerline::{
         fold,
-        spec::{decided_twice, given, valid},
+        spec::{decided_twice, given, live, valid},
     };
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -249,6 +253,46 @@ mod tests {
                 }
             };
             assert_eq!(decided_twice::<Widget>(&state, &command, &by("ada")), expected);
+        }
+    }
+
+    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
+    fn any_command() -> impl Strategy<Value = Option<Command>> {
+        let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(2_001))];
+        let stock =
+            prop_oneof![2 => 0..3_i64, 1 => any::<i64>(), 1 => Just(MAX_STOCK), 1 => Just(MAX_STOCK + 1)];
+        (0..5, text(), text(), stock).prop_map(|(kind, name, description, stock)| {
+            let (name, description) = (Name::new(name), Description::new(description));
+            let stock = Stock::new(stock);
+            Some(match kind {
+                0 => Command::Create(name.ok()?, description.ok()?, stock.ok()?),
+                1 => Command::ChangeName(name.ok()?),
+                2 => Command::ChangeDescription(description.ok()?),
+                _ => Command::UpdateStock(stock.ok()?),
+            })
+        })
+    }
+
+    proptest! {
+        /// Whatever is asked by whomever in whatever order, a widget is created once, its stock stays in its range, and no event changes nothing.
+        #[test]
+        fn the_stock_never_leaves_its_range(
+            commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),
+        ) {
+            let commands = commands.into_iter().filter_map(|(command, eve)| {
+                Some((command?, by(if eve { "eve" } else { "ada" })))
+            });
+            let (_, events) = live::<Widget>(commands);
+            let mut state = State::Uncreated;
+            for (place, event) in events.iter().enumerate() {
+                prop_assert_eq!(place == 0, matches!(event, Event::WidgetCreated { .. }));
+                if let Event::WidgetCreated { stock, .. } | Event::WidgetStockUpdated { stock } = event {
+                    prop_assert!(i64::from(*stock) <= MAX_STOCK);
+                }
+                let next = Widget::evolve(state.clone(), event);
+                prop_assert_ne!(&next, &state);
+                state = next;
+            }
         }
     }
 }
