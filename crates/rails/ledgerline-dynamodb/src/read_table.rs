@@ -551,6 +551,32 @@ impl ReadTable {
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
     pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
+        let Page { rows, cursor } = self.items(query).await?;
+        Ok(Page { rows: rows.into_iter().map(from_item).collect::<Result<_, _>>()?, cursor })
+    }
+
+    /// The same, of an index that holds keys alone: the rows are read from the table, in the order of the index. A row that is gone since is left out.
+    ///
+    /// # Errors
+    /// When the cursor is none of this query, or the table fails.
+    pub async fn page_of_keys<T: DeserializeOwned>(
+        &self,
+        table: &StateTable,
+        query: &PageQuery<'_>,
+    ) -> Result<Page<T>, TableError> {
+        let Page { rows, cursor } = self.items(query).await?;
+        let id = |item: &Item| item.get(table.key).and_then(|id| id.as_s().ok()).cloned();
+        let ids: Vec<_> = rows.iter().filter_map(id).collect();
+        let keys =
+            ids.iter().map(|id| HashMap::from([(table.key.to_owned(), AttributeValue::S(id.clone()))]));
+        let found = self.items_of(keys.collect(), false).await?.into_iter();
+        let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
+        let rows = ids.iter().filter_map(|id| found.remove(id));
+        let rows = rows.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item);
+        Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
+    }
+
+    async fn items(&self, query: &PageQuery<'_>) -> Result<Page<Item>, TableError> {
         let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
         let mut request = self.client.query();
         if let Some(prefix) = query.starts_with {
@@ -579,9 +605,7 @@ impl ReadTable {
             .map_err(table_error)?;
         let cursor = output.last_evaluated_key.as_ref().map(|key| cursor::write(key, query)).transpose()?;
         let rows = output.items.unwrap_or_default().into_iter();
-        let rows =
-            rows.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).collect::<Result<_, _>>()?;
-        Ok(Page { rows, cursor })
+        Ok(Page { rows: rows.filter(|item| !item.contains_key(TOMBSTONE)).collect(), cursor })
     }
 }
 

@@ -339,6 +339,8 @@ fn is_among(declared: &BTreeSet<&str>, variable: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ledgerline::Projection;
+
     use super::*;
 
     #[test]
@@ -358,7 +360,7 @@ mod tests {
     fn tables_of_two_routes_are_one_table_with_the_indexes_of_both() {
         const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id" };
         let by = |name: &'static str| Table {
-            indexes: vec![Index { name, partition: "owner", sort: "name" }],
+            indexes: vec![Index { name, partition: "owner", sort: "name", projection: Projection::All }],
             ..ROWS.into()
         };
         let tables = [Table::with(ROWS, [Action::GetItem]), by("a"), by("b"), by("a")];

@@ -10,7 +10,7 @@ use std::{
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
-use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Refusal, StateTable, StreamId};
+use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable, TableError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -192,11 +192,20 @@ pub fn page<Row: DeserializeOwned + 'static>(
             limit: limit(request)?,
             cursor: cursor.as_deref(),
         };
-        let page = views.table(table)?.page::<Row>(&query).await.map_err(problem)?;
+        let rows = views.table(table)?;
+        let page = match index.projection {
+            Projection::All => rows.page::<Row>(&query).await,
+            Projection::KeysOnly => rows.page_of_keys::<Row>(&table, &query).await,
+        };
+        let page = page.map_err(problem)?;
         let rows: Vec<_> = page.rows.iter().map(shown).collect();
         Ok(Response::json(StatusCode::OK, listed(name, json!(rows), page.cursor)))
     };
-    Query::new(key, [Table::from(table).index(index)], answer)
+    let reads = match index.projection {
+        Projection::All => None,
+        Projection::KeysOnly => Some(Action::BatchGetItem),
+    };
+    Query::new(key, [Table::with(table, reads).index(index)], answer)
 }
 
 /// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:

@@ -110,7 +110,11 @@ fn difference(wanted: &Value, kept: &Value) -> Option<String> {
     };
     let indexes = |table: &Value| -> BTreeMap<String, String> {
         let indexes = table["GlobalSecondaryIndexes"].as_array().into_iter().flatten();
-        let index = |index: &Value| Some((index["IndexName"].as_str()?.to_owned(), key(&index["KeySchema"])));
+        let described = |index: &Value| {
+            let projection = index["Projection"]["ProjectionType"].as_str().unwrap_or_default();
+            format!("{} ({projection})", key(&index["KeySchema"]))
+        };
+        let index = |index: &Value| Some((index["IndexName"].as_str()?.to_owned(), described(index)));
         indexes.filter_map(index).collect()
     };
     let (wanted_key, kept_key) = (key(&wanted["KeySchema"]), key(&kept["KeySchema"]));
@@ -296,5 +300,9 @@ mod tests {
             "IndexName": "byId", "KeySchema": [key("id", "HASH")], "Projection": { "ProjectionType": "ALL" },
         }]);
         assert!(different(&table(id, by_id)).contains("index byId, of id"));
+        let keys = json!([{
+            "IndexName": "byOwner", "KeySchema": [key("owner", "HASH")], "Projection": { "ProjectionType": "KEYS_ONLY" },
+        }]);
+        assert!(different(&table(json!([key("id", "HASH")]), keys)).contains("owner (KEYS_ONLY)"));
     }
 }

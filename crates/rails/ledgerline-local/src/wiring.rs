@@ -85,6 +85,7 @@ struct Index {
     name: String,
     partition: String,
     sort: String,
+    projection: String,
 }
 
 #[derive(Debug, Clone, Deserialize)]

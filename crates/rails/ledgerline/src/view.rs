@@ -32,6 +32,20 @@ pub struct Index {
     pub partition: &'static str,
     /// The field that is its sort key.
     pub sort: &'static str,
+    /// What it holds of each row.
+    pub projection: Projection,
+}
+
+/// What an index holds of each row, as DynamoDB's `ProjectionType` says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub enum Projection {
+    /// The whole row. A page is read from the index alone, and every write of a row is a write of the index as well.
+    #[serde(rename = "ALL")]
+    All,
+    /// The keys of the table and of the index. A page reads its rows from the table, at half a read unit each, and a write that changes none of
+    /// these keys costs nothing more: for rows that change with every command, and are seldom listed.
+    #[serde(rename = "KEYS_ONLY")]
+    KeysOnly,
 }
 
 /// The row that shows a state at a version, or none where the view forgets the aggregate.

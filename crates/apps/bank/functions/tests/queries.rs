@@ -168,7 +168,7 @@ fn a_function_says_what_it_needs() {
     let needs: Value = serde_json::from_slice(&output.stdout).unwrap();
     let routes = needs["source"]["http"].as_array().unwrap();
     assert!(routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" })));
-    assert_eq!(needs["tables"][0]["indexes"][0]["name"], "byOpener");
+    assert_eq!(needs["tables"][0]["indexes"][0]["name"], "ofOpener");
     let variables = [
         "BALANCES_TABLE",
         "COMMITS_TABLE",

@@ -97,14 +97,20 @@ impl ReadTable {
         keys: &LogTable,
         rows: &[Key],
     ) -> Result<Vec<T>, TableError> {
+        let found = self.items_of(rows.iter().map(|row| key(keys, row)).collect(), true).await?;
+        found.into_iter().map(from_item).collect()
+    }
+
+    /// The items with these keys, in no particular order, as far as they are there. No key may be there twice.
+    pub(crate) async fn items_of(&self, keys: Vec<Item>, strongly: bool) -> Result<Vec<Item>, TableError> {
         let mut found = Vec::new();
-        for rows in rows.chunks(READS) {
-            let mut wanted: Vec<Item> = rows.iter().map(|row| key(keys, row)).collect();
+        for keys in keys.chunks(READS) {
+            let mut wanted = keys.to_vec();
             let mut delays = delays();
             loop {
                 let wants = KeysAndAttributes::builder()
                     .set_keys(Some(wanted))
-                    .consistent_read(true)
+                    .consistent_read(strongly)
                     .build()
                     .map_err(invalid)?;
                 let output = self
@@ -115,9 +121,7 @@ impl ReadTable {
                     .send()
                     .await
                     .map_err(table_error)?;
-                for item in output.responses.unwrap_or_default().remove(&self.name).unwrap_or_default() {
-                    found.push(from_item(item)?);
-                }
+                found.extend(output.responses.unwrap_or_default().remove(&self.name).unwrap_or_default());
                 wanted = match output.unprocessed_keys.unwrap_or_default().remove(&self.name) {
                     Some(left) if !left.keys().is_empty() => left.keys,
                     Some(_) | None => break,

@@ -180,10 +180,11 @@ fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id:
                         function.id, index.name
                     ));
                 }
-                if known["Projection"]["ProjectionType"] != "ALL" {
+                if known["Projection"]["ProjectionType"] != index.projection.as_str() {
+                    let reads = if index.projection == "ALL" { "whole rows" } else { "keys alone" };
                     problems.push(format!(
-                        "{place}: {id}: {} reads whole rows from the index {}: ProjectionType: ALL",
-                        function.id, index.name
+                        "{place}: {id}: {} reads {reads} from the index {}: ProjectionType: {}",
+                        function.id, index.name, index.projection
                     ));
                 }
             }

@@ -26,7 +26,7 @@ pub fn routes() -> Vec<Query> {
     ];
     vec![
         row::<Account, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
-        page("GET /accounts", "accounts", (balances::TABLE, balances::BY_OPENER), owned, account),
+        page("GET /accounts", "accounts", (balances::TABLE, balances::OF_OPENER), owned, account),
         Query::new("GET /accounts/{id}/transactions", tables, transactions).waiting::<Account>(),
     ]
 }

@@ -1,7 +1,7 @@
 //! The balance of every account: one row each, written from the state that an event carries.
 
 use jiff::civil::Date;
-use ledgerline::{Index, StateTable, StateView};
+use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Opened, State};
@@ -48,8 +48,9 @@ pub enum Status {
 /// Where the rows are.
 pub const TABLE: StateTable = StateTable { variable: "BALANCES_TABLE", key: "accountId" };
 
-/// The accounts of who opened them, in order of the owner's name.
-pub const BY_OPENER: Index = Index { name: "byOpener", partition: "openedBy", sort: "listing" };
+/// The accounts of who opened them, in order of the owner's name. Every booking changes a row, and none changes its place in a list.
+pub const OF_OPENER: Index =
+    Index { name: "ofOpener", partition: "openedBy", sort: "listing", projection: Projection::KeysOnly };
 
 /// The view.
 pub const VIEW: StateView<Account, Row> = StateView { table: TABLE, row };

@@ -1,6 +1,6 @@
 //! The todos: one row for each, written from the state that an event carries, and forgotten with the todo.
 
-use ledgerline::{Index, StateTable, StateView};
+use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
 use crate::todo::{Created, State, Status, Todo};
@@ -30,7 +30,8 @@ pub struct Row {
 pub const TABLE: StateTable = StateTable { variable: "TODOS_TABLE", key: "id" };
 
 /// The todos of who created them, in order of status and id.
-pub const BY_CREATOR: Index = Index { name: "byCreator", partition: "createdBy", sort: "listing" };
+pub const BY_CREATOR: Index =
+    Index { name: "byCreator", partition: "createdBy", sort: "listing", projection: Projection::All };
 
 /// The view.
 pub const VIEW: StateView<Todo, Row> = StateView { table: TABLE, row };

@@ -1,6 +1,6 @@
 //! The widgets: one row for each, written from the state that an event carries.
 
-use ledgerline::{Index, StateTable, StateView};
+use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
 
 use crate::widget::{Created, State, Widget};
@@ -28,7 +28,8 @@ pub struct Row {
 pub const TABLE: StateTable = StateTable { variable: "WIDGETS_TABLE", key: "widgetId" };
 
 /// The widgets of who created them, in order of their names.
-pub const BY_CREATOR: Index = Index { name: "byCreator", partition: "createdBy", sort: "name" };
+pub const BY_CREATOR: Index =
+    Index { name: "byCreator", partition: "createdBy", sort: "name", projection: Projection::All };
 
 /// The view.
 pub const VIEW: StateView<Widget, Row> = StateView { table: TABLE, row };
