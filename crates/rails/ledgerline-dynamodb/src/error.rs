@@ -79,6 +79,17 @@ where
     }
 }
 
+/// What serde says of an item that cannot be read, without its values (rule 14). Serde's own messages and those of the fields' types quote the value
+/// in many forms; the name of a field that is missing is the only thing that they say of no value.
+pub(crate) fn without_values(error: &serde_dynamo::Error) -> String {
+    let message = error.to_string();
+    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
+    match missing {
+        Some((field, _)) => format!("missing field `{field}`"),
+        None => "a field has another type or range than this program reads".to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use aws_sdk_dynamodb::{error::ErrorMetadata, operation::put_item::PutItemError};
@@ -114,5 +125,32 @@ mod tests {
             assert!(error.contains("unavailable: "), "{error}");
             assert!(error.contains("InternalServerError") || error.contains("after 4 s"), "{error}");
         }
+    }
+
+    #[test]
+    fn an_item_that_cannot_be_read_is_told_without_its_values() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        enum Kind {
+            Known,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        struct Row {
+            #[serde(default)]
+            _kind: Option<Kind>,
+            #[serde(default)]
+            _at: Option<jiff::Timestamp>,
+            _amount: i64,
+        }
+        let text = |text: &str| aws_sdk_dynamodb::types::AttributeValue::S(text.into());
+        let words = |field: &str, value| {
+            let item = std::collections::HashMap::from([(field.to_owned(), value)]);
+            without_values(&serde_dynamo::from_item::<_, Row>(item).unwrap_err())
+        };
+        for field in ["_kind", "_at", "_amount"] {
+            let words = words(field, text("secret"));
+            assert!(!words.contains("secret") && words.contains("another type or range"), "{field}: {words}");
+        }
+        assert_eq!(words("_else", text("secret")), "missing field `_amount`");
     }
 }

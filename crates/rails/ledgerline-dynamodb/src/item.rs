@@ -9,6 +9,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, Request, StoreError, StreamId};
 use serde::Deserialize;
 
+use crate::error;
+
 pub(crate) type Item = HashMap<String, AttributeValue>;
 /// An item that is to be written. The order is always the same, and so is the statement that writes it.
 pub(crate) type Fields = Vec<(&'static str, AttributeValue)>;
@@ -161,15 +163,6 @@ fn origin<V: Attribute>(fields: HashMap<String, V>) -> Option<Meta> {
     Some(meta)
 }
 
-/// Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
-fn without_values(error: &serde_dynamo::Error) -> String {
-    let message = error.to_string();
-    match message.split_once("invalid ") {
-        Some((before, _)) => format!("{before}a value of the wrong type or range"),
-        None => message,
-    }
-}
-
 /// Reads a commit of this stream.
 pub(crate) fn commit(stream: &StreamId, item: Item) -> Result<Commit, StoreError> {
     read(item).map_err(|error| StoreError::Corrupt {
@@ -233,7 +226,7 @@ pub(crate) fn request(item: Item) -> Result<Request, StoreError> {
         expires: i64,
     }
     let stored: Stored = serde_dynamo::from_item(item).map_err(|error| {
-        StoreError::Unavailable(format!("a request cannot be read: {}", without_values(&error)).into())
+        StoreError::Unavailable(format!("a request cannot be read: {}", error::without_values(&error)).into())
     })?;
     let Stored { request: key, fingerprint, answer, expires } = stored;
     Ok(Request { key, fingerprint, answer, expires })

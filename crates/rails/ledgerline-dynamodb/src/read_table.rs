@@ -8,7 +8,9 @@ use std::{collections::HashMap, time::Duration};
 use aws_sdk_dynamodb::{
     Client,
     error::SdkError,
-    operation::{put_item::PutItemError, transact_write_items::TransactWriteItemsError},
+    operation::{
+        delete_item::DeleteItemError, put_item::PutItemError, transact_write_items::TransactWriteItemsError,
+    },
     types::{
         AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
         TransactWriteItem, Update,
@@ -23,7 +25,7 @@ use ledgerline::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::error::{is_busy, is_throttling, table_error};
+use crate::error::{self, is_busy, is_throttling, table_error};
 
 type Item = HashMap<String, AttributeValue>;
 
@@ -177,6 +179,39 @@ impl ReadTable {
             .send()
             .await;
         written(result)
+    }
+
+    /// Deletes a row if this field of it still has this value. Returns whether it was deleted: an earlier try, which arrives late, deletes nothing
+    /// that was written since.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn delete_if(
+        &self,
+        keys: &LogTable,
+        (partition, sort): (&str, &str),
+        (field, value): (&str, &str),
+    ) -> Result<bool, TableError> {
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let result = self
+            .client
+            .delete_item()
+            .table_name(&self.name)
+            .key(keys.partition, text(partition))
+            .key(keys.sort, text(sort))
+            .condition_expression("#field = :value")
+            .expression_attribute_names("#field", field)
+            .expression_attribute_values(":value", text(value))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(true),
+            Err(error) => match error.as_service_error() {
+                Some(DeleteItemError::ConditionalCheckFailedException(_)) => Ok(false),
+                Some(_) | None => Err(table_error(error)),
+            },
+        }
     }
 
     async fn overwrite(&self, mut item: Item, version: u64) -> Result<Overwrite, TableError> {
@@ -696,12 +731,5 @@ fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
 
 fn from_item<T: DeserializeOwned>(mut item: Item) -> Result<T, TableError> {
     item.remove(POSITION_ENTRY);
-    serde_dynamo::from_item(item).map_err(|error| {
-        // Serde's messages quote the offending value after "invalid type" and "invalid value": it stays out (rule 14).
-        let message = error.to_string();
-        match message.split_once("invalid ") {
-            Some(_) => TableError::Row("a field has another type than this program reads".into()),
-            None => TableError::Row(message),
-        }
-    })
+    serde_dynamo::from_item(item).map_err(|error| TableError::Row(error::without_values(&error)))
 }

@@ -1,5 +1,5 @@
-//! `--fold`: a function for commands, run by an operator before its new version is deployed, folds long streams with the state that is
-//! new, and keeps what comes of it.
+//! The argument `--fold` of a function for commands. An operator runs it before a new version is deployed. It folds long streams with the
+//! new state schema and keeps the states, so that the first commands after the deployment do not wait for that.
 
 use std::{io::Write, time::Duration};
 
@@ -9,16 +9,16 @@ use tokio::time::timeout;
 
 use crate::Error;
 
-/// After how long it says how far it is.
+/// The pause between two reports of how far a fold is.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// The streams behind `--fold`, if that is what the program is asked for.
+/// The streams that follow `--fold`, if the program is called with it.
 pub(crate) fn asked(arguments: impl IntoIterator<Item = String>) -> Option<Vec<String>> {
     let mut arguments = arguments.into_iter().skip(1);
     (arguments.next()? == "--fold").then(|| arguments.collect())
 }
 
-/// Folds these streams, one after the other, and says how far it is.
+/// Folds these streams, one after the other, and reports how far it is.
 pub(crate) async fn fold<A: Aggregate>(store: &DynamoDbStore, streams: Vec<String>) -> Result<(), Error> {
     let mut printed = std::io::stdout();
     for name in streams {
@@ -28,7 +28,7 @@ pub(crate) async fn fold<A: Aggregate>(store: &DynamoDbStore, streams: Vec<Strin
                 format!("{name} is no stream of this function: those begin with {}-", A::CATEGORY).into()
             );
         }
-        // What is kept on the way is what the next round begins with.
+        // The state that a fold keeps on its way is where the next round begins.
         let loaded = loop {
             match timeout(REPORT, load::<A>(store, &stream, None, Consistency::Strong)).await {
                 Ok(loaded) => break loaded?,

@@ -1,8 +1,9 @@
-//! What one caller may take of an instance, so that it does not take everybody's.
+//! The limits of what one caller may take of an instance, so that something is left for other callers.
 //!
-//! An instance counts for itself, without asking anybody. So a caller who sends faster gets more instances for a moment, each of which soon refuses it in
-//! a millisecond: one or two are enough for all that it sends. Waiting is dearer, since it holds an instance for seconds: nobody waits for a version that is
-//! not in the log, and whoever waited for one that a view did not show in time does not wait again at once.
+//! Each instance counts for itself, without a call to another service. A caller who sends faster gets more instances for a moment, but each
+//! of them soon refuses the caller within a millisecond, so one or two are enough for all that the caller sends. A read that waits is
+//! dearer, because it holds an instance for seconds. So a version that is not in the log is not waited for, and a caller who waited for a
+//! version that a view did not show in time does not wait again at once.
 
 use std::{
     collections::BTreeMap,
@@ -19,28 +20,28 @@ use crate::{
     http::{HttpRequest, Problem, TOO_MANY_REQUESTS},
 };
 
-/// The variable with the requests that an instance takes of one caller in a second; 0, or none, for any number.
+/// The variable with the number of requests that an instance takes of one caller in a second. No limit is set if it is 0 or missing.
 pub(crate) const LIMIT: &str = "CALLER_REQUESTS_PER_SECOND";
 
-/// Callers that are remembered; more of them are forgotten where nothing has to be known of them any more.
+/// The number of callers above which an instance deletes the entries that no longer matter, so that its memory stays bounded (rule 11).
 const MANY: usize = 10_000;
 
-/// Counts the requests of each caller.
+/// The limit of requests in a second, with a count for each caller.
 #[derive(Debug)]
 pub(crate) struct Limit(DefaultKeyedRateLimiter<String>);
 
 impl Limit {
-    /// So many requests in a second, and at once.
+    /// A limit of this many requests in a second. They may all come at the same moment.
     pub(crate) fn new(requests: NonZeroU32) -> Self {
         Self(DefaultKeyedRateLimiter::keyed(Quota::per_second(requests)))
     }
 
-    /// From `CALLER_REQUESTS_PER_SECOND`.
+    /// The limit in `CALLER_REQUESTS_PER_SECOND`, if there is one.
     pub(crate) fn from_env() -> Result<Option<Self>, Error> {
         Ok(NonZeroU32::new(config::parsed_or(LIMIT, 0)?).map(Self::new))
     }
 
-    /// Takes a request of its caller. What names no caller is refused elsewhere.
+    /// Counts a request for its caller. A request without a caller passes here, because the route refuses it with `401`.
     ///
     /// # Errors
     /// `429` when the caller sends too many.
@@ -55,11 +56,11 @@ impl Limit {
     }
 }
 
-/// For how long a caller who waited in vain does not wait any more.
+/// The time for which a caller who waited in vain does not wait again.
 const VAIN: Duration = Duration::from_secs(10);
 
-/// Callers who waited for a version that was not shown in time. While a projector does not work, each request of theirs would else hold an instance for
-/// three seconds.
+/// The callers who waited for a version that was not shown in time. Without this memory, each of their requests would hold an instance for
+/// three seconds while a projector does not work.
 #[derive(Debug, Default)]
 pub(crate) struct InVain(Mutex<BTreeMap<String, Instant>>);
 
@@ -73,7 +74,7 @@ impl InVain {
         self.callers().get(caller).is_some_and(|waited| waited.elapsed() < VAIN)
     }
 
-    /// The caller waited in vain.
+    /// Notes that the caller waited in vain.
     pub(crate) fn note(&self, caller: &str) {
         let mut callers = self.callers();
         if callers.len() > MANY {
@@ -105,9 +106,12 @@ mod tests {
     fn one_caller_does_not_use_up_what_others_have() {
         let limit = Limit::new(NonZeroU32::new(3).unwrap());
         let (greedy, other) = (request("greedy"), request("other"));
-        let taken = (0..10).filter(|_| limit.take(&greedy).is_ok()).count();
-        assert!((3..=4).contains(&taken), "{taken}");
-        assert_eq!(limit.take(&greedy).unwrap_err().status, StatusCode::TOO_MANY_REQUESTS);
+        let answers: Vec<_> = (0..1_000).map(|_| limit.take(&greedy)).collect();
+        let taken = answers.iter().filter(|answer| answer.is_ok()).count();
+        // Three at once, and one more for each third of a second that a slow machine may take for this loop.
+        assert!((3..100).contains(&taken), "{taken}");
+        let refused = answers.into_iter().find_map(Result::err).unwrap();
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
         assert!(limit.take(&other).is_ok());
     }
 

@@ -30,24 +30,24 @@ use crate::{
 const RETENTION: &str = "REQUEST_RETENTION_SECONDS";
 const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
 
-/// Streams that a warm instance remembers.
+/// The number of streams whose states a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// How long a command may take, with all its repairs: less than the function's timeout, so that the client gets an
-/// answer (rule 11). What it appended by then is in the log; with an Idempotency-Key, asking again finds it.
+/// The time that a command may take, with all its repairs. It is less than the function's timeout, so that the client gets an answer (rule
+/// 11). A commit that was appended by then stays in the log, and a client that asks again with the same Idempotency-Key gets its answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// What a client is told of a success: the stream, the state and the version after it.
+/// The function that makes the body of a success, from the stream, and the state and the version after the command.
 pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
 
-/// Reads what a request asks for: the id of the aggregate, and the command.
+/// The function that reads from a request the id of the aggregate and the command.
 type Read<A> =
     Box<dyn Fn(&HttpRequest) -> Result<(String, <A as Aggregate>::Command), Problem> + Send + Sync>;
 
 /// A route of a function that takes the commands of one aggregate.
 ///
-/// It says what a request to it is read as and how a success is answered. The stream is one of the aggregate's own category: no other
-/// can be named. Refusals and failures are answered by the function.
+/// The route says how a request is read and how a success is answered. The function itself answers refusals and failures. The stream always
+/// has the category of the aggregate, so no route can name a stream of another one.
 pub struct Route<A: Aggregate> {
     key: &'static str,
     read: Read<A>,
@@ -63,8 +63,8 @@ impl<A: Aggregate> fmt::Debug for Route<A> {
 }
 
 impl<A: Aggregate> Route<A> {
-    /// A route. The function `read` makes the aggregate's id and the command of a request. `key` is method and path as
-    /// the template has them: `POST /tanks/{id}/fills`.
+    /// A route. `read` makes the aggregate's id and the command from a request. `key` is the method and the path, as the template has them:
+    /// `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn new(
         key: &'static str,
@@ -74,14 +74,14 @@ impl<A: Aggregate> Route<A> {
         Self { key, read: Box::new(read), answer, location: None, if_match_required: false }
     }
 
-    /// The command starts a stream. The answer is `201`, and says that the new resource is at this path, with the aggregate's id
-    /// for `{id}`.
+    /// The same route for a command that starts a stream. Its answer is `201`, and its `Location` header has this path, with the
+    /// aggregate's id for `{id}`.
     #[must_use]
     pub fn creating(self, path: impl Into<String>) -> Self {
         Self { location: Some(path.into()), ..self }
     }
 
-    /// The route is refused with `428` without If-Match.
+    /// The same route, which answers a request without `If-Match` with `428`.
     #[must_use]
     pub fn if_match_required(self) -> Self {
         Self { if_match_required: true, ..self }
@@ -93,10 +93,10 @@ impl<A: Aggregate> Route<A> {
         self.key
     }
 
-    /// What a request asks for.
+    /// The stream and the command that a request asks for.
     ///
     /// # Errors
-    /// A problem that names the field, also where no stream can have the id.
+    /// A problem that names the field; the field is `id` if no stream can have the id.
     pub fn read(&self, request: &HttpRequest) -> Result<(StreamId, A::Command), Problem> {
         let (id, command) = (self.read)(request)?;
         let stream = A::stream(&id).map_err(|error| Problem::field("id", error.to_string()))?;
@@ -120,8 +120,8 @@ pub fn creates<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
 }
 
-/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command of the body; mostly it is a variant of the
-/// command.
+/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command from the body; mostly it is a variant of the
+/// command enum.
 #[must_use]
 pub fn changes<A: Aggregate, Body: DeserializeOwned>(
     key: &'static str,
@@ -135,7 +135,7 @@ pub fn changes<A: Aggregate, Body: DeserializeOwned>(
     Route::new(key, read, answer)
 }
 
-/// A route that changes an aggregate and has no fields: the body is missing or an empty object.
+/// A route that changes an aggregate and whose body has no fields: it is missing or an empty object.
 #[must_use]
 pub fn acts<A: Aggregate>(
     key: &'static str,
@@ -174,8 +174,9 @@ pub fn acts<A: Aggregate>(
 /// }
 /// ```
 ///
-/// With `--fold account-1 account-2` it folds these streams and keeps their states, so that the first command after a deployment with
-/// another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) does not have to (docs/runbook.md). It needs `COMMITS_TABLE` and `REQUESTS_TABLE` for that.
+/// With the arguments `--fold account-1 account-2` it folds these streams and keeps their states. Otherwise the first command after a
+/// deployment with another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). For that it needs
+/// `COMMITS_TABLE` and `REQUESTS_TABLE` alone.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
@@ -202,13 +203,13 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
 /// The parts of a command function.
 #[derive(Debug)]
 pub struct Commands<A: Aggregate, S> {
-    /// Where commits go.
+    /// The store that commits are appended to.
     pub store: S,
-    /// What this instance remembers.
+    /// The states that this instance remembers.
     pub cache: Cache<A>,
     /// Seconds for which an Idempotency-Key is remembered.
     pub retention: i64,
-    /// Whether commits keep the addresses of callers. They stay there for ever, and go to the bus and the queues.
+    /// Whether commits keep the addresses of callers. A commit keeps its address for ever, and takes it to the bus and the queues.
     pub source_addresses: bool,
     /// The routes that it takes.
     pub routes: Vec<Route<A>>,
@@ -221,8 +222,8 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let route = route.ok_or_else(Problem::no_route)?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
-        // Two callers may choose the same key: the caller's subject is a part of it. A key has no spaces, so the
-        // first one ends it, and no two pairs give one text.
+        // Two callers may choose the same key, so the caller's subject is added to it. A client's key has no spaces, so the first space
+        // ends it, and no two pairs of key and caller give the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
         let fingerprint = if key.is_some() { fingerprint(request)? } else { String::new() };
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
@@ -337,8 +338,8 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     }
 }
 
-/// Tells two requests with the same key apart: by route, path and body. The body counts as JSON, so that white space
-/// makes no difference.
+/// The hash that tells two requests with the same key apart, by route, path and body. The body counts as JSON, so that white space makes no
+/// difference.
 fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
     let body = request.body()?;
     let body = serde_json::from_slice::<Value>(&body).map_or(body, |value| value.to_string().into_bytes());
@@ -362,7 +363,7 @@ impl From<&Refusal> for Problem {
     }
 }
 
-/// The one place where failures of commands become HTTP.
+/// The problem that a client is told of for a failed command. This is the only place where such failures become HTTP.
 fn problem(error: &ExecuteError) -> Problem {
     match error {
         ExecuteError::Refused(refusal) => refusal.into(),
@@ -396,8 +397,8 @@ fn problem(error: &ExecuteError) -> Problem {
     }
 }
 
-/// Logs what became of the command: once, here, with stream and version and without its payload (rule 14). The name of
-/// what became of it is the metric's label.
+/// Logs the outcome of a command once, with stream and version and without its payload (rule 14); only a command that timed out is logged
+/// by the caller of this. The name of the outcome, which is returned, is the label of the metric.
 fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteError>) -> &'static str {
     let (name, version, code) = match outcome {
         Ok(Outcome::Committed(loaded)) => ("committed", Some(loaded.version), None),
@@ -437,7 +438,7 @@ mod tests {
         vec![creates("POST /tanks", read, |stream, _, _| Value::String(stream.to_string()))]
     }
 
-    /// What a commit keeps is there for ever.
+    /// A commit never changes, so an address in it could not be removed later.
     #[tokio::test]
     async fn the_callers_address_is_kept_only_where_somebody_asks_for_it() {
         for source_addresses in [false, true] {

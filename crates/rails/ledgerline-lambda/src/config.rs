@@ -1,4 +1,5 @@
-//! The environment, read once at start: the only place that reads it.
+//! The environment of the process, read once at start. No other module reads it; only the SDK reads the region and the credentials by
+//! itself.
 
 use std::{env, fmt::Display, str::FromStr};
 
@@ -7,18 +8,18 @@ use crate::needs::may_read;
 /// A variable that is missing or wrong. A function with such a configuration does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The function reads it and does not name it among its needs, so that no check would notice where it is missing.
+    /// The function reads the variable but does not name it among its needs, so no check would notice that it is missing.
     #[error("the function reads the environment variable {0}, and does not say that it needs it")]
     Undeclared(&'static str),
-    /// It is not set, or empty.
+    /// The variable is not set, or empty.
     #[error("the environment variable {0} is not set")]
     Missing(&'static str),
-    /// Its value cannot be read.
+    /// The value of the variable cannot be read.
     #[error("the environment variable {name} is wrong: {reason}")]
     Invalid {
-        /// Its name.
+        /// The name of the variable.
         name: &'static str,
-        /// Why.
+        /// The reason why the value cannot be read.
         reason: String,
     },
 }
@@ -26,7 +27,7 @@ pub enum ConfigError {
 /// The value of a variable that must be set.
 ///
 /// # Errors
-/// When it is missing or empty.
+/// When it is missing or empty, or the function does not name it among its needs.
 pub fn text(name: &'static str) -> Result<String, ConfigError> {
     if !may_read(name) {
         return Err(ConfigError::Undeclared(name));
@@ -34,18 +35,18 @@ pub fn text(name: &'static str) -> Result<String, ConfigError> {
     env::var(name).ok().filter(|value| !value.is_empty()).ok_or(ConfigError::Missing(name))
 }
 
-/// The value of a variable that must be set, as what it means.
+/// The value of a variable that must be set, parsed as a `T`.
 ///
 /// # Errors
-/// When it is missing, empty or cannot be read.
+/// When it is missing or empty, cannot be read, or the function does not name it among its needs.
 pub fn parsed<T: FromStr<Err: Display>>(name: &'static str) -> Result<T, ConfigError> {
     text(name)?.parse().map_err(|error: T::Err| ConfigError::Invalid { name, reason: error.to_string() })
 }
 
-/// The same, with a value for where it is not set.
+/// The value of a variable, parsed as a `T`, or `default` if it is missing or empty.
 ///
 /// # Errors
-/// When it is set and cannot be read.
+/// When it cannot be read, or the function does not name it among its needs.
 pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Result<T, ConfigError> {
     match parsed(name) {
         Err(ConfigError::Missing(_)) => Ok(default),
@@ -53,10 +54,10 @@ pub fn parsed_or<T: FromStr<Err: Display>>(name: &'static str, default: T) -> Re
     }
 }
 
-/// The same of a variable that may be missing.
+/// The [`lines`] of a variable, or those of `default` if it is missing.
 ///
 /// # Errors
-/// When the function does not name it.
+/// When the function does not name it among its needs.
 pub(crate) fn lines_or(name: &'static str, default: &str) -> Result<Vec<String>, ConfigError> {
     match lines(name) {
         Err(ConfigError::Missing(_)) => Ok(default.lines().map(ToOwned::to_owned).collect()),
@@ -64,7 +65,7 @@ pub(crate) fn lines_or(name: &'static str, default: &str) -> Result<Vec<String>,
     }
 }
 
-/// What the SDK's clients read, where it is set: names that begin with `AWS_`, which every function may read.
+/// The value of a variable that the SDK's clients read, if it is set. Its name begins with `AWS_`, so every function may read it.
 pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -72,7 +73,7 @@ pub(crate) fn of_the_sdk(name: &str) -> Option<String> {
 /// The lines of a variable that must be set and may be empty. Blank ones are left out.
 ///
 /// # Errors
-/// When it is missing.
+/// When it is missing, or the function does not name it among its needs.
 pub fn lines(name: &'static str) -> Result<Vec<String>, ConfigError> {
     if !may_read(name) {
         return Err(ConfigError::Undeclared(name));

@@ -20,5 +20,5 @@ pub mod wire;
 
 pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};
 
-/// Whatever keeps a function from starting or a batch from being done.
+/// The error of a function that cannot start, or of an event that it cannot handle.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;

@@ -81,9 +81,6 @@ impl InvokeError {
     }
 }
 
-/// How an invocation ends whose time is up.
-const TOO_LONG: &str = "it took longer than";
-
 /// All functions, and the Runtime API that their instances talk to.
 #[derive(Debug)]
 pub struct Host {
@@ -125,13 +122,22 @@ struct Invocation {
 
 type Reply = oneshot::Sender<std::result::Result<Bytes, InvokeError>>;
 
+/// Why an instance takes no more invocations. It is killed as soon as its current one is answered, or at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Its binary was built again.
+    Replaced,
+    /// Its invocation took too long.
+    TimedOut,
+}
+
 #[derive(Debug)]
 struct Instance {
     /// It has asked for work at least once: its initialisation is over.
     initialised: bool,
     idle: bool,
-    /// Its binary was replaced: it finishes what it is at, and takes nothing more.
-    retired: bool,
+    /// Why it takes no more invocations, if it does not.
+    ending: Option<Ending>,
     current: Option<(String, Reply)>,
     kill: Arc<Notify>,
 }
@@ -209,7 +215,7 @@ impl Function {
     /// # Errors
     /// When the instance ends before it asks for work.
     pub async fn warm_up(self: &Arc<Self>) -> Result<()> {
-        let instance = self.start_instance();
+        let instance = self.start_instance(&mut lock(&self.instances));
         loop {
             match lock(&self.instances).running.get(&instance) {
                 Some(instance) if instance.initialised => return Ok(()),
@@ -260,7 +266,7 @@ impl Function {
     /// Goes on with the binary that is there now: instances of the old one end, at once or with what they are at.
     pub(crate) fn replace(&self) {
         for instance in lock(&self.instances).running.values_mut() {
-            instance.retired = true;
+            instance.ending.get_or_insert(Ending::Replaced);
             if instance.current.is_none() {
                 instance.kill.notify_one();
             }
@@ -280,29 +286,29 @@ impl Function {
             let id = Uuid::new_v4().to_string();
             instances.waiting.push_back(Invocation { id, payload: payload.into(), reply });
             let takes_work =
-                |instance: &&Instance| !instance.retired && (instance.idle || !instance.initialised);
+                |instance: &&Instance| instance.ending.is_none() && (instance.idle || !instance.initialised);
             let free = instances.running.values().filter(takes_work).count();
             let wanted = instances.waiting.len() > free && instances.running.len() < MAX_INSTANCES;
-            drop(instances);
             if wanted {
-                self.start_instance();
+                self.start_instance(&mut instances);
             }
         }
         self.work.notify_one();
         answer.await.unwrap_or_else(|_| Err(InvokeError::new("Local.HostEnded", "the local stack is ending")))
     }
 
-    fn start_instance(self: &Arc<Self>) -> u64 {
+    /// Starts an instance. The caller counts the running ones under the same lock, so that two callers do not both take the last place.
+    fn start_instance(self: &Arc<Self>, instances: &mut Instances) -> u64 {
         let id = self.next_instance.fetch_add(1, Ordering::Relaxed);
         let kill = Arc::new(Notify::new());
         let instance = Instance {
             initialised: false,
             idle: false,
-            retired: false,
+            ending: None,
             current: None,
             kill: Arc::clone(&kill),
         };
-        lock(&self.instances).running.insert(id, instance);
+        instances.running.insert(id, instance);
         let function = Arc::clone(self);
         tokio::spawn(async move {
             let ended = function.run_instance(id, &kill).await;
@@ -349,9 +355,9 @@ impl Function {
             },
             () = kill.notified() => {
                 let _ = child.kill().await;
-                match lock(&self.instances).running.get(&id).is_some_and(|instance| instance.retired) {
-                    true => "it is replaced by what was built".into(),
-                    false => format!("{TOO_LONG} {} s", self.launch.timeout.as_secs()),
+                match lock(&self.instances).running.get(&id).and_then(|instance| instance.ending) {
+                    Some(Ending::TimedOut) => format!("it took longer than {} s", self.launch.timeout.as_secs()),
+                    Some(Ending::Replaced) | None => "it is replaced by what was built".into(),
                 }
             }
             () = self.hangs_in_init(id) => {
@@ -373,11 +379,11 @@ impl Function {
         let mut instances = lock(&self.instances);
         let ended = instances.running.remove(&id);
         let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
-        let retired = ended.as_ref().is_some_and(|instance| instance.retired);
+        let ending = ended.as_ref().and_then(|instance| instance.ending);
         if let Some((invocation, reply)) = ended.and_then(|instance| instance.current) {
             if let Some(host) = self.host.upgrade() {
                 // As Lambda reports it.
-                let status = if how.starts_with(TOO_LONG) { "timeout" } else { "error" };
+                let status = if ending == Some(Ending::TimedOut) { "timeout" } else { "error" };
                 let record = json!({ "requestId": invocation, "status": status });
                 host.logs.add(
                     &self.launch.name,
@@ -386,22 +392,25 @@ impl Function {
             }
             let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
         }
-        if !initialised && !retired && !instances.running.values().any(|instance| instance.initialised) {
+        if !initialised
+            && ending.is_none()
+            && !instances.running.values().any(|instance| instance.initialised)
+        {
             // What cannot start will not start for the next one either: say so instead of trying for ever.
             for invocation in instances.waiting.drain(..) {
                 let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
             }
         }
-        let wanted =
-            !instances.waiting.is_empty() && instances.running.values().all(|instance| instance.retired);
+        let wanted = !instances.waiting.is_empty()
+            && instances.running.values().all(|instance| instance.ending.is_some());
+        if wanted {
+            self.start_instance(&mut instances);
+        }
         drop(instances);
         // It may have been woken for work that it did not take.
         self.work.notify_one();
         if let Some(host) = self.host.upgrade() {
             host.hops.line("function", &format!("{}: {how}", self.launch.name));
-        }
-        if wanted {
-            self.start_instance();
         }
     }
 
@@ -419,7 +428,7 @@ impl Function {
                     return None;
                 };
                 this.initialised = true;
-                if this.retired {
+                if this.ending.is_some() {
                     // It is about to be killed. What woke it is another one's.
                     self.work.notify_one();
                     return None;
@@ -441,10 +450,11 @@ impl Function {
         let function = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(function.launch.timeout).await;
-            // Killed under the lock: the next invocation must not die of this one's lateness.
-            let instances = lock(&function.instances);
-            let current = instances.running.get(&instance).and_then(|instance| instance.current.as_ref());
-            if current.is_some_and(|(current, _)| *current == invocation) {
+            // Marked under the lock: should it answer before the process is dead, it takes no further invocation, which would die with it.
+            let mut instances = lock(&function.instances);
+            let Some(late) = instances.running.get_mut(&instance) else { return };
+            if late.current.as_ref().is_some_and(|(current, _)| *current == invocation) {
+                late.ending = Some(Ending::TimedOut);
                 kill.notify_one();
             }
         });
@@ -455,7 +465,7 @@ impl Function {
         let Some(instance) = instances.running.get_mut(&instance) else { return StatusCode::BAD_REQUEST };
         match instance.current.take_if(|(current, _)| current == id) {
             Some((_, reply)) => {
-                if instance.retired {
+                if instance.ending.is_some() {
                     instance.kill.notify_one();
                 }
                 let _ = reply.send(result);

@@ -1,4 +1,4 @@
-//! What a workspace hands over of an application, to be tried as ledgerline itself is.
+//! An application as a workspace hands it over, so that it is tried as ledgerline itself is.
 
 use std::{fmt, num::NonZeroUsize, path::PathBuf, rc::Rc, sync::Arc};
 
@@ -30,16 +30,16 @@ use crate::{
 /// An instance of a function that takes commands.
 pub(crate) type Instance = Rc<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
-/// Plays so many concurrent histories from a seed on.
+/// Plays concurrent histories: the first seed, their number, and the clocks.
 type Play = Box<dyn Fn(u64, u64, Clocks) -> Result<(Tally, u64), Finding> + Send + Sync>;
 
 /// Makes the commits of a stream.
 type Write = Box<dyn Fn(&str, &mut Rng) -> Vec<Commit> + Send + Sync>;
 
-/// Makes a cold instance, on a store at the other end of a wire or in memory.
+/// Makes a cold instance on the store at the end of a wire, or on a store in memory if there is no wire.
 type MakeInstance = Arc<dyn Fn(Option<&Wire>) -> Instance + Send + Sync>;
 
-/// An aggregate.
+/// An aggregate, with the streams that are made of it.
 pub(crate) struct Streams {
     pub(crate) category: &'static str,
     pub(crate) write: Write,
@@ -52,16 +52,16 @@ pub(crate) struct CommandFunction {
     pub(crate) instance: MakeInstance,
 }
 
-/// An application: what of it is tried, and with what.
+/// An application: its parts that are tried, and the input for them.
 ///
 /// A workspace makes one in a test of the application's functions, and has it tried with [`application_tests!`](crate::application_tests).
 pub struct Application {
     pub(crate) name: &'static str,
-    /// Whether it is the one of ledgerline itself.
+    /// Whether this is the application of ledgerline itself.
     pub(crate) is_ledgerlines: bool,
-    /// `<category>.json` for each aggregate.
+    /// The stored shapes: `<category>.json` for each aggregate.
     pub(crate) shapes: Files,
-    /// `<function>/<case>.json`, and `answers.md` beside them.
+    /// The sample events: `<function>/<case>.json`, and `answers.md` beside them.
     pub(crate) events: Files,
     pub(crate) fanout: MakeFanout,
     pub(crate) read_shapes: fn(&Files) -> Shapes,
@@ -83,8 +83,8 @@ impl fmt::Debug for Application {
 }
 
 impl Application {
-    /// An application of which nothing is tried yet but that all shapes in the folder `shapes` are read: `<category>.json`
-    /// for each aggregate. Its sample events are in the folder `events` of the workspace.
+    /// An application of which only the shapes are tried: those in the folder `shapes`, `<category>.json` for each aggregate. Its
+    /// sample events are in the folder `events` of the workspace. The other methods add what else is tried.
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
         let events = ledgerline_local::testing::workspace().join("events");
@@ -111,10 +111,10 @@ impl Application {
         }
     }
 
-    /// Commands to this aggregate are sent by several clients at once, and what is `shown` of a state must be explained by
-    /// some order of them; and commits of its histories are delivered, lost and repeated on the way to the views.
+    /// Adds an aggregate. Several clients send commands to it at once, and some order of the commands must explain what is `shown` of
+    /// its states. The commits of its histories are delivered, lost and repeated on the way to the views.
     ///
-    /// What is `shown` must not depend on the time, which is another one for each client.
+    /// `shown` must not depend on the time, because each client has another one.
     #[must_use]
     pub fn aggregate<A: Aggregate>(
         mut self,
@@ -130,8 +130,8 @@ impl Application {
         self
     }
 
-    /// The function of this name takes commands by these routes. Its sample events are sent with crashes in between, and
-    /// changed into bad input.
+    /// Adds the function of this name, which takes commands by these routes. Its sample events are sent with crashes in between, and
+    /// are changed into bad input.
     #[must_use]
     pub fn commands<A: Aggregate>(mut self, function: &'static str, routes: fn() -> Vec<Route<A>>) -> Self {
         fn instance<A: Aggregate, S: ledgerline::EventStore + 'static>(
@@ -157,7 +157,7 @@ impl Application {
         self
     }
 
-    /// A state projector writes these rows into the table with this logical id.
+    /// Adds a state projector, which writes the rows of this view into the table with this logical id.
     #[must_use]
     pub fn state_projector<A: Aggregate, Row: Serialize + 'static>(
         mut self,
@@ -175,22 +175,22 @@ impl Application {
         self
     }
 
-    /// A log projector writes this view into the table with this logical id.
+    /// Adds a log projector, which writes the rows of this view into the table with this logical id.
     #[must_use]
     pub fn log_projector(mut self, id: &'static str, view: LogView) -> Self {
         self.logged.push(LogFunction { table: id, view });
         self
     }
 
-    /// A consumer of its own reads commits by this: it is shown bad input, too.
+    /// Adds the function with which a consumer of the application's own reads commits. It gets bad input too.
     #[must_use]
     pub fn reads(mut self, read: fn(&Commit)) -> Self {
         self.reads.push(read);
         self
     }
 
-    /// Something else that a function does, tried with a crash after each of its calls. It uses the tables with these
-    /// logical ids besides.
+    /// Adds something else that a function does. It is tried with a crash at each of its calls. `tables` are the logical ids of further
+    /// tables that it uses.
     #[must_use]
     pub fn case(mut self, tables: &[&'static str], case: fn() -> Case) -> Self {
         for table in tables {
@@ -202,12 +202,12 @@ impl Application {
         self
     }
 
-    /// The same, as the one of ledgerline itself.
+    /// The same application, marked as that of ledgerline itself.
     pub(crate) fn of_ledgerline(self) -> Self {
         Self { is_ledgerlines: true, ..self }
     }
 
-    /// Logical ids of all tables: those of the log first.
+    /// The logical ids of all tables, those of the log first.
     pub(crate) fn tables(&self) -> Vec<&'static str> {
         let views =
             self.stateful.iter().map(|view| view.table).chain(self.logged.iter().map(|view| view.table));
@@ -224,13 +224,13 @@ impl Application {
         Pipeline::of(self.fanout, &self.stateful, &self.logged, wire)
     }
 
-    /// Makes everything behind the log at the end of a wire.
+    /// A function that makes everything behind the log, at the end of a wire.
     pub(crate) fn pipeline(&self) -> Rc<dyn Fn(&Wire) -> Pipeline> {
         let (fanout, stateful, logged) = (self.fanout, self.stateful.clone(), self.logged.clone());
         Rc::new(move |wire| Pipeline::of(fanout, &stateful, &logged, wire))
     }
 
-    /// Commits of a stream of this category.
+    /// The commits of a stream of this category.
     pub(crate) fn write(&self, category: &str, name: &str, rng: &mut Rng) -> Vec<Commit> {
         let streams = self.streams.iter().find(|streams| streams.category == category);
         streams.map(|streams| (streams.write)(name, rng)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! A handler that is tried with a crash after each of its calls, and what can be seen afterwards.
+//! A handler that is tried with a crash at each of its calls, and the outcome that can be seen afterwards.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
@@ -14,32 +14,32 @@ use ledgerline_local::testing::table;
 
 use crate::{wire::Wire, world::World};
 
-/// What was done so far, and how it was answered: the caller's memory, which survives the handler's end.
+/// The answers to what was done so far: the memory of the caller, which survives the end of the handler.
 pub type Done = Rc<RefCell<Vec<String>>>;
 
-/// A handler, and what it is called with.
+/// A handler, its input, and the check of its outcome.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Case {
     pub(crate) name: String,
-    /// In the log before.
+    /// The commits that are in the log before the first call, by stream.
     pub(crate) log: Vec<Vec<Commit>>,
-    /// Calls a cold instance with what is not done yet. Whether all of it is done.
+    /// The call of a cold instance with what is not done yet. Its result says whether all is done.
     pub(crate) call: Box<dyn Fn(Wire, Done) -> LocalBoxFuture<'static, bool>>,
-    /// Whether what came of it is as it should be, given what comes of it without a crash.
+    /// The check of an outcome with a crash, the first argument, against the outcome without one, the second.
     pub(crate) right: fn(&Outcome, &Outcome) -> bool,
 }
 
-/// What can be seen afterwards.
+/// The outcome: everything that can be seen when all is done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub(crate) answers: Vec<String>,
     /// The items of all tables, by table and key, as text.
     pub tables: BTreeMap<String, String>,
-    /// On the bus, each once.
+    /// The entries on the bus and the states that functions were invoked with: sorted, each once.
     pub(crate) entries: Vec<String>,
-    /// On the queues, each where it was first.
+    /// The messages in the queues, by URL and body. A repeated message is only at the place of the first.
     pub(crate) messages: Vec<(String, String)>,
-    /// How many mails were sent.
+    /// The number of mails that were sent.
     pub mails: u64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn exactly(found: &Outcome, expected: &Outcome) -> bool {
     found == expected
 }
 
-/// Does those that are not done yet, until one fails.
+/// Runs those of `all` that are not done yet, until one fails. The result says whether all are done.
 pub(crate) async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>) -> bool {
     let first = done.borrow().len();
     for one in all.iter().skip(first) {
@@ -60,8 +60,8 @@ pub(crate) async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Opt
 }
 
 impl Case {
-    /// A handler that is called with a wire and what is `done`, until it says that all is done: it notes there what it has
-    /// done and how it was answered. `log` is in the log before. Afterwards everything is exactly as without a crash.
+    /// A handler that is called with a wire and a list of answers until it says that all is done. It adds an answer to the list for
+    /// each thing that it has done. The commits of `log` are in the log before. The outcome must be exactly the one without a crash.
     pub fn new(
         name: &str,
         log: Vec<Vec<Commit>>,
@@ -70,13 +70,14 @@ impl Case {
         Self { name: name.into(), log, call: Box::new(call), right: exactly }
     }
 
-    /// What came of it is right if this says so, given what comes of it without a crash.
+    /// The outcome is right if this function says so. It gets the outcome with a crash and the one without.
     #[must_use]
     pub fn right_if(self, right: fn(&Outcome, &Outcome) -> bool) -> Self {
         Self { right, ..self }
     }
 
-    /// A consumer behind a queue: every stream's commits but the second, which is a gap to be repaired.
+    /// A consumer behind a queue. It gets the commits of every stream without the second, which is a gap that it must repair. Of a
+    /// stream of two commits it gets both, because no later commit would show the gap.
     pub fn consumer<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -104,7 +105,7 @@ impl Case {
     }
 }
 
-/// An instance of a process manager behind a queue, whose positions are in the table with this logical id.
+/// An instance of a process manager behind a queue. Its positions are in the table with this logical id.
 pub fn manager<R: Reaction>(
     wire: &Wire,
     positions: &str,

@@ -1,4 +1,4 @@
-//! The program: prints what was tried, how often, with which seed, and what was found.
+//! The program: it prints what was tried, how often, with which seed, and what was found.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
@@ -16,16 +16,16 @@ use crate::{Effort, PROOFS, tank};
 /// Tries to lose an event, and to apply one twice.
 #[derive(Debug, Parser)]
 struct Args {
-    /// As much as `cargo test` does, instead of minutes of it.
+    /// Try only as much as `cargo test` does: seconds instead of minutes.
     #[arg(long)]
     short: bool,
-    /// Only the proofs with these numbers.
+    /// Try only the proofs with these numbers.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=PROOFS.len() as i64))]
     only: Vec<u8>,
-    /// Where randomness comes from; the runs of a proof have this seed and those after it.
+    /// The seed of the first run of each proof; the next runs have the seeds after it.
     #[arg(long)]
     seed: Option<u64>,
-    /// So many runs, of the proofs that are repeated: 1, 3, 4, 8, 11 and 12.
+    /// The number of runs of the proofs that consist of runs: 1, 3, 4, 8, 11 and 12.
     #[arg(long)]
     runs: Option<u64>,
 }
@@ -108,7 +108,7 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
             "--",
         ]);
         cargo.args(["--nocapture", "--test-threads=1"]).env("PROOFS_SEED", seed.to_string());
-        // All of them, those besides that an application has of its own too.
+        // Without --only, all tests run, those too that an application has of its own.
         if !args.only.is_empty() {
             cargo.args(&tests);
         }
@@ -125,12 +125,12 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("the proofs of {} failed", failed.join(", "))) }
 }
 
-/// Says in a test what was tried.
+/// Prints, in a test, what was tried.
 pub(crate) fn report(line: &str) {
     eprintln!("{line}");
 }
 
-/// With a comma between thousands.
+/// The number with a comma between thousands.
 fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

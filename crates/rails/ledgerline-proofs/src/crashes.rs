@@ -1,5 +1,5 @@
-//! A crash after every single call that a handler makes. It is called again, as its source would, and in the
-//! end everything is as if nothing had happened.
+//! A crash at every single call that a handler makes, once before the call is applied and once after. The handler is called again, as
+//! its source would do it, and in the end everything is as without a crash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,13 +28,13 @@ use crate::{
     world::World,
 };
 
-/// How often somebody calls again, before it counts as never done.
+/// The number of failed calls after which a handler counts as never done.
 const TRIES: usize = 20;
 
-/// Ends every handler after each of its calls.
+/// Ends every handler at each of its calls.
 ///
 /// # Errors
-/// When something came of it that does not without.
+/// When an outcome with a crash differs from the one without.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let cases = cases(application, effort.seed).map_err(|story| Finding { seed: effort.seed, story })?;
     let (mut points, mut calls) = (0, Vec::new());
@@ -74,7 +74,7 @@ fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), F
     })
 }
 
-/// The handler ends after so many calls; then it is called again until all is done, and once more for good measure.
+/// The handler ends after so many calls. It is called again until all is done, and then everything is done a second time.
 fn interrupted(
     application: &Application,
     case: &Case,
@@ -129,7 +129,7 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
         let answer: Value = serde_json::from_str(&services.call("Scan", &scan).body).unwrap_or_default();
         let items = answer["Items"].as_array().cloned().unwrap_or_default();
         for mut item in items {
-            // Times of the clock, and what is made up anew for each try.
+            // These attributes are times of the clock or made up anew for each try, and so differ between runs.
             for attribute in ["at", "expires", "tombstone", "claim"] {
                 if let Some(value) = item.get_mut(attribute) {
                     *value = Value::Null;
@@ -179,7 +179,7 @@ fn difference(case: &Case, after: usize, applied: bool, found: &Outcome, expecte
 /// The handlers of an application: its functions as it hands them over, its fanout, and its own cases.
 fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     let mut rng = Rng::with_seed(seed);
-    // Two streams of one kind that have something in common, and one that has nothing in common with them.
+    // Two streams whose names begin alike, and one whose name differs: an application may make rows of the beginning of names.
     let mut streams = |category: &str| -> Vec<Vec<Commit>> {
         ["a-1", "a-2", "b-1"].map(|name| application.write(category, name, &mut rng)).into()
     };
@@ -203,7 +203,7 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
 fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
     let answers = application.events.text(&format!("{}/answers.md", function.name))?;
     let samples = answers.lines().filter_map(|line| Some(line.strip_prefix("| ")?.split_once(".json |")?.0));
-    // In the order in which the page tells of them: later ones build on earlier ones.
+    // The requests are in the order of the page, because later ones build on earlier ones.
     let mut known = BTreeSet::new();
     let mut requests: Vec<Value> = Vec::new();
     for sample in samples.filter(|sample| known.insert(*sample)) {
@@ -211,7 +211,7 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
         event["headers"]["idempotency-key"] = sample.into();
         requests.push(event);
     }
-    // The instance is made at each call, of the application's function by this name.
+    // Each call makes a cold instance of the application's function by this name.
     let instance = Arc::clone(&function.instance);
     let call = move |wire: Wire, done: Done| {
         let (requests, function) = (requests.clone(), instance(Some(&wire)));
@@ -230,7 +230,7 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
 
 fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     let pipeline = application.pipeline();
-    // Some of them twice, and not one stream after the other.
+    // The streams are mixed, and the first two commits come twice.
     let mut batch: Vec<_> = streams.concat();
     batch.sort_by_key(|commit| commit.version);
     batch.extend_from_within(..batch.len().min(2));
@@ -244,7 +244,7 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
             if first > batch.len() {
                 return true;
             }
-            // One that nobody can read, for the dead letters.
+            // The last record is unreadable, so that there is a dead letter.
             let unreadable = Unreadable {
                 reason: "a test".into(),
                 stream: None,
@@ -274,7 +274,7 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
     let call = move |wire: Wire, done: Done| {
         let (stream, projector, pipeline) = (stream.clone(), instance(&wire), Rc::clone(&pipeline));
         async move {
-            // What the fanout makes of the commits, over a wire of its own.
+            // The entries that the fanout makes of the commits, over a wire of its own, whose calls do not count.
             let quiet = Wire::new(wire.services().database().clone());
             let records: Vec<_> =
                 stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();

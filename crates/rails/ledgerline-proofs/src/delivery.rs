@@ -1,5 +1,5 @@
-//! Delivery from commit to row: everything may come twice, swapped, late, or not before somebody repairs it, while new
-//! commits arrive. When all is quiet, the rows are those of the fold, byte for byte.
+//! Delivery from commit to row: everything may come twice, swapped, late, or only after somebody repairs it, while new
+//! commits arrive. When all is delivered, the rows are those of the fold, byte for byte.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -23,23 +23,24 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// After so many tries a queue gives a message up. The template says many more, so that an outage of an hour gives none up.
+/// The number of tries after which a queue gives a message up. The template has many more, so that an outage of an hour gives none up.
 const MAX_RECEIVES: usize = 5;
-/// What a function gets at once.
+/// The number of records or messages that a function gets at once.
 const BATCH: usize = 10;
 
-/// What a schedule counted.
+/// The counts of a schedule.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) deliveries: u64,
-    /// States that were given up and sent back, and that were lost.
+    /// States that were given up and sent back, and states that were lost. In an outage, `lost` counts everything that is lost in it; in a
+    /// restored log, the commits that are gone from it.
     pub(crate) dead_letters: u64,
     pub(crate) lost: u64,
-    /// The same of messages.
+    /// Messages that were given up and sent back, and messages that were lost.
     pub(crate) redriven: u64,
     pub(crate) skipped: u64,
     pub(crate) faults: u64,
-    /// Invocations of the fanout that ended in the middle, and records that were set aside for it.
+    /// Invocations of the fanout that ended in the middle, and records that were set aside because of them.
     pub(crate) deaths: u64,
     pub(crate) set_aside: u64,
 }
@@ -64,14 +65,14 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     Ok(Tried::new(runs, "schedules", beside))
 }
 
-/// What a schedule is about.
+/// The kind of faults in a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dynamics {
-    /// Whatever happens on a bad day.
+    /// All that happens on a bad day.
     Usual,
-    /// Consumers are so slow that what they work on is delivered to a second instance meanwhile.
+    /// Consumers are so slow that their messages are delivered to a second instance meanwhile.
     SlowConsumers,
-    /// For more than a day nothing works behind the log: what the stream, the invocations, the queues and the dead letters held is
+    /// For more than a day nothing works behind the log: everything in the stream, the invocations, the queues and the dead letters is
     /// gone. Then somebody catches up from the log.
     Outage,
     /// The log is restored to an earlier time. Then somebody follows the procedure of the runbook.
@@ -92,7 +93,7 @@ pub(crate) fn all(
     }
     let world = || {
         let world = World::new(&application.tables())?;
-        // The writer of the log and the checker have a wire on which nothing happens.
+        // The writer of the log and the checker have a wire without faults.
         let quiet = Wire::new(world.wire.services().database().clone());
         let pipeline = application.pipeline_at(&world.wire);
         Ok((world, quiet, pipeline))
@@ -144,11 +145,11 @@ struct Schedule<'a> {
     seed: u64,
     dynamics: Dynamics,
     streams: Vec<Vec<Commit>>,
-    /// Commits of each stream that are in the log.
+    /// The number of commits of each stream that are in the log.
     written: Vec<usize>,
-    /// The streams of what was written, in its order.
+    /// The stream of each commit that was written, in the order of writing.
     order: Vec<usize>,
-    /// In the log, and perhaps not passed on.
+    /// Commits in the log that the stream has still to hand over, or hands over again.
     pending: Vec<Commit>,
     passed_on: Vec<Commit>,
     states: Vec<Value>,
@@ -169,7 +170,7 @@ impl<'a> Schedule<'a> {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let kind = &application.streams[rng.usize(0..application.streams.len())];
-        // Two streams of the same kind: what adds up over streams meets in them.
+        // Two streams of the same kind, because a row may add up over streams.
         let streams: Vec<_> =
             (0..2).map(|number| (kind.write)(&format!("{seed}-{number}"), &mut rng)).collect();
         assert!(streams.iter().all(|stream| !stream.is_empty()), "{application:?} writes something");
@@ -245,7 +246,7 @@ impl<'a> Schedule<'a> {
         Ok(self.tally)
     }
 
-    /// The next commit of a stream.
+    /// Writes the next commit of a stream.
     async fn write(&mut self) -> Result<(), Finding> {
         let stream = self.rng.usize(0..self.streams.len());
         if let Some(commit) = self.streams[stream].get(self.written[stream]) {
@@ -258,8 +259,8 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// The stream hands records to the fanout: in any order, because no two are of the same item (rule 7), some of them
-    /// again. What fails, and all after it, comes again.
+    /// The stream hands records to the fanout: in any order, because no two are of the same item (rule 7), and some of them
+    /// again. The first record that fails, and all after it, come again.
     async fn pass_on(&mut self) {
         let mut batch: Vec<_> = (0..self.rng.usize(1..=BATCH).min(self.pending.len()))
             .map(|_| self.pending.swap_remove(self.rng.usize(0..self.pending.len())))
@@ -277,8 +278,8 @@ impl<'a> Schedule<'a> {
         self.collect();
     }
 
-    /// A shard of the stream hands the fanout its next records, in its order, at `most` so many. Of a batch that failed as a whole, Lambda may hand over the
-    /// first half the next time.
+    /// A shard of the stream hands the fanout its next records in its order, at most `most` of them. After a batch that failed as a
+    /// whole, Lambda may hand over only its first half the next time.
     async fn shard(&mut self, most: &mut usize) {
         let mut batch = self.pending[..self.pending.len().min(*most)].to_vec();
         let records: Vec<_> = batch
@@ -287,8 +288,8 @@ impl<'a> Schedule<'a> {
                 let stream = self.streams.iter().position(|of| of[0].stream == commit.stream);
                 let place = stream.unwrap_or_default() * 1_000_000
                     + usize::try_from(commit.version).unwrap_or_default();
-                // The tries of a record are counted by its number, and those of earlier schedules are still there. It was
-                // written long enough ago for its tries to be counted.
+                // The tries of a record are counted by its sequence number. The seed is in it, because the counts of earlier schedules
+                // are still there. The record was written long enough ago that its tries are counted.
                 let sequence_number = format!("{}-{place:021}", self.seed);
                 Record { sequence_number, created: Some(0), ..record(place, commit) }
             })
@@ -297,7 +298,7 @@ impl<'a> Schedule<'a> {
             return;
         }
         self.tally.deliveries += records.len() as u64;
-        // What an earlier end left over.
+        // A notification of an earlier end may be left over: it would end this invocation at once.
         let _ = self.wire.crashed().now_or_never();
         let done = tokio::select! {
             failed = self.pipeline.fanout.handle(&records) => failed.unwrap_or(batch.len()),
@@ -313,11 +314,11 @@ impl<'a> Schedule<'a> {
         self.collect();
     }
 
-    /// The shard comes to its end all the same. Then somebody mends the fanout, and sends what it set aside through it again.
+    /// The shard must come to its end in spite of the deadly records. Then somebody mends the fanout, and replays what it set aside.
     async fn mend(&mut self, mut most: usize) -> Result<(), Finding> {
         let seed = self.seed;
         let finding = |story: String| Finding { seed, story };
-        // The longest way: all of a batch is halved, and then there are three tries. Faults of the wire make it longer.
+        // A record is set aside after its batch was halved down to it, and three tries more. Faults of the wire take further tries.
         let invocations = 40 * self.pending.len();
         for _ in 0..invocations {
             self.shard(&mut most).await;
@@ -329,7 +330,7 @@ impl<'a> Schedule<'a> {
             )));
         }
         self.wire.ends_at(None);
-        // What is late arrives.
+        // Requests that are late arrive.
         sleep(Duration::from_secs(60)).await;
         let deadly = self.streams[0][0].stream.clone();
         for letter in self.wire.services().take_messages("http://wire.invalid/dead-letters") {
@@ -345,7 +346,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// What the services took in the meantime.
+    /// Collects the states and messages that the services took in the meantime.
     fn collect(&mut self) {
         self.states.extend(self.wire.services().take_states());
         for logged in &self.pipeline.logged {
@@ -358,7 +359,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// For more than a day, commands are taken and nothing else works.
+    /// The outage: for more than a day, commands are taken and nothing else works.
     async fn outage(&mut self) -> Result<(), Finding> {
         for _ in 0..self.rng.u32(0..6) {
             self.write().await?;
@@ -371,7 +372,7 @@ impl<'a> Schedule<'a> {
         (self.pending, self.passed_on) = Default::default();
         (self.states, self.undelivered) = Default::default();
         self.queues.clear();
-        // A month has passed since some aggregate was deleted: nothing keeps older versions of it out any more.
+        // Tombstones disappear a month after their aggregates are deleted. Then nothing keeps older versions out any more.
         for stateful in &self.pipeline.stateful {
             let (table, key) = (ledgerline_local::testing::table(stateful.table), stateful.key);
             let scan = self.wire.services().call("Scan", &json!({ "TableName": table })).body;
@@ -385,11 +386,11 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// What "Restore" in docs/runbook.md does: the log is as it was at some time before, and everything behind it is emptied. Some of what
-    /// was written since is written again, and some is not.
+    /// Does what "Restore" in docs/runbook.md does: the log is as it was at some time before, and everything behind it is emptied. Some of the
+    /// commits that are gone are written again, and some are not.
     async fn restore(&mut self) {
-        // What is late arrives, or would be written into the restored log. And queues forget what they had, or they would take another
-        // commit of the same version for the one that is gone: no table is restored in five minutes.
+        // Requests that are late arrive now, or they would be written into the restored log. And queues forget what they knew, or they would
+        // take another commit of the same version for the one that is gone. No table is restored in five minutes.
         sleep(DEDUPLICATION + Duration::from_secs(60)).await;
         self.collect();
         let services = self.wire.services();
@@ -423,7 +424,7 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
     }
 
-    /// What `catch_up` in docs/runbook.md does: reads the log, and makes stream records of it for the fanout.
+    /// Does what `catch_up` in docs/runbook.md does: reads the log, and makes records of the stream of it for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };
         for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
@@ -458,7 +459,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Lambda hands over one of the states, whichever; it may do so again, or give up.
+    /// Lambda hands over any one of the states. It may hand it over again, or give it up.
     async fn project(&mut self) {
         self.collect();
         if self.states.is_empty() {
@@ -479,7 +480,7 @@ impl<'a> Schedule<'a> {
     async fn deliver(&self, entry: &Value) -> bool {
         let stream = entry["stream"].as_str().unwrap_or_default();
         let mut delivered = true;
-        // There is an invocation for each function; a state that failed comes to all of them again here, who skip what they have.
+        // Lambda invokes each function for itself. Here a state that failed comes to all of them again; those that have it skip it.
         for stateful in &self.pipeline.stateful {
             if stream.starts_with(&format!("{}-", stateful.category)) {
                 delivered &= stateful.project(entry.clone()).await.is_ok();
@@ -488,7 +489,7 @@ impl<'a> Schedule<'a> {
         delivered
     }
 
-    /// A queue hands a batch to its projector. What it deleted may come again all the same.
+    /// A queue hands a batch to its projector. It may hand over messages again that were done.
     async fn consume(&mut self) {
         self.collect();
         if self.pipeline.logged.is_empty() {
@@ -499,7 +500,7 @@ impl<'a> Schedule<'a> {
         let logged = &self.pipeline.logged[number];
         let queue = self.queues.entry(logged.url.clone()).or_default();
         if self.dynamics == Dynamics::SlowConsumers {
-            // The visibility timeout ends while the first instance is still at it.
+            // The visibility timeout ends while the first instance still works on the batch.
             let mut again = Queue { messages: queue.messages.clone(), dead: Vec::new() };
             let pause = Duration::from_millis(self.rng.u64(0..400));
             let second = async {
@@ -513,7 +514,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// A queue gives its first message up: whatever it was, it was tried too often.
+    /// A queue gives its first message up, as if it had been tried too often.
     fn give_up(&mut self) {
         let number = self.rng.usize(0..self.queues.len().max(1));
         if let Some(queue) = self.queues.values_mut().nth(number) {
@@ -521,7 +522,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Dead letters are sent back, or lost where a later one makes up for them.
+    /// Dead letters are sent back, or lost if a later one makes up for them: the one of the last version is never lost.
     fn redrive(&mut self) {
         let version = |text: &Value| (text["stream"].to_string(), text["lastEvent"]["version"].as_u64());
         let newest = |stream: &str| {
@@ -556,7 +557,7 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Time passes. When it is more than the deduplication window, the stream's records may come once more.
+    /// Time passes. If it is more than the deduplication window, a record of the stream comes once more.
     async fn pause(&mut self) {
         let pause = Duration::from_secs(self.rng.u64(0..600));
         sleep(pause).await;
@@ -566,9 +567,9 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Nothing happens any more but what is left to do.
+    /// Delivers all that is left to deliver, without new faults.
     async fn settle(&mut self) -> Result<(), Finding> {
-        // What is late arrives.
+        // Requests that are late arrive.
         sleep(Duration::from_secs(60)).await;
         self.wire.calm();
         for _ in 0..1_000 {
@@ -609,7 +610,7 @@ impl<'a> Schedule<'a> {
     }
 }
 
-/// The queue hands over a batch. Whether it `forgets` that some were done. How many it handed over.
+/// The queue hands over a batch. If it `forgets`, messages that were done stay in it. The result is the number of messages.
 async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     let taken: Vec<_> = queue.messages.drain(..BATCH.min(queue.messages.len())).collect();
     if taken.is_empty() {
@@ -620,7 +621,7 @@ async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     let response = logged.fifo.batch(&messages).await;
     let failed: BTreeSet<_> =
         response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
-    // What failed is at the head of its group again: nothing behind it in the queue may overtake.
+    // A message that failed is at the head of its group again: nothing behind it in the queue may overtake.
     for message in taken.iter().rev() {
         let mut message = message.clone();
         message.receives += 1;

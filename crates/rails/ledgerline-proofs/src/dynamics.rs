@@ -1,6 +1,6 @@
-//! Time itself: clocks that are a day off, consumers that are too slow, an outage that is longer than the stream's 24
-//! hours, after which somebody catches up from the log, a log that is restored to an earlier time, and records that end whoever
-//! passes them on.
+//! Faults of time: clocks that are a day off, consumers that are too slow, an outage that is longer than the stream's 24
+//! hours, after which somebody catches up from the log, a log that is restored to an earlier time, and records that end the fanout
+//! whenever it passes them on.
 
 use crate::{
     Effort, Finding, Tried,
@@ -13,7 +13,7 @@ use crate::{
 /// Plays all of it.
 ///
 /// # Errors
-/// What goes wrong in one of them.
+/// The first finding in one of them.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(150, 1_000);
     let named = |name: &'static str| {

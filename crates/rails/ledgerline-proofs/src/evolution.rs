@@ -1,5 +1,5 @@
-//! Every shape of an event or a state that may be in some log, kept beside its model, in `shapes`: this code reads all of them.
-//! And what a newer program wrote stops the aggregate that it is about, by name, and no other.
+//! Every shape of an event or a state that may be in some log, kept in `shapes` beside the model: this code reads all of them. And
+//! an event of a newer program stops only its own aggregate, and the error names it.
 
 use ledgerline::{Commit, Consistency, EventStore, LoadError, RecordedState, load, tank::Tank};
 use ledgerline_lambda::{stream::Handler, wire::Message};
@@ -13,16 +13,16 @@ use crate::{
     world::World,
 };
 
-/// Reads all shapes of an application; ledgerline's own then meets newer ones.
+/// Reads all shapes of an application. The proof of ledgerline's own application then tries shapes of newer programs.
 ///
 /// # Errors
-/// When a shape cannot be read or is missing from the folder, or a newer one stops more than its aggregate.
+/// When a shape cannot be read or is not in the folder, or a newer shape stops more than its aggregate.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let all = (application.read_shapes)(&application.shapes);
     if !all.wrong.is_empty() {
         return Err(Finding { seed: effort.seed, story: all.wrong.join("\n  ") });
     }
-    // What becomes of newer shapes is the business of ledgerline, which knows no aggregates.
+    // Newer shapes are handled by ledgerline, in the same way for all aggregates: one application is enough.
     let newer = match application.is_ledgerlines {
         true => {
             let world = World::new(&application.tables())?;
@@ -34,7 +34,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     Ok(Tried::new((all.events + all.states + newer) as u64, "shapes", beside))
 }
 
-/// What a newer program wrote, each in a tank of its own, with another tank beside it. How many there are.
+/// Shapes of newer programs, each in a tank of its own, and one tank without any. The result is the number of shapes.
 async fn newer(world: &World) -> Result<usize, String> {
     let with = |id: &str, change: fn(&mut Commit)| {
         let mut tank = filled(id, 100);
@@ -42,13 +42,13 @@ async fn newer(world: &World) -> Result<usize, String> {
         change(&mut tank[1]);
         tank
     };
-    // Ids as the API has them.
+    // The ids have the form that the API demands.
     let id = |number: u32| format!("00000000-0000-4000-8000-{number:012}");
     let tanks = [
         with(&id(0), |commit| commit.events[0].event_type = "TankFrozen".into()),
         with(&id(1), |commit| commit.events[0].schema = 99),
         with(&id(2), |commit| commit.events[0].data = r#"{"litres":"100"}"#.into()),
-        // A state that is not known is folded again: the tank goes on.
+        // A state with an unknown schema is ignored, and the stream is folded again: the tank can still be used.
         with(&id(3), |commit| commit.state = Some(RecordedState { schema: 99, data: "{}".into() })),
         with(&id(4), |_| ()),
     ];
@@ -80,15 +80,15 @@ async fn newer(world: &World) -> Result<usize, String> {
         }
     }
 
-    // The fanout passes on without a state what it cannot fold: it fails for none, and sets nothing aside, because a newer program behind
-    // the bus may read it.
+    // The fanout passes on a commit that it cannot fold, without a state. It fails for none and sets none aside, because a newer program
+    // behind the bus may read it.
     let pipeline = tank::application().pipeline_at(&world.wire);
     let all: Vec<_> = tanks.concat();
     let records: Vec<_> = all.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
     let failed = pipeline.fanout.handle(&records).await;
     let entries = world.wire.services().take_entries();
     let letters = world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
-    // The first commit of such a tank goes with it: both states are folded by one read.
+    // The first commit of such a tank has no state either, because both states are folded by one read.
     let without = entries.iter().filter(|entry| entry["aggregateSchema"] == 0).count();
     if failed.is_some() || letters != 0 || entries.len() != 2 * tanks.len() || without != 2 * unreadable {
         return Err(format!(
@@ -97,7 +97,7 @@ async fn newer(world: &World) -> Result<usize, String> {
         ));
     }
 
-    // Log projectors stop at it, each stream for itself.
+    // A log projector stops at such a commit, but only in its stream.
     let queued = world.wire.services().take_messages(&pipeline.logged[0].url);
     let messages: Vec<_> = queued
         .iter()
@@ -122,7 +122,7 @@ async fn newer(world: &World) -> Result<usize, String> {
         return Err(format!("the projector fails at {failed} commits, not {unreadable}"));
     }
 
-    // State projectors fold from the log what they do not know, fail where they cannot, and write the others.
+    // State projectors fold a missing state from the log, and fail if they cannot. They write the rows of the others.
     for entry in entries {
         let projected = pipeline.stateful[0].project(entry.clone()).await;
         if projected.is_ok() == (entry["aggregateSchema"] == 0) {

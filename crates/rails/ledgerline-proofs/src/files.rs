@@ -1,4 +1,4 @@
-//! Sample events and stored shapes: in a folder of a workspace, or those of ledgerline itself, which it carries along.
+//! Sample events and stored shapes: in a folder of a workspace, or those of ledgerline itself, which are compiled in.
 
 use std::{fs, path::PathBuf};
 
@@ -31,7 +31,7 @@ impl Files {
         serde_json::from_str(&self.text(path)?).map_err(|error| format!("{path}: {error}"))
     }
 
-    /// The JSON files in the folders, each by its folder and path, in alphabetical order.
+    /// The JSON files in the folders, each with its folder and its path, in alphabetical order.
     pub(crate) fn samples(&self) -> Result<Vec<(String, String)>, String> {
         let mut samples = match self {
             Self::Embedded(files) => files.iter().map(|(path, _)| (*path).to_owned()).collect(),
@@ -46,7 +46,7 @@ impl Files {
     }
 }
 
-/// Paths of the files in the folders of a folder.
+/// The paths of the files in the folders of a folder.
 fn in_folders(folder: &PathBuf) -> std::io::Result<Vec<String>> {
     let mut paths = Vec::new();
     for inner in fs::read_dir(folder)? {

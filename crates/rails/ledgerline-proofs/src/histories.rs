@@ -17,7 +17,7 @@ use crate::{
 /// # Errors
 /// The first history that cannot be explained.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    // Races are the store's business, which knows no aggregates: ledgerline's own application tries most of them.
+    // Races depend on the store, which is the same for all aggregates: ledgerline's own application tries most of them.
     let runs = match application.is_ledgerlines {
         true => effort.runs(8_000, 100_000),
         false => effort.runs(500, 5_000),
@@ -33,7 +33,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     ))
 }
 
-/// Plays so many histories, the same number of each of the application's aggregates.
+/// Plays at least `runs` histories, the same number of each of the application's aggregates.
 pub(crate) fn all(
     seed: u64,
     runs: u64,
@@ -53,10 +53,10 @@ pub(crate) fn all(
     Ok((sum, faults))
 }
 
-/// Plays histories on each of the planted stores, until the bug is found.
+/// Plays histories on each of the planted stores until its bug is found.
 ///
 /// # Errors
-/// When one is not found.
+/// When a bug is not found.
 pub fn honesty(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let subject = Subject::<Tank> { histories: tank::history, shown: |state| state.level().to_string() };
     let most = 1_000;

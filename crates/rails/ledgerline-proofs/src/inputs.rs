@@ -1,5 +1,5 @@
-//! Bad input to every decoder: arbitrary bytes, and valid input that was changed. Nothing panics; what a client sent is
-//! answered as the client's mistake, and what came from inside is set aside, not tried for ever.
+//! Bad input to every decoder: arbitrary bytes, and valid input that was changed. No decoder panics; bad input of a client is
+//! answered with 4xx, and bad input from inside is set aside, not tried for ever.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Inputs in one run: as many records as a batch of the stream has.
+/// The number of inputs in one run: as many as a batch of the stream has records.
 const BATCH: usize = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,10 @@ const DECODERS: [Decoder; 8] = [
     Decoder::EmbeddedState,
 ];
 
-/// Feeds them.
+/// Feeds bad input to each of the decoders.
 ///
 /// # Errors
-/// When one panics, or gives an answer that bad input must not get.
+/// When a decoder panics, or gives an answer that bad input must not get.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(400, 2_600);
     let samples = Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;
@@ -82,10 +82,10 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     Ok(Tried::new(runs * BATCH as u64, "inputs", beside))
 }
 
-/// Valid input.
+/// Valid input, by kind.
 #[derive(Default)]
 struct Samples {
-    /// Of the command functions.
+    /// Requests to the command functions, each with the place of its function in the application's list.
     requests: Vec<(usize, Value)>,
     records: Vec<Value>,
     messages: Vec<String>,
@@ -94,8 +94,8 @@ struct Samples {
 }
 
 impl Samples {
-    /// Reads the sample events of the workspace: requests to the application's functions, and whatever records, messages and
-    /// entries there are, or those of ledgerline where there are none; and makes commits of each of the application's aggregates.
+    /// Reads the sample events of the workspace: requests to the application's functions, and records, messages and entries. If there
+    /// are none of a kind, those of ledgerline are taken. Makes commits of each of the application's aggregates too.
     fn read(application: &Application) -> Result<Self, String> {
         let mut samples = Self::of(application)?;
         let ledgerlines = Self::of(&tank::application())?;
@@ -115,7 +115,7 @@ impl Samples {
         Ok(samples)
     }
 
-    /// The sample events alone.
+    /// The sample events of the application alone.
     fn of(application: &Application) -> Result<Self, String> {
         let mut samples = Self::default();
         for (function, path) in application.events.samples()? {
@@ -136,7 +136,7 @@ impl Samples {
         Ok(samples)
     }
 
-    /// The decoders that there is something for: an application may take no commands, or have no histories.
+    /// The decoders for which there is valid input: an application may take no commands, or have no histories.
     fn decoders(&self) -> Vec<Decoder> {
         let has_something = |decoder: &Decoder| match decoder {
             Decoder::Body | Decoder::Path | Decoder::Headers => !self.requests.is_empty(),
@@ -148,7 +148,7 @@ impl Samples {
     }
 }
 
-/// Feeds a hundred inputs to a decoder. How many it took.
+/// Feeds a hundred inputs to a decoder. The result is the number of inputs that it accepted.
 async fn feed(
     decoder: Decoder,
     world: &World,
@@ -191,7 +191,7 @@ async fn feed(
                         }
                     }
                 }
-                // What the runtime does not take for a request never comes to a function.
+                // An event that the runtime cannot read as a request does not reach a function.
                 let Ok(event) = serde_json::from_value::<ApiGatewayV2httpRequest>(request.clone()) else {
                     continue;
                 };
@@ -214,7 +214,7 @@ async fn feed(
                 serde_json::from_value(json!({ "Records": batch })).map_err(|error| error.to_string())?;
             let records = records(batch);
             taken += records.iter().filter(|record| record.commit.is_ok()).count();
-            // Nothing of it is tried again: it is passed on, or set aside.
+            // The fanout passes each record on or sets it aside. A failure would bring the record again and again, for nothing.
             if let Some(failed) = application.pipeline_at(&world.wire).fanout.handle(&records).await {
                 return Err(format!("it comes again and again: {:?}", records[failed]));
             }
@@ -250,7 +250,7 @@ async fn feed(
                         if ["not an entry", "the state of", "a row cannot be written"]
                             .iter()
                             .any(|bad| error.starts_with(bad))
-                            // A version that was made up, in the entry or before in the table.
+                            // The entry, or a row that an earlier entry left in the table, has a version that was made up.
                             || error.contains("is not in the log") => {}
                     Err(error) => return Err(format!("{error} for {entry}")),
                 }
@@ -281,13 +281,13 @@ async fn feed(
     Ok(taken)
 }
 
-/// Takes every commit, and reads all of it, as all consumers together do.
+/// A consumer that takes every commit and reads all of it, as all consumers of the application together do.
 struct Reader<'a>(&'a Application);
 
 impl Consumer for Reader<'_> {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         for view in &self.0.logged {
-            // What is no event of the read model's aggregate is refused by name.
+            // An error is right here: a read model refuses, by name, an event that is not of its aggregates.
             let _ = (view.view.changes)(commit);
         }
         for read in &self.0.reads {
@@ -327,7 +327,7 @@ const PIECES: [&str; 24] = [
     "2026-02-30T25:61:61Z",
 ];
 
-/// Arbitrary text, or the valid one with some changes.
+/// Arbitrary text, or the valid text with some changes.
 fn text(rng: &mut Rng, valid: &str) -> String {
     if rng.u32(0..5) == 0 {
         let bytes: Vec<u8> = (0..rng.usize(0..200)).map(|_| rng.u8(..)).collect();
@@ -367,7 +367,7 @@ fn changed(rng: &mut Rng, valid: &Value) -> Value {
     value
 }
 
-/// Goes down somewhere, and changes something there.
+/// Changes one thing at a random place inside the value.
 fn change(rng: &mut Rng, value: &mut Value) {
     let stop = rng.u32(0..6) == 0;
     match value {

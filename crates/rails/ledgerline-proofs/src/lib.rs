@@ -35,16 +35,16 @@ pub struct Proof {
     pub number: u8,
     /// What is tried, in a few words.
     pub name: &'static str,
-    /// The test of an application that tries it of that application too; empty where it is about ledgerline alone.
+    /// The name of the test that tries it of an application too. It is empty if the proof is about ledgerline alone.
     pub test: &'static str,
-    /// Whether it consists of runs, each with a seed of its own.
+    /// Whether the proof consists of runs, each with a seed of its own.
     pub seeded: bool,
-    /// Tries it.
+    /// The function that tries it.
     pub run: fn(&Effort, &Application) -> Result<Tried, Finding>,
 }
 
 impl Proof {
-    /// How to see the finding again, which was made of this application with this effort.
+    /// The command that shows the finding again. It was made of this application with this effort.
     #[must_use]
     pub fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
         let (seed, one) = (finding.seed, self.seeded);
@@ -137,7 +137,7 @@ pub const PROOFS: [Proof; 12] = [
     },
 ];
 
-/// The tests of an application: what is tried of ledgerline is tried of it, as far as it is about applications.
+/// The tests of an application: all proofs of ledgerline that are about applications.
 ///
 /// `cargo test` runs the short form, the same in each run. `cargo run --profile fast -p proofs` runs the long one, with new seeds.
 #[macro_export]
@@ -178,7 +178,7 @@ macro_rules! application_tests {
 /// Tries a proof of an application in a test, with the effort that the environment asks for.
 ///
 /// # Panics
-/// With what was found, and how to see it again.
+/// If there is a finding: the message has the finding, and the command that shows it again.
 #[expect(clippy::panic, reason = "in a test a panic is the report")]
 pub fn test(number: u8, application: &Application) {
     let Some(proof) = PROOFS.iter().find(|proof| proof.number == number) else { panic!("no proof {number}") };
@@ -192,20 +192,20 @@ pub fn test(number: u8, application: &Application) {
     }
 }
 
-/// How hard to try.
+/// The effort of a proof.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Where randomness comes from: run number n has this seed plus n.
+    /// The seed of all randomness: run number n, from 0 on, has this seed plus n.
     pub seed: u64,
-    /// Minutes rather than seconds.
+    /// Whether to take minutes instead of seconds.
     pub long: bool,
-    /// So often, whatever the proof finds enough.
+    /// The number of runs, instead of the one that the proof has for its short or long form.
     pub runs: Option<u64>,
 }
 
 impl Effort {
-    /// Of tests: short, the same in every run, so that what fails here fails for everybody; unless `PROOFS=long`, `PROOFS_SEED` or
-    /// `PROOFS_RUNS` say something else.
+    /// The effort of tests: short, and the same in every run, so that a test that fails here fails for everybody. `PROOFS=long`,
+    /// `PROOFS_SEED` and `PROOFS_RUNS` change it.
     #[must_use]
     pub fn of_tests() -> Self {
         let number = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
@@ -216,21 +216,21 @@ impl Effort {
         }
     }
 
-    /// How many runs of a proof.
+    /// The number of runs of a proof that has these for its short and long form.
     #[must_use]
     pub fn runs(&self, short: u64, long: u64) -> u64 {
         self.runs.unwrap_or(if self.long { long } else { short })
     }
 }
 
-/// What was tried, and nothing found.
+/// The result of a proof without a finding.
 #[derive(Debug, Clone)]
 pub struct Tried {
     /// The number of tries.
     pub count: u64,
-    /// The kind of tries: "histories".
+    /// The kind of tries, such as "histories".
     pub unit: &'static str,
-    /// What else was counted.
+    /// Other counts, as a text.
     pub beside: String,
 }
 
@@ -240,10 +240,10 @@ impl Tried {
     }
 }
 
-/// Something that must not be.
+/// A finding: something that must not happen, and did.
 #[derive(Debug, Clone)]
 pub struct Finding {
-    /// Repeats it.
+    /// The seed that repeats the run.
     pub seed: u64,
     /// The story of the run.
     pub story: String,

@@ -1,5 +1,5 @@
 //! Every limit, just within and just beyond: what is within works, what is beyond is refused by name or goes another way,
-//! and nothing is cut off.
+//! and no data is cut off.
 
 use std::collections::BTreeMap;
 
@@ -32,13 +32,13 @@ use crate::{
     world::World,
 };
 
-/// A wrong thing at a limit.
+/// What is wrong at a limit, if anything.
 type Wrong = Option<String>;
 
-/// Tries them.
+/// Tries each limit, within and beyond.
 ///
 /// # Errors
-/// When one is elsewhere than it is said to be.
+/// When a limit is not where it is said to be.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let world = World::new(&tank::application().tables())?;
     let mut limits = Limits::default();
@@ -67,7 +67,7 @@ struct Limits {
 }
 
 impl Limits {
-    /// Notes whether what is `within` went well and what is `beyond` went as it has to.
+    /// Notes the name of a limit, and what is wrong within and beyond it.
     fn note(&mut self, name: &str, within: Wrong, beyond: Wrong) {
         self.names.push(name.to_owned());
         self.wrong.extend(within.map(|wrong| format!("within {name}: {wrong}")));
@@ -75,17 +75,17 @@ impl Limits {
     }
 }
 
-/// Something is wrong unless it is so.
+/// The text of what was found, unless it is right.
 fn unless(right: bool, found: impl std::fmt::Debug) -> Wrong {
     (!right).then(|| format!("{found:?}"))
 }
 
 fn stream(id: &str) -> StreamId {
-    // Every id in this module is one.
+    // Every id in this module is valid.
     StreamId::new("tank", id).unwrap_or_else(|error| unreachable!("{error}"))
 }
 
-/// A commit that is of no use but for its size.
+/// A commit with `data` bytes in its note. Only its size matters.
 fn commit(stream: &StreamId, version: u64, data: usize) -> Commit {
     let event = RecordedEvent {
         event_type: "TankFilled".into(),
@@ -103,7 +103,7 @@ fn commit(stream: &StreamId, version: u64, data: usize) -> Commit {
     }
 }
 
-/// A commit of so many bytes in the store.
+/// A commit that takes so many bytes in the store.
 fn of_size(store: &DynamoDbStore, stream: &StreamId, version: u64, bytes: usize) -> Commit {
     let least = store.stored_bytes(&commit(stream, version, 0));
     commit(stream, version, bytes - least)
@@ -147,7 +147,7 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
         unless(within.is_ok(), &within),
         unless(matches!(beyond, Err(AppendError::TooMany { commits: 100, limit: 99 })), &beyond),
     );
-    // Ten items of 400,000 bytes are the most that one transaction takes.
+    // Ten items of 400,000 bytes have 4 MB together, the most that one transaction takes.
     let sized = |name: &str, last: usize| -> Vec<_> {
         let size = |number| if number == 9 { last } else { 400_000 };
         (0..10).map(|number| of_size(&store, &stream(&format!("{name}-{number}")), 1, size(number))).collect()
@@ -175,9 +175,9 @@ fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
     Fanout::new::<Tanks>(store, (wire.events(), wire.lambda(), wire.sqs()), wiring)
 }
 
-/// What one commit comes to: entries on the bus, messages, and dead letters.
+/// The result of passing on one commit: the entries on the bus, the messages, and the number of dead letters.
 async fn fanned_out(wire: &Wire, commit: &Commit, max: usize) -> (Vec<Value>, Vec<String>, usize) {
-    // A queue knows a message for five minutes.
+    // A queue knows a deduplication id for five minutes: without the pause, it would not take the same commit again.
     tokio::time::sleep(crate::services::DEDUPLICATION * 2).await;
     fanout(wire, max).handle(&[record(0, commit)]).await;
     let services = wire.services();
@@ -189,7 +189,7 @@ async fn fanned_out(wire: &Wire, commit: &Commit, max: usize) -> (Vec<Value>, Ve
 async fn entries_and_messages(wire: &Wire, limits: &mut Limits) {
     let commit = filled("entries", 5).remove(0);
     let (entries, messages, _) = fanned_out(wire, &commit, usize::MAX).await;
-    // As EventBridge counts: source, type and detail.
+    // EventBridge counts the source, the type and the detail of an entry.
     let detail = entries.first().map_or(0, |entry| entry.to_string().len());
     let entry = "ledgerline.tank".len() + commit.events[0].event_type.len() + detail;
     let within = fanned_out(wire, &commit, entry).await;
@@ -239,7 +239,7 @@ async fn ids(world: &World, limits: &mut Limits) {
     );
     limits.note("1 character of an id", unless(id(1).is_ok(), id(1)), unless(id(0).is_err(), id(0)));
 
-    // "tank-" has 5, ":1" has 2: beyond 128, ids are hashed, and still told apart.
+    // "tank-" has 5 characters, ":1" has 2. An id of more than 128 is replaced by its hash of 64, so that ids stay distinct.
     let mut groups = Vec::new();
     for length in [121, 122, 123, 124] {
         let commit = filled(&"x".repeat(length), 1).remove(0);
@@ -278,7 +278,7 @@ async fn ids(world: &World, limits: &mut Limits) {
     );
 }
 
-/// How a tank is installed with this key and body.
+/// The status of the answer to the installation of a tank, with this key and body.
 async fn status(function: &Commands<Tank, DynamoDbStore>, key: &str, body: &str) -> u16 {
     let event = json!({
         "version": "2.0",
@@ -305,7 +305,7 @@ async fn versions(world: &World, limits: &mut Limits) {
         unless(largest == Some(vec![u64::MAX]), &largest),
         unless(beyond == Some(vec![]), &beyond),
     );
-    // JSON readers that know only doubles end at 2^53; this one does not, nor does the database.
+    // Readers of JSON that know only doubles are exact up to 2^53. Neither this one nor the database has that limit.
     let store = world.store();
     let mut kept = Vec::new();
     for version in [1 << 53, (1 << 53) + 1, u64::MAX - 1] {
@@ -343,7 +343,7 @@ async fn versions(world: &World, limits: &mut Limits) {
     );
 }
 
-/// Streams without states, as long as the first page of a load and one longer.
+/// Loads of streams without states: one as long as the first page of a load, and one longer.
 async fn pages_of_commits(world: &World, limits: &mut Limits) {
     let store = world.store();
     let mut loads = Vec::new();
@@ -389,7 +389,7 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
         }
         changes
     };
-    // The position is an item, too.
+    // The position is an item of the transaction too.
     let within = read_table.apply(&keys, "tank-99", 1, &changes(99)).await;
     let beyond = read_table.apply(&keys, "tank-100", 1, &changes(100)).await;
     limits.note(
@@ -426,8 +426,8 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
     );
 }
 
-/// Gaps as large as the window of a repair, and one larger; and within a window, as much as a page of the log holds, 1 MB, and
-/// more.
+/// Repairs of gaps: as large as the window of a repair, and one larger; and, within a window, with less than the 1 MB that a page of
+/// the log holds, and with more.
 async fn gaps(world: &World, limits: &mut Limits) {
     let store = world.store();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
 //! Every way in which some of ten entries can fail (rule 10): on the bus, on a queue, in the answer to the stream, and in the
-//! answer to a queue. What failed comes again, nothing else does, and nothing overtakes.
+//! answer to a queue. Only what failed comes again, and within a stream nothing overtakes.
 
 use std::{
     cell::RefCell,
@@ -26,10 +26,10 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Entries in a batch.
+/// The number of entries in a call.
 const TEN: usize = 10;
 
-/// All masks of ten, four times.
+/// Tries all masks of ten, in each of the four parts.
 ///
 /// # Errors
 /// When something is lost, doubled, or overtakes.
@@ -40,7 +40,7 @@ pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
     let play = |world: &mut World, mask| {
         world.runtime.block_on(async {
             fastrand::seed(mask);
-            // Ten tanks: the first commits of all fill one call. Five: their second ones would fit into it, too.
+            // Of ten tanks, the first commits fill one call. Of five, the second commits would fit into the same call too.
             for (part, tanks) in [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)] {
                 refused_once(&world.wire, part, tanks, mask).await?;
                 refused_for_good(&world.wire, part, tanks, mask).await?;
@@ -62,7 +62,7 @@ enum Part {
     Queue,
 }
 
-/// Tanks with two commits each: first all the first ones, then all the second ones.
+/// The commits of tanks that have two each: first all the first commits, then all the second ones.
 fn batch(part: Part, tanks: usize, run: &str) -> Vec<Commit> {
     let tanks: Vec<_> =
         (0..tanks).map(|place| filled(&format!("{part:?}-{tanks}-{run}-{place}"), 1)).collect();
@@ -83,10 +83,10 @@ fn has(mask: u64, place: usize) -> bool {
     place < TEN && mask & (1 << place) != 0
 }
 
-/// How often each place of a batch was sent.
+/// The number of times that each place of a batch was sent.
 type Sent = Arc<Mutex<BTreeMap<usize, usize>>>;
 
-/// Refuses the places in the mask so often, and says how often it was shown each of them.
+/// Refuses the places in the mask `times` times each. The result counts how often each place was sent.
 fn refuse(wire: &Wire, part: Part, tanks: usize, mask: u64, times: usize) -> Sent {
     let sent = Sent::default();
     let counts = Arc::clone(&sent);
@@ -116,7 +116,7 @@ fn finding(mask: u64, what: impl std::fmt::Display) -> Finding {
     Finding { seed: mask, story: format!("mask {mask:010b}: {what}") }
 }
 
-/// What was refused once is sent once more, and nothing else is.
+/// An entry that was refused once is sent once more, and no other entry is.
 async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("once-{mask}"));
     let pipeline = tank::application().pipeline_at(wire);
@@ -135,8 +135,8 @@ async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Resul
     complete(mask, part, &commits, entries, messages, true)
 }
 
-/// What is refused until the fanout gives up is named in its answer to the stream: it and all after it come again. What
-/// is sent of a stream is in order all the same.
+/// Entries that are refused until the fanout gives up. The first of their records is named in the answer to the stream: it and all
+/// records after it come again. The messages of each stream are in order all the same.
 async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("good-{mask}"));
     let pipeline = tank::application().pipeline_at(wire);
@@ -166,7 +166,7 @@ async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> R
         return Err(finding(mask, format!("the second commit of {stream} overtook the first")));
     }
     if let Some(place) = failed {
-        // As Lambda does: from the named record on, with whatever came behind it.
+        // Lambda hands over the named record again, with all records behind it.
         let again = pipeline.fanout.handle(&records(&commits[place..])).await;
         if again.is_some() {
             return Err(finding(mask, format!("{part:?}: it failed again")));
@@ -180,7 +180,7 @@ async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> R
 
 type Versions = Vec<(String, u64)>;
 
-/// Streams and versions on the bus and on the queue of fills.
+/// The streams and versions on the bus, and in the queue of fills.
 fn taken(wire: &Wire, pipeline: &Pipeline) -> (Versions, Versions) {
     let of = |content: &Value, version: &Value| {
         (content["stream"].as_str().unwrap_or_default().to_owned(), version.as_u64().unwrap_or(0))
@@ -195,7 +195,7 @@ fn taken(wire: &Wire, pipeline: &Pipeline) -> (Versions, Versions) {
     (entries, messages.collect())
 }
 
-/// Everything is there, on the queue once and in order.
+/// Checks that everything is there, in the queue once and in order.
 fn complete(
     mask: u64,
     part: Part,
@@ -221,7 +221,7 @@ fn complete(
     Ok(())
 }
 
-/// Fails for some commits, as a table that is throttled does.
+/// A consumer that fails for some commits, as a table that is throttled does.
 #[derive(Debug)]
 struct Moody {
     projector: LogProjector,
@@ -240,11 +240,10 @@ impl Consumer for Moody {
     }
 }
 
-/// Ten messages in three groups. Those that fail are named in the answer, with all behind them in their group; the others
-/// are done.
+/// Ten messages in three groups. The answer names those that fail, and all behind them in their group; the others are done.
 async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     let tanks: Vec<_> = (0..3).map(|group| filled(&format!("fifo-{mask}-{group}"), 5)).collect();
-    // A tank has two commits; the others are further fills.
+    // A tank has two commits. The further ones are its fill again, with the next versions.
     let commits: Vec<_> = (0..TEN)
         .map(|place| {
             let (tank, version) = (&tanks[place % 3], place as u64 / 3 + 1);
@@ -276,7 +275,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     if first != expected {
         return Err(finding(mask, format!("the queue is told {first:?}, not {expected:?}")));
     }
-    // What is behind a failure is not even tried: it would overtake.
+    // A message behind a failure of its group must not be tried, because it would overtake.
     let tried = |place: &usize| {
         let commit = &commits[*place];
         fifo.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))

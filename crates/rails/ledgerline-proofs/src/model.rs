@@ -1,6 +1,6 @@
-//! A model of the whole pipeline, small enough to be exhausted: two streams of three commands each, two writers at each,
-//! and at every step whatever may happen does. The rules are its invariants; and without any of its guards, an invariant
-//! falls.
+//! A model of the whole pipeline, small enough that all its states are visited: one or two streams of three commands each, two
+//! writers at each, and a fault at any step. The rules are its invariants. Without any one of its guards, an invariant is violated:
+//! a guard that nothing needs would show that the model is too weak.
 
 use std::thread;
 
@@ -8,31 +8,31 @@ use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 
 use crate::{Application, Effort, Finding, Tried};
 
-/// Commands of a stream: the first writer has two, the second one.
+/// The number of commands of a stream: the first writer has two of them, the second writer has one.
 const COMMANDS: usize = 3;
 
-/// What keeps the pipeline right, and can be left out of the model.
+/// A guard that keeps the pipeline right, and can be left out of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Guard {
-    /// Rule 2: an append takes only the version after the last.
+    /// Rule 2: an append succeeds only at the version after the last.
     AppendCondition,
-    /// Rule 4: who finds the version taken looks whether it was by its own command.
+    /// Rule 4: a writer that finds the version taken checks whether its own command took it.
     OwnCommand,
-    /// Rule 6: who is about to refuse reads again.
+    /// Rule 6: a writer that is about to refuse reads the stream again, strongly.
     StrongRefusal,
-    /// Rule 7: what is at or below the position is skipped.
+    /// Rule 7: a version at or below the position is skipped.
     Skip,
-    /// Rule 7: what is missing below is read from the log.
+    /// Rule 7: the versions between the position and a newer version are read from the log.
     GapRepair,
-    /// Rule 8: only a newer version overwrites.
+    /// Rule 8: only a newer version overwrites a row.
     NewerOnly,
-    /// Rule 9: row and position in one write.
+    /// Rule 9: row and position are written in one write.
     OneWrite,
-    /// Rule 9: where rows are inserted, the last row of a commit moves the position, and no row before it.
+    /// Rule 9: if rows are inserted, the last row of a commit moves the position, and no row before it does.
     LastRow,
-    /// Rule 10: an entry that failed is not done because the call was answered.
+    /// Rule 10: an entry that failed is sent again, even if the call was answered with success.
     FailedEntries,
-    /// Rule 11: what is given up is kept where somebody finds it.
+    /// Rule 11: a message that is given up is kept as a dead letter.
     DeadLetters,
 }
 
@@ -49,13 +49,13 @@ const GUARDS: [Guard; 10] = [
     Guard::DeadLetters,
 ];
 
-/// Exhausts the model, and then, without each of the guards, finds what goes wrong.
+/// Visits all states of the model. Then, for each guard, visits the model without it until an invariant is violated.
 ///
 /// # Errors
-/// When an invariant falls with all guards, or stands without one of them.
+/// When an invariant is violated with all guards, or holds without one of them.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let finding = |story: String| Finding { seed: effort.seed, story };
-    // Two streams and many faults together are more states than a laptop visits in minutes.
+    // Two streams with many faults have more states than a laptop visits in minutes.
     let sizes: &[(usize, u8)] = if effort.long { &[(2, 1), (1, 3)] } else { &[(1, 2)] };
     let (mut states, mut visited) = (0, Vec::new());
     for (streams, faults) in sizes.iter().copied() {
@@ -75,9 +75,9 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     Ok(Tried::new(states as u64, "states, all there are", beside))
 }
 
-/// Visits all states. How many there are, and how many ways lead to them.
+/// Visits all states. The result is the number of states, and the number of transitions to them.
 fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
-    // Which of the streams is which makes no difference.
+    // Two states that differ only in the order of the streams count as one.
     let either_way = |state: &State| {
         let mut state = state.clone();
         state.streams.sort_unstable();
@@ -95,7 +95,7 @@ fn exhaust(whole: Pipeline) -> Result<(usize, usize), String> {
     Ok((checker.unique_state_count(), checker.state_count()))
 }
 
-/// Which invariant falls without a guard, and how.
+/// The first invariant that is violated without a guard, and the number of steps to it; `None` if all hold.
 fn fall(without: Pipeline) -> Option<String> {
     let guard = without.without?;
     let checker =
@@ -114,16 +114,16 @@ fn threads() -> usize {
 struct Pipeline {
     without: Option<Guard>,
     streams: usize,
-    /// How many faults may happen in one run.
+    /// The number of faults that may happen in one run.
     faults: u8,
 }
 
 /// One of a stream's writers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Writer {
-    /// Its commands, the next one first.
+    /// The commands that it still has to send, the next one first.
     commands: Vec<u8>,
-    /// The version that it believes to be the last: its cache.
+    /// The version that it takes for the last one: its cache.
     believes: u8,
 }
 
@@ -133,22 +133,22 @@ struct Stream {
     /// The commands in the log, by version.
     log: Vec<u8>,
     writers: [Writer; 2],
-    /// The version that each command was acknowledged with.
+    /// The version with which each command was acknowledged.
     acknowledged: [Option<u8>; COMMANDS],
     refused_wrongly: bool,
-    /// Versions whose record is not passed on.
+    /// The versions whose records are not passed on yet.
     pending: Vec<u8>,
-    /// On the bus.
+    /// The versions of the entries on the bus.
     entries: Vec<u8>,
-    /// In the queue, in order.
+    /// The versions of the messages in the queue, in order.
     queue: Vec<u8>,
-    /// Known to the queue's deduplication.
+    /// The versions that the deduplication of the queue knows.
     known: Vec<u8>,
     dead: Vec<u8>,
-    /// The version that the state projector's row shows, and whether it ever showed a newer one.
+    /// The version that the row of the state projector shows, and whether it ever went back to an older one.
     shown: u8,
     went_back: bool,
-    /// What the log projector applied, and its position.
+    /// The versions that the log projector applied, and its position.
     applied: Vec<u8>,
     position: u8,
     /// The commits with rows of the log projector that inserts them, and its position.
@@ -166,31 +166,31 @@ struct State {
 enum Step {
     /// A writer decides and appends.
     Append(usize, usize),
-    /// The same, and the reply is lost.
+    /// The same, but the reply is lost.
     AppendReplyLost(usize, usize),
-    /// The fanout passes a record on; any, because records of several items have no order.
+    /// The fanout passes a record on: any of them, because the records of several items have no order (rule 7).
     PassOn(usize, u8),
-    /// It ends between bus and queue.
+    /// The fanout ends between the bus and the queue.
     PassOnHalf(usize, u8),
-    /// It ends before the stream knows that it was done.
+    /// The fanout ends before the stream knows that the record was passed on.
     PassOnAgain(usize, u8),
-    /// The queue does not take the entry, and the call is answered.
+    /// The queue does not take the entry, but the call is answered with success.
     QueueRefuses(usize, u8),
     /// The deduplication window passes.
     Forget(usize),
-    /// The bus delivers an entry; any.
+    /// The bus delivers an entry: any of them.
     Project(usize, u8),
-    /// The same, and delivers it again.
+    /// The bus delivers an entry, and will deliver it again.
     ProjectAgain(usize, u8),
     /// The queue delivers its first message.
     Consume(usize),
-    /// The same, and delivers it again.
+    /// The queue delivers its first message, and will deliver it again.
     ConsumeAgain(usize),
     /// The projector ends after its first write.
     ConsumeHalf(usize),
-    /// The message was tried too often.
+    /// The first message was tried too often and leaves the queue.
     GiveUp(usize),
-    /// Somebody sends dead letters back.
+    /// Somebody sends the dead letters back to the queue.
     Redrive(usize),
 }
 
@@ -203,7 +203,7 @@ impl Pipeline {
         let len = stream.log.len() as u8;
         let writer = &mut stream.writers[number];
         let Some(command) = writer.commands.first().copied() else { return };
-        // The second writer's command is refused where nothing exists.
+        // The command of the second writer is refused as long as its writer takes the stream for empty.
         if number == 1 && writer.believes == 0 {
             if self.has(Guard::StrongRefusal) && len > 0 {
                 writer.believes = len;
@@ -223,7 +223,7 @@ impl Pipeline {
             }
             Some(taken_by) if taken_by == command && self.has(Guard::OwnCommand) => true,
             Some(_) => {
-                // The race is lost: decide again on what is there.
+                // The race is lost: the writer decides again on the newest state.
                 writer.believes = len;
                 return;
             }
@@ -254,7 +254,7 @@ impl Pipeline {
         }
     }
 
-    /// Applies a version, or only writes the row where that is not one write.
+    /// Applies a version. `half` writes only the row, without the position, if that is not one write.
     fn apply(&self, stream: &mut Stream, version: u8, half: bool) {
         stream.applied.push(version);
         if !half || self.has(Guard::OneWrite) {
@@ -262,7 +262,7 @@ impl Pipeline {
         }
     }
 
-    /// Inserts the rows of a version, the last of which moves the position; or it ends after the first of them.
+    /// Inserts the rows of a version; the last of them moves the position. `half` ends after the first of them.
     fn book(&self, stream: &mut Stream, version: u8, half: bool) {
         if !half || self.has(Guard::LastRow) {
             insert(&mut stream.inserted, version);
@@ -272,7 +272,7 @@ impl Pipeline {
         }
     }
 
-    /// Both log projectors take the version. They end at the same time, which makes fewer states of the same faults.
+    /// Both log projectors take the version. They end at the same time, so that there are fewer states for the same faults.
     fn consume(&self, stream: &mut Stream, version: u8, half: bool) {
         if version > stream.booked || !self.has(Guard::Skip) {
             let from = if self.has(Guard::GapRepair) { (stream.booked + 1).min(version) } else { version };
@@ -292,7 +292,7 @@ impl Pipeline {
     }
 }
 
-/// As a set: in order, so that equal sets are equal states.
+/// Inserts into a sorted list without duplicates, so that equal sets are equal states.
 fn insert(set: &mut Vec<u8>, version: u8) {
     if let Err(place) = set.binary_search(&version) {
         set.insert(place, version);
@@ -398,7 +398,7 @@ impl Model for Pipeline {
                 }
             }
             Step::Forget(_) => {
-                // What was passed on within the last day may come again.
+                // All records may come again: the stream keeps them for a day, longer than the deduplication window.
                 stream.known.clear();
                 for version in 1..=stream.log.len() as u8 {
                     insert(&mut stream.pending, version);
@@ -490,7 +490,7 @@ impl Model for Pipeline {
                     !quiet || shown == [len; 3]
                 })
             }),
-            // The model would be worth nothing if it never came to its end.
+            // A model that never comes to its end would violate nothing, and so would prove nothing.
             Property::sometimes("all is done", |_, state: &State| {
                 every(state, |stream| [stream.applied.len(), usize::from(stream.shown)] == [COMMANDS; 2])
             }),

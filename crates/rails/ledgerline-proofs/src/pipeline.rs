@@ -1,4 +1,4 @@
-//! Everything behind the log: the fanout, the projectors of an application, and their rows.
+//! Everything behind the log: the fanout, the projectors of an application, and the rows that they write.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,12 +28,12 @@ use serde_json::{Value, json};
 
 use crate::{Finding, wire::Wire, world::World};
 
-/// Rows by table and key, as text.
+/// The rows as text, by table and key.
 pub type Rows = BTreeMap<(&'static str, String), String>;
 
 type RowAfter = Box<dyn Fn(&[Commit]) -> Option<Value>>;
 
-/// A projector of states.
+/// A projector of states, behind the fanout.
 #[expect(missing_debug_implementations, reason = "holds closures")]
 pub struct Stateful {
     pub(crate) table: &'static str,
@@ -46,10 +46,10 @@ pub struct Stateful {
 }
 
 impl Stateful {
-    /// Hands it a state.
+    /// Hands a state to the projector.
     ///
     /// # Errors
-    /// When it could not be projected.
+    /// When the state could not be projected.
     pub async fn project(&self, detail: Value) -> Result<(), String> {
         (self.project)(detail).await
     }
@@ -59,15 +59,15 @@ impl Stateful {
 #[derive(Debug)]
 pub struct Logged {
     pub(crate) table: &'static str,
-    /// Its queue.
+    /// The URL of its queue.
     pub url: String,
     /// The categories whose commits it gets.
     pub of: &'static [&'static str],
-    /// It.
+    /// The handler of its messages, with the projector in it.
     pub fifo: Fifo<DynamoDbStore, LogProjector>,
 }
 
-/// The fanout of an application's aggregates.
+/// A function that makes the fanout of an application's aggregates.
 pub(crate) type MakeFanout = fn(
     DynamoDbStore,
     (aws_sdk_eventbridge::Client, aws_sdk_lambda::Client, aws_sdk_sqs::Client),
@@ -90,7 +90,7 @@ pub(crate) struct LogFunction {
 }
 
 impl LogFunction {
-    /// The projector at the end of this wire.
+    /// The projector, with its table at the end of this wire.
     pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
         let table = ReadTable::new(wire.dynamodb(), table(self.table));
         LogProjector { table, view: self.view }
@@ -111,17 +111,17 @@ impl LogFunction {
 pub struct Pipeline {
     /// The fanout.
     pub fanout: Fanout,
-    /// Those that take states.
+    /// The projectors that take states.
     pub stateful: Vec<Stateful>,
-    /// Behind the queues.
+    /// The projectors behind the queues.
     pub logged: Vec<Logged>,
 }
 
-/// The sort key of a position beside the rows, and the attribute of rows that say it themselves.
+/// The sort key of an item with a position. It is also the attribute of inserted rows that have the position themselves (rule 9).
 const POSITION: &str = "#position";
 
 impl Pipeline {
-    /// With these functions, at the end of this wire.
+    /// A pipeline of these functions, at the end of this wire.
     pub(crate) fn of(
         fanout: MakeFanout,
         stateful: &[StateFunction],
@@ -130,7 +130,7 @@ impl Pipeline {
     ) -> Self {
         let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
         let stateful: Vec<_> = stateful.iter().map(|view| (view.instance)(wire)).collect();
-        // One function for each category: the projectors take the states of their category from all that were sent.
+        // One function for each category is enough here: the projectors take the states of their category from all that were sent.
         let categories: BTreeSet<_> = stateful.iter().map(|stateful| stateful.category).collect();
         let wiring = Wiring {
             event_bus: "bus".into(),
@@ -151,7 +151,7 @@ impl Pipeline {
         Self { fanout: fanout(store, (wire.events(), wire.lambda(), wire.sqs()), wiring), stateful, logged }
     }
 
-    /// What the tables should hold after these commits, given as streams: the fold.
+    /// The fold: the rows that the tables must hold after these commits, given as streams.
     ///
     /// # Errors
     /// When an event cannot be read.
@@ -177,7 +177,7 @@ impl Pipeline {
                     let changes = changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
                     changes.fold(&mut folded);
                     if inserts && !changes.is_empty() {
-                        // The rows say the position: the last one of a commit its version, those before it the version before.
+                        // The rows have the position: the last row of a commit has its version, those before it the version before.
                         for (place, (key, _)) in changes.iter().enumerate() {
                             let position =
                                 if place + 1 == changes.len() { commit.version } else { commit.version - 1 };
@@ -204,10 +204,10 @@ impl Pipeline {
         Ok(rows)
     }
 
-    /// What the tables hold, which are empty afterwards.
+    /// The rows that the tables hold. The tables are empty afterwards.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When a table cannot be read or emptied.
     pub async fn take_rows(&self, client: &Client) -> Result<Rows, Finding> {
         let mut rows = Rows::new();
         let tables = self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
@@ -220,7 +220,7 @@ impl Pipeline {
             for item in take_items(client, name, partition, sort).await? {
                 let mut row: Value = serde_dynamo::from_item(item).map_err(failed)?;
                 if row["tombstone"].is_number() {
-                    // A time of the clock.
+                    // The tombstone is a time of the clock, which the fold cannot know.
                     row["tombstone"] = 0.into();
                 }
                 let part = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
@@ -235,10 +235,10 @@ impl Pipeline {
     }
 }
 
-/// Takes everything out of a table.
+/// Reads all items of a table, and deletes them.
 ///
 /// # Errors
-/// When it cannot be read or emptied.
+/// When the table cannot be read or emptied.
 pub async fn take_items(
     client: &Client,
     name: &str,
@@ -259,7 +259,7 @@ fn failed(error: impl std::fmt::Display) -> Finding {
     Finding { seed: 0, story: format!("a table cannot be read: {error}") }
 }
 
-/// A state projector, and how its rows are folded.
+/// A state projector, with the fold of its rows.
 pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
     name: &'static str,
     projector: StateProjector<A, Row>,

@@ -1,4 +1,4 @@
-//! Stores with planted bugs: the check of histories must find each of them, or its verdict on the real store is worth nothing.
+//! Stores with planted bugs. The check of histories must find each of them, or its verdict on the real store is worth nothing.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -21,27 +21,27 @@ use ledgerline_local::testing;
 /// A mistake that somebody could make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// None: the store is the real one, but for the states, of which it keeps none (rule 5).
+    /// No bug: the real store, but its commits have no states. The states are a cache, so nothing may change without them (rule 5).
     None,
-    /// The append writes whatever is there (rule 3).
+    /// The append overwrites a commit that is there (rule 3).
     NoCondition,
-    /// The append looks whether another version is free than the one that it takes (rule 2).
+    /// The append checks another version than the one that it writes (rule 2).
     ConditionOnTheWrongKey,
-    /// Its own commit, whose reply was lost, is not recognised (rule 4).
+    /// The command's own commit, whose reply was lost, is not recognised (rule 4).
     RetryTakenForAConflict,
-    /// A version that is taken counts as written (rule 4).
+    /// A version that another command took counts as written (rule 4).
     ConflictTakenForSuccess,
-    /// What should be read strongly is not (rule 6).
+    /// Strong reads are eventual, so that a command is refused on an old state (rule 6).
     StaleRefusal,
-    /// What is behind the first page of a load is not there.
+    /// A load ends with its first page.
     OnePageLoad,
-    /// What may have been written is taken back, and its version given to the next one (rule 3).
+    /// An append that may have succeeded is taken back, and its version goes to the next commit (rule 3).
     ReusedVersion,
-    /// What an instance has read it never reads again.
+    /// A page that an instance has read once is never read again, even if the stream has grown.
     LostCacheInvalidation,
 }
 
-/// The bugs.
+/// All the bugs.
 pub const BUGS: [Bug; 8] = [
     Bug::NoCondition,
     Bug::ConditionOnTheWrongKey,
@@ -53,7 +53,7 @@ pub const BUGS: [Bug; 8] = [
     Bug::LostCacheInvalidation,
 ];
 
-/// The real store with one of them. Commits go without their states where that makes a bug matter.
+/// The real store with one of the bugs. Commits have no states with `OnePageLoad`: with them, a load needs only its first page.
 #[derive(Debug)]
 pub struct Planted {
     store: DynamoDbStore,
@@ -63,13 +63,13 @@ pub struct Planted {
 }
 
 impl Planted {
-    /// The store of `client`, with this bug.
+    /// This store with this bug. `client` is for the writes and deletions that the real store never makes.
     #[must_use]
     pub fn new(store: DynamoDbStore, client: Client, bug: Bug) -> Self {
         Self { store, client, bug, read: Mutex::default() }
     }
 
-    /// Writes over what is there. Never do this.
+    /// Overwrites a commit, which a real store must never do (rule 3).
     async fn overwrite(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
         if let Some(request) = request {
             self.store.remember(request).await?;
@@ -80,7 +80,7 @@ impl Planted {
         Ok(())
     }
 
-    /// Deletes a commit. Never do this.
+    /// Deletes a commit, which a real store must never do (rule 3).
     async fn take_back(&self, commit: &Commit) {
         let key = [
             ("stream".to_owned(), AttributeValue::S(commit.stream.to_string())),

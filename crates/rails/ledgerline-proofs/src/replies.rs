@@ -1,6 +1,6 @@
-//! Answers that were lost: a command is applied, its client does not hear of it, and asks again. By the SDK's own retry,
-//! at once on another instance, or later with its Idempotency-Key, when the tank is another one. The function's clock is
-//! that on the wall: how long a key is remembered is tried where clocks are moved, in proof 11.
+//! Lost answers: a command is applied, its client gets no answer, and asks again. The SDK retries, the client asks again at once on
+//! another instance, or it asks later with its Idempotency-Key, when the tank has changed. The function's clock is the one on the
+//! wall; the time for which a key is remembered is tried in proof 11, where clocks are moved.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,14 +18,15 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// Ways to lose an answer. All are applied but for the last, so that some repetitions are the first to arrive.
+/// The ways to lose an answer. With all but the last, the request is applied, with `Late` only after a while. So a repetition may be the
+/// first to arrive.
 const LOSSES: [Fault; 6] =
     [Fault::ReplyLost, Fault::Hanging, Fault::AppliedAndFailed, Fault::Repeated, Fault::Late, Fault::Dropped];
 
-/// Loses answers, and compares those that arrive.
+/// Loses answers, and compares the answers that arrive.
 ///
 /// # Errors
-/// When a repetition is answered in another way than the first time, or applied twice.
+/// When a repetition is answered in another way than the first request, or is applied a second time.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(2_000, 10_000);
     let world = || {
@@ -70,7 +71,7 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
     let key = Some(format!("key-{seed}"));
     let command = match choice {
         0 => open(key),
-        // Without an id: every repetition would name another tank.
+        // The request has no id: without its key, every repetition would create another tank.
         1 => other("POST /tanks", json!({ "site": "North", "liquid": "water" }), key),
         2 => change("POST /tanks/{id}/fills", 7, key),
         3 => change("POST /tanks/{id}/draws", 1_000, key),
@@ -78,7 +79,7 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
         _ => other("POST /tanks/{id}/scrap", json!({}), key),
     };
 
-    // When its answers are lost, some of them or all.
+    // When some or all of its answers are lost.
     let losses = (0..rng.usize(1..=8)).map(|_| Some(LOSSES[rng.usize(0..LOSSES.len())])).collect();
     world.wire.follow(Plan::Script(losses), seed);
     let mut answers = Vec::new();
@@ -103,7 +104,7 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
     }
     sleep(Duration::from_secs(60)).await;
     world.wire.calm();
-    // What is in the log by now decides what every answer says from now on.
+    // If the log has the commit by now, every answer must tell of it from now on.
     let early = match store.get(&stream, version + 1).await {
         Ok(Some(commit)) if choice != 1 => {
             let body = match choice {
@@ -128,7 +129,7 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
     let elsewhere = instance(store);
     if choice != 0 || rng.bool() {
         for _ in 0..rng.u32(0..4) {
-            // Water comes and goes, so that the same command would be answered otherwise now.
+            // The level changes, so that the same command would get another answer now if it were decided again.
             let route = ["POST /tanks/{id}/fills", "POST /tanks/{id}/draws"][rng.usize(0..2)];
             change(route, rng.i64(1..2_000), None).to(&elsewhere).await;
         }
@@ -137,7 +138,7 @@ async fn play(world: &World, store: &DynamoDbStore, seed: u64) -> Result<(&'stat
         answers.push(seen(&command.to(instance).await));
     }
 
-    // Then all answers are the same, and the log has it once, or not at all if it was refused.
+    // Then all answers are the same, and the log has the command once, or not at all if it was refused.
     if let Some(another) = answers.iter().find(|answer| **answer != answers[0]) {
         return Err(finding(format!("{command:?}\n  was answered {}\n  and then {another}", answers[0])));
     }

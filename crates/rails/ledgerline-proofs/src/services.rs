@@ -11,33 +11,33 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// For how long a FIFO queue knows the id of a message, in seconds.
+/// The time for which a FIFO queue knows the deduplication id of a message.
 pub const DEDUPLICATION: Duration = Duration::from_secs(300);
 
 /// The answer to a request.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// HTTP status.
+    /// The HTTP status.
     pub status: u16,
-    /// JSON.
+    /// The body, as JSON.
     pub body: String,
 }
 
 /// A message that a queue took.
 #[derive(Debug, Clone)]
 pub struct Queued {
-    /// Its group: nothing overtakes in it.
+    /// Its group. The queue keeps the order of a group.
     pub group: String,
-    /// What it is known by for five minutes.
+    /// Its deduplication id, which the queue knows for five minutes.
     pub deduplication: String,
     /// The body of the message.
     pub body: String,
 }
 
-/// Decides which entries of a batch call are refused, shown one after the other.
+/// The decision about each entry of a batch call, one after the other: `true` refuses it.
 pub type Refuse = Box<dyn FnMut(&Value) -> bool + Send>;
 
-/// What is on its way, and what was sent.
+/// Everything that the services took and nobody has looked at yet, and the number of mails.
 #[derive(Default)]
 struct Messages {
     entries: Vec<Value>,
@@ -48,7 +48,7 @@ struct Messages {
     mails: u64,
 }
 
-/// DynamoDB, a bus, queues, functions of views, and a provider of mails.
+/// The services: DynamoDB, a bus, queues, functions of views, and a provider of mails.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct Services {
     database: Database,
@@ -70,7 +70,7 @@ impl Services {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses entries of `PutEvents` and `SendMessageBatch` from now on.
+    /// Refuses those entries of `PutEvents` and `SendMessageBatch` that this decides, from now on; with `None`, no entry.
     pub fn refuse(&self, refuse: Option<Refuse>) {
         self.messages().refuse = refuse;
     }
@@ -93,7 +93,7 @@ impl Services {
         self.messages().queues.remove(url).unwrap_or_default()
     }
 
-    /// Mails that were sent.
+    /// The number of mails that were sent.
     #[must_use]
     pub fn mails(&self) -> u64 {
         self.messages().mails
@@ -104,7 +104,7 @@ impl Services {
         match operation {
             "PutEvents" => self.put_events(body),
             "SendMessageBatch" => self.send_message_batch(body),
-            // Nobody waits for what comes of it.
+            // The invocation is asynchronous: the caller gets 202 before the function has run.
             "Invoke" => {
                 let states = body["states"].as_array().cloned().unwrap_or_default();
                 self.messages().states.extend(states);
@@ -122,7 +122,7 @@ impl Services {
         }
     }
 
-    /// Answers a read as a replica would that lags behind by some commits. A strong read is not answered here.
+    /// The answer of a replica that lags behind by `lag` commits. Only reads that allow it come here; strong reads do not.
     pub(crate) fn stale(&self, operation: &str, body: &mut Value, lag: u64) -> Answer {
         let values = &body["ExpressionAttributeValues"];
         let number = |name: &str| values[name]["N"].as_str().and_then(|n| n.parse::<u64>().ok());
@@ -179,7 +179,8 @@ impl Services {
         ok(&json!({ "Successful": successful, "Failed": failed }))
     }
 
-    /// A FIFO queue takes what it has seen within five minutes without a word, and not a second time.
+    /// A FIFO queue answers a message whose deduplication id it has seen within five minutes like a new one, and does not store it a
+    /// second time.
     fn queue(&self, url: &str, entry: &Value) {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
         let mut messages = self.messages();
@@ -187,7 +188,7 @@ impl Services {
         if !id.is_empty() {
             let known = messages.known.insert((url.to_owned(), id.clone()), now);
             if let Some(before) = known.filter(|before| now.duration_since(*before) < DEDUPLICATION) {
-                // The window begins with the first one, it does not move.
+                // The window begins with the first message. A repetition does not move it.
                 messages.known.insert((url.to_owned(), id), before);
                 return;
             }
@@ -203,7 +204,7 @@ fn ok(body: &Value) -> Answer {
 }
 
 fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
-    /// Reads the request, calls, writes the answer.
+    /// Reads the request, calls the database, and writes the answer.
     fn with<Request: DeserializeOwned, Response: Serialize>(
         body: &Value,
         call: impl FnOnce(Request) -> Result<Response, DynoxideError>,
@@ -232,8 +233,8 @@ fn dynamodb(database: &Database, operation: &str, body: &Value) -> Answer {
     }
 }
 
-/// Answers that the emulator never gives by itself, as AWS documents them. `tests/conformance.rs` sees what the store makes
-/// of them, and, at a real endpoint, that it makes sense of whatever races there are answered with.
+/// Answers that the emulator never gives by itself, as AWS documents them. `tests/conformance.rs` checks how the store understands
+/// them, and, at a real endpoint, that the store understands every answer to a race.
 pub mod answer {
     use serde_json::{Value, json};
 
@@ -244,7 +245,7 @@ pub mod answer {
         Answer { status, body: body.to_string() }
     }
 
-    /// How many items the transaction has, if it is one.
+    /// The number of items of a transaction; `None` for another operation.
     fn items(operation: &str, body: &Value) -> Option<usize> {
         let items = match operation {
             "ExecuteTransaction" => &body["TransactStatements"],
@@ -269,7 +270,7 @@ pub mod answer {
         )
     }
 
-    /// Another transaction is busy with the same item.
+    /// The answer that another transaction is busy with the same item.
     #[must_use]
     pub fn conflict(operation: &str, body: &Value) -> Answer {
         let message = "Transaction is ongoing for the item";
@@ -279,7 +280,7 @@ pub mod answer {
         }
     }
 
-    /// The table has no capacity left. A transaction may say so for one of its items.
+    /// The answer that the table has no capacity left. A transaction may say so of one of its items.
     #[must_use]
     pub fn throttled(operation: &str, body: &Value, of_an_item: bool) -> Answer {
         let message = "The level of configured provisioned throughput for the table was exceeded. Consider increasing \
@@ -290,7 +291,7 @@ pub mod answer {
         }
     }
 
-    /// The service fails.
+    /// The answer of a service that fails.
     #[must_use]
     pub fn failed() -> Answer {
         error(500, "InternalServerError", json!({ "message": "Internal server error" }))

@@ -1,5 +1,5 @@
-//! What is stored, read as the aggregates of an application read it: the corpus of all shapes there ever were, and whatever else
-//! comes.
+//! Stored events and states, read as the aggregates of an application read them: the corpus of all shapes that were ever stored, and
+//! bad input.
 
 use ledgerline::{
     Aggregate, Aggregates, Commit, EventTypes, RecordedEvent, RecordedState, Visitor, decode, decode_state,
@@ -25,7 +25,7 @@ struct Event {
     event_type: String,
     schema: u32,
     data: Value,
-    /// What this code makes of it, if that is not the same.
+    /// The data of the event after this code has read and written it, if they are not the same.
     now: Option<Value>,
 }
 
@@ -34,12 +34,12 @@ struct Event {
 struct State {
     schema: u32,
     data: Value,
-    /// What a state of an older schema is read as, where the aggregate brings it up to date.
+    /// The state that a state of an older schema becomes, if the aggregate brings it up to date.
     #[serde(default)]
     now: Option<Value>,
 }
 
-/// What was read of all shapes of an application.
+/// The result of reading all shapes of an application.
 #[derive(Debug, Default)]
 pub(crate) struct Shapes {
     pub(crate) wrong: Vec<String>,
@@ -66,7 +66,7 @@ pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
     read.1
 }
 
-/// Reads the shapes of one aggregate. How many of events and of states there are.
+/// Reads the shapes of one aggregate. The result is the number of shapes of events, and of states.
 fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
     let text = files.text(&format!("{}.json", A::CATEGORY))?;
     let shapes: Corpus = serde_json::from_str(&text).map_err(|error| error.to_string())?;
@@ -96,7 +96,7 @@ fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
         }
         events.push(event);
     }
-    // A fold takes whatever was ever stored, in any order.
+    // A fold must not panic at events that were stored at some time, in any order.
     ledgerline::fold::<A>(A::initial(), &events);
     for schema in 1..=A::STATE_SCHEMA {
         if !shapes.states.iter().any(|state| state.schema == schema) {
@@ -136,7 +136,7 @@ pub(crate) fn read_commit<L: Aggregates>(commit: &Commit) {
     L::visit(&mut Read(commit));
 }
 
-/// Reads a state as each of the aggregates. Whether one took it.
+/// Reads a state as each of the aggregates. The result is 1 if one of them accepts it, and 0 if none does.
 pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
     struct Read<'a>(&'a RecordedState, usize);
     impl Visitor for Read<'_> {
@@ -159,8 +159,8 @@ mod tests {
     use super::*;
     use crate::tank::Tanks;
 
-    /// What is stored is for ever. Each pair turns a shape that this code reads into one that it does not, as an edit of the code
-    /// would.
+    /// A stored shape must be read for ever. Each triple turns a shape that this code reads into one that it does not read, as an edit
+    /// of the code would, and has the report.
     #[test]
     fn a_shape_that_was_stored_and_is_not_read_any_more_is_reported() {
         for (text, instead, says) in [
@@ -173,7 +173,7 @@ mod tests {
             ),
             // A field that was stored is forgotten when it is read.
             (r#""note": "rain""#, r#""remark": "rain""#, "is read as"),
-            // An event is gone, or has a number that this code does not know.
+            // An event is missing, or has a schema that this code does not know.
             (
                 r#""type": "TankMoved""#,
                 r#""type": "TankPushed""#,
@@ -184,13 +184,13 @@ mod tests {
                 r#""schema": 3, "data": {"site""#,
                 "schema 2 of TankInstalled is not in its file of shapes",
             ),
-            // An upcaster makes something else.
+            // An upcaster makes another event.
             (
                 r#""liquid": "water", "installedBy": "ada", "on""#,
                 r#""liquid": "oil", "installedBy": "ada", "on""#,
                 "is read as",
             ),
-            // A state of the current schema cannot be read, so that every stream would be folded from its beginning.
+            // A state of the current schema cannot be read: every stream would be folded from its beginning.
             (
                 r#""status": "scrapped""#,
                 r#""status": "sold""#,

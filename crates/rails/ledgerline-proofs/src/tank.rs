@@ -1,4 +1,4 @@
-//! The application that ledgerline is tried with: tanks, which functions and views of its own take to HTTP and to tables.
+//! The application with which ledgerline is tried: tanks, with a function that takes commands by HTTP, and with views in tables.
 
 use std::num::NonZeroUsize;
 
@@ -23,7 +23,7 @@ use crate::{
     files::Files,
 };
 
-/// The one aggregate.
+/// The aggregates of the application: only the tank.
 #[derive(Debug)]
 pub struct Tanks;
 
@@ -53,7 +53,7 @@ const EVENTS: [(&str, &str); 10] = [
     event!("tank-commands/scrap.json"),
 ];
 
-/// The application.
+/// The application of tanks.
 #[must_use]
 pub fn application() -> Application {
     let shapes = Files::Embedded(&[("tank.json", ledgerline::tank::SHAPES)]);
@@ -83,7 +83,7 @@ pub(crate) fn history(name: &str, rng: &mut Rng) -> History<Tank> {
     History { id: name.to_owned(), actor: "ada".into(), commands }
 }
 
-/// Commits of a tank with this level, each with its state.
+/// The commits of a tank that is installed and then filled to this level, each with its state.
 #[must_use]
 pub fn filled(id: &str, level: i64) -> Vec<Commit> {
     let commands = vec![install(), Command::Fill(Amount { amount: valid(level), note: None })];
@@ -124,7 +124,7 @@ fn changed(_: &StreamId, state: &State, version: u64) -> Value {
     json!({ "version": version, "level": state.level() })
 }
 
-/// An instance of the function, cold.
+/// A cold instance of the function.
 #[must_use]
 pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
@@ -135,11 +135,11 @@ pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
 /// A request to the function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sent {
-    /// Method and path, with `{id}` for the tank.
+    /// The method and the path, with `{id}` for the tank.
     pub route: &'static str,
-    /// The tank.
+    /// The id of the tank.
     pub tank: String,
-    /// JSON.
+    /// The body, as JSON.
     pub body: Value,
     /// The Idempotency-Key.
     pub key: Option<String>,
@@ -169,7 +169,7 @@ impl Sent {
         serde_json::from_value::<ApiGatewayV2httpRequest>(event).map(HttpRequest::from)
     }
 
-    /// Sends it to this instance.
+    /// Sends the request to this instance.
     pub async fn to(&self, instance: &Commands<Tank, DynamoDbStore>) -> Response {
         match self.request() {
             Ok(request) => instance.handle(&request).await.unwrap_or_else(Response::from),
@@ -178,7 +178,7 @@ impl Sent {
     }
 }
 
-/// What a client sees of an answer, but for the note that it was given before.
+/// The answer as a client sees it, without the header that says that it was given before.
 #[must_use]
 pub fn seen(response: &Response) -> String {
     let headers: Vec<_> = response
@@ -193,11 +193,11 @@ pub fn seen(response: &Response) -> String {
 
 // --- Views ------------------------------------------------------------------------------------------------------
 
-/// What is in each tank.
+/// The view of the levels: one row for each tank.
 pub const LEVELS: StateView<Tank, Level> =
     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "tankId" }, row: level };
 
-/// What is in a tank.
+/// A row of the levels: the content of a tank.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Level {
@@ -207,17 +207,17 @@ pub struct Level {
     version: u64,
 }
 
-/// The row of a tank. One that was scrapped is shown no longer.
+/// The row of a tank. A tank that was scrapped has no row.
 pub(crate) fn level(id: &str, version: u64, state: State) -> Option<Level> {
     let State::Installed(Installed { site, level, liquid: _, installed_by: _ }) = state else { return None };
     Some(Level { tank_id: id.to_owned(), site, level, version })
 }
 
-/// Where each tank is.
+/// The view of the sites: one row for each tank.
 pub const SITES: StateView<Tank, Site> =
     StateView { table: StateTable { variable: "SITES_TABLE", key: "tankId" }, row: site };
 
-/// Where a tank is.
+/// A row of the sites: the place of a tank.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Site {
@@ -232,10 +232,10 @@ pub(crate) fn site(id: &str, version: u64, state: State) -> Option<Site> {
     Some(Site { tank_id: id.to_owned(), site, version })
 }
 
-/// Where the fills are.
+/// The table of the fills.
 pub const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 
-/// What came in and went out of each tank.
+/// The view of the fills: the amounts that came into and went out of each tank.
 pub const FILLS_VIEW: LogView =
     LogView { table: FILLS, of: &[Tank::CATEGORY], writes: &[Write::Put, Write::Update], changes: fills };
 
@@ -247,7 +247,7 @@ struct Fill {
     amount: i64,
 }
 
-/// What a commit adds to the list of what came in and went out, and to the sum of what came in.
+/// The changes of a commit: it adds to the list of amounts in and out, and to the sum of the amounts in.
 fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(FILLS);
     for (place, event) in commit.events.iter().enumerate() {
@@ -256,7 +256,7 @@ fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
     Ok(changes)
 }
 
-/// What an event of a commit adds to them.
+/// The changes of one event of a commit.
 pub(crate) fn fill(
     commit: &Commit,
     place: usize,

@@ -316,17 +316,15 @@ impl<'a> Mixture<'a> {
         }
         self.replaced = 100;
         for _ in 0..100 {
-            while !self.pending.is_empty() {
-                self.pass_on().await;
-            }
+            self.pass_on().await;
             self.project().await;
             self.consume().await;
         }
         let letters = self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
-        if !self.states.is_empty() || !self.queue.is_empty() || letters > 0 {
-            let (states, queue) = (self.states.len(), self.queue.len());
+        let (commits, states, queue) = (self.pending.len(), self.states.len(), self.queue.len());
+        if commits + states + queue + letters > 0 {
             return Err(format!(
-                "{states} states, {queue} messages do not get through, {letters} dead letters"
+                "{commits} commits, {states} states and {queue} messages do not get through, {letters} dead letters"
             ));
         }
         let stays = &self.pipelines[1];

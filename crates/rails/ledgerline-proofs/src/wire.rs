@@ -1,8 +1,8 @@
 //! The wire between the SDK and the services. The services are an emulated DynamoDB, a bus and queues, all in this
-//! process; the wire is where things go wrong: it delays, drops, repeats, throttles, and loses the answers to what was
-//! applied.
+//! process. The faults happen on the wire: it delays, drops, repeats and throttles requests, and loses the answers to requests that
+//! were applied.
 //!
-//! Time is that of a paused tokio runtime: waiting costs nothing, and the same seed gives the same run.
+//! The time is that of a paused tokio runtime: waiting costs nothing, and the same seed gives the same run.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -29,36 +29,36 @@ use tokio::{sync::Notify, time::sleep};
 
 use crate::services::{Answer, Services, answer};
 
-/// What can happen to a request.
+/// A fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// It is slow, both ways.
+    /// The request and its answer are slow.
     Slow,
-    /// It never arrives: the connection breaks.
+    /// The request never arrives: the connection breaks.
     Dropped,
-    /// It is applied, and the connection breaks before the answer.
+    /// The request is applied, and the connection breaks before the answer.
     ReplyLost,
-    /// It is applied, and nothing is ever heard of it.
+    /// The request is applied, and no answer ever comes.
     Hanging,
-    /// Nothing is heard of it, and it is applied up to half a minute later, when nobody waits for it any more.
+    /// No answer comes, and the request is applied up to half a minute later, when its caller has given up.
     Late,
-    /// It arrives twice; the second answer is the one that comes back.
+    /// The request arrives twice. The caller gets the second answer.
     Repeated,
-    /// The service asks to slow down.
+    /// The service throttles the request.
     Throttled,
-    /// The service fails before it applies it.
+    /// The service fails before it applies the request.
     Failed,
-    /// The service fails after it applied it.
+    /// The service fails after it applied the request.
     AppliedAndFailed,
     /// Another transaction is busy with the same item.
     Conflict,
-    /// A replica answers that lags behind by some commits. Only for reads that allow it.
+    /// A replica answers that lags behind by some commits. This happens only to reads that allow it.
     Stale,
     /// The page ends early, as pages do at 1 MB.
     ShortPage,
 }
 
-/// All that can happen, for plans that choose at random.
+/// All faults, for plans that choose at random.
 const FAULTS: [Fault; 12] = [
     Fault::Slow,
     Fault::Dropped,
@@ -74,22 +74,22 @@ const FAULTS: [Fault; 12] = [
     Fault::ShortPage,
 ];
 
-/// When a fault happens.
+/// The plan that says which requests have a fault.
 #[derive(Debug, Clone)]
 pub enum Plan {
-    /// At no request.
+    /// No request has a fault.
     Calm,
-    /// To so many of a thousand requests, at random.
+    /// So many of a thousand requests have a random fault.
     Random(u32),
-    /// Everything is slow, some of it more than the rest.
+    /// About half of the requests are slow.
     Slow,
-    /// To the next requests, in this order; then never. `None` lets one pass.
+    /// The next requests have these faults, in this order; later ones have none. With `None`, a request has no fault.
     Script(VecDeque<Option<Fault>>),
-    /// The caller ends after so many calls: the next one is never answered, applied or not.
+    /// The caller ends after so many calls: the next one is never answered, whether it is applied or not.
     Crash {
-        /// Calls that are still answered.
+        /// The number of calls that are still answered.
         after: usize,
-        /// Whether the last one is applied.
+        /// Whether the call without an answer is applied.
         applied: bool,
     },
 }
@@ -109,7 +109,7 @@ struct State {
     rng: Rng,
     calls: usize,
     faults: BTreeMap<Fault, u64>,
-    /// Whoever passes on what has this text in it ends.
+    /// A caller that passes on something with this text in it ends.
     deadly: Option<String>,
 }
 
@@ -147,42 +147,42 @@ impl Wire {
         &self.0.services
     }
 
-    /// Follows this plan from now on; what is random comes from the seed.
+    /// Follows this plan from now on. Random choices come from the seed.
     pub fn follow(&self, plan: Plan, seed: u64) {
         let mut state = self.lock();
         state.plan = plan;
         state.rng = Rng::with_seed(seed);
     }
 
-    /// Lets everything pass from now on.
+    /// Stops all faults from now on, but for the end of callers by [`Self::ends_at`].
     pub fn calm(&self) {
         self.lock().plan = Plan::Calm;
     }
 
-    /// From now on, whoever puts what has this text in it on the bus or into a queue, or hands it to a function, ends in the middle of it, the call applied or not. Dead letters
-    /// can be written: that is done without a look at what is in them.
+    /// From now on, a caller ends in the middle of a call that puts something with this text on the bus or into a queue, or hands it to a
+    /// function. The call may be applied or not. Dead letters can be written, because they are sent with `SendMessage`, not in a batch.
     pub fn ends_at(&self, text: Option<String>) {
         self.lock().deadly = text;
     }
 
-    /// Calls since the last time.
+    /// The number of calls since the last time.
     #[must_use]
     pub fn take_calls(&self) -> usize {
         std::mem::take(&mut self.lock().calls)
     }
 
-    /// How often each fault happened since the last time.
+    /// The number of times that each fault happened since the last time.
     #[must_use]
     pub fn take_faults(&self) -> BTreeMap<Fault, u64> {
         std::mem::take(&mut self.lock().faults)
     }
 
-    /// Waits for the crash of [`Plan::Crash`], or for the end of who passes on what is deadly.
+    /// Waits for the crash of [`Plan::Crash`], or for the end of a caller by [`Self::ends_at`].
     pub async fn crashed(&self) {
         self.0.crashed.notified().await;
     }
 
-    /// A client of the database, as patient and as stubborn as the functions' own.
+    /// A client of the database, with the timeouts and retries of the functions' own.
     #[must_use]
     pub fn dynamodb(&self) -> aws_sdk_dynamodb::Client {
         let config = aws_sdk_dynamodb::config::Builder::from(&self.sdk_config());
@@ -227,7 +227,7 @@ impl Wire {
             .build()
     }
 
-    /// What happens to the next request, and how long it takes each way.
+    /// The fault of the next request, and the time that it takes each way.
     fn next(&self, operation: &str, body: &Value) -> (Option<Fault>, [Duration; 2]) {
         let mut state = self.lock();
         state.calls += 1;
@@ -346,7 +346,7 @@ impl Wire {
     }
 }
 
-/// The SDK's retries have a budget, which all clients of the process share: a run would depend on those before it.
+/// A partition without a budget for retries. All clients of the process share the SDK's own budget: a run would depend on those before it.
 fn partition() -> RetryPartition {
     RetryPartition::custom("proofs").token_bucket(TokenBucket::unlimited()).build()
 }
@@ -375,7 +375,7 @@ impl HttpConnector for Wire {
         let target = request.headers().get("x-amz-target").unwrap_or_default();
         let operation = match target.rsplit('.').next().filter(|operation| !operation.is_empty()) {
             Some(operation) => operation.to_owned(),
-            // The services with an address for each operation.
+            // Lambda and the provider of mails have no such header: each of their operations has an address.
             None if request.uri().ends_with("/invocations") => "Invoke".to_owned(),
             None => "SendEmail".to_owned(),
         };

@@ -1,4 +1,4 @@
-//! Where a proof runs: a runtime whose time is its own, and the services behind the wire.
+//! The world in which a proof runs: a runtime with a time of its own, and the services behind the wire.
 
 use std::{
     sync::{
@@ -14,17 +14,17 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Finding, wire::Wire};
 
-/// One thread's world: nothing in it is shared with another, so that a run is the same whatever runs beside it.
+/// The world of one thread. It shares nothing with other threads, so that a run does not depend on what runs beside it.
 #[expect(missing_debug_implementations, reason = "a runtime has none worth reading")]
 pub struct World {
-    /// Time stands still in it while there is something to do, and jumps when there is not.
+    /// The runtime. Its time stands still while there is something to do, and jumps to the next timer when there is nothing.
     pub runtime: Runtime,
     /// The way to the services.
     pub wire: Wire,
 }
 
 impl World {
-    /// With these tables of the template.
+    /// A world with these tables of the template.
     ///
     /// # Errors
     /// When the runtime cannot be built.
@@ -40,7 +40,7 @@ impl World {
         Self::store_at(&self.wire)
     }
 
-    /// The same over another wire.
+    /// The same store over another wire.
     #[must_use]
     pub fn store_at(wire: &Wire) -> DynamoDbStore {
         DynamoDbStore::new(wire.dynamodb(), testing::table("CommitsTable"))
@@ -48,8 +48,8 @@ impl World {
     }
 }
 
-/// Runs seeds `seed`, `seed` + 1 … on all cores, each core in a world of its own, and adds up what they counted. Ends at the
-/// first finding.
+/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own, and adds up what the runs counted. After a
+/// finding, no thread begins another share.
 ///
 /// # Errors
 /// What a run found.
@@ -60,7 +60,7 @@ pub fn each_seed<W, T: Send>(
     run: impl Fn(&mut W, u64) -> Result<T, Finding> + Sync,
     mut add: impl FnMut(T),
 ) -> Result<(), Finding> {
-    /// Runs that a thread takes at once, in one world.
+    /// The number of runs that a thread takes at once, in one world.
     const SHARE: u64 = 50;
     let threads = thread::available_parallelism().map_or(1, |cores| cores.get() as u64).min(runs.max(1));
     let (next, stop) = (Mutex::new(0_u64), AtomicBool::new(false));
@@ -77,7 +77,7 @@ pub fn each_seed<W, T: Send>(
                 if first >= runs {
                     break;
                 }
-                // A new one for each share: the emulated database is the slower the more is in it.
+                // Each share has a new world, because the emulated database becomes slower with each item in it.
                 let mut world = world()?;
                 for run_number in first..(first + SHARE).min(runs) {
                     match run(&mut world, seed.wrapping_add(run_number)) {

@@ -145,7 +145,7 @@ impl Watched {
     fn hint(&self) -> &'static str {
         match self.metric.as_str() {
             "Errors" | "Throttles" => ": add its name to the list of Fn::ForEach::Functions",
-            "FailedInvocations" | "ApproximateNumberOfMessagesNotVisible" => {
+            "DestinationDeliveryFailures" | "ApproximateNumberOfMessagesNotVisible" => {
                 ": add its name to the list of Fn::ForEach::StateViews"
             }
             "ApproximateAgeOfOldestMessage" => ": add its name to the list of Fn::ForEach::Queues",
@@ -166,10 +166,14 @@ impl Watched {
         let parts = list(&alarm["Metrics"]);
         let of_parts = parts.iter().map(|part| &part["MetricStat"]["Stat"]).filter(|stat| !stat.is_null());
         let mut statistics = of_parts.chain(alarm["Metrics"].is_null().then_some(&alarm["Statistic"]));
-        if !statistics.all(|statistic| *statistic == "Sum" || *statistic == "Maximum") {
-            return Some(("Statistic", "write Sum or Maximum".into()));
+        // A data point of a counter is one event, so that its maximum is 1 at most, however many there were.
+        let is_level = self.metric.starts_with("Approximate") || self.metric.ends_with("Age");
+        let allowed: &[&str] = if is_level { &["Sum", "Maximum"] } else { &["Sum"] };
+        if !statistics.all(|statistic| allowed.iter().any(|allowed| *statistic == *allowed)) {
+            return Some(("Statistic", format!("write {}", allowed.join(" or "))));
         }
-        let period = number("Period").unwrap_or(60.0);
+        let of_parts = parts.iter().filter_map(|part| part["MetricStat"]["Period"].as_f64());
+        let period = of_parts.chain(number("Period")).fold(60.0, f64::max);
         if period * number("EvaluationPeriods").unwrap_or(1.0) > LONGEST {
             return Some((
                 "EvaluationPeriods",

@@ -350,7 +350,7 @@ const SAFEGUARDS: [Slip; 27] = [
 ];
 
 /// Alarms.
-const ALARMS: [Slip; 12] = [
+const ALARMS: [Slip; 14] = [
     (
         "      - ItemHistoryProjector\n",
         "",
@@ -388,6 +388,20 @@ const ALARMS: [Slip; 12] = [
         "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
             Namespace: AWS/SQS",
         "nothing here emits \"Throttles\"",
+    ),
+    (
+        "MetricName: Throttles, Dimensions: [{ Name: FunctionName, Value: { Ref: !Sub \"${Function}Function\" } }],
+            Statistic: Sum",
+        "MetricName: Throttles, Dimensions: [{ Name: FunctionName, Value: { Ref: !Sub \"${Function}Function\" } }],
+            Statistic: Maximum",
+        "FanoutThrottles never goes off, or nobody hears of it: write Sum",
+    ),
+    (
+        "MetricName: 5xx,
+          Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 60,",
+        "MetricName: 5xx,
+          Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 3600,",
+        "ApiFailures never goes off, or nobody hears of it: Period times EvaluationPeriods is more than 900 s",
     ),
     (
         "See ${RunbookUrl}#iterator-age",
@@ -454,6 +468,30 @@ fn with((text, instead, _): Slip) -> String {
     format!("{before}{instead}{after}")
 }
 
+/// A page that is read from an index of keys finds no rows in it, and an index of whole rows that is read for its keys costs a write each time.
+#[test]
+fn an_index_that_holds_something_else_than_is_read_is_noticed() {
+    let keys = "KeySchema: [{ AttributeName: id, KeyType: HASH }]\n      TimeToLive";
+    let index = |projection: &str| {
+        format!(
+            "KeySchema: [{{ AttributeName: id, KeyType: HASH }}]\n      GlobalSecondaryIndexes: [{{ IndexName: byName, KeySchema: \
+             [{{ AttributeName: createdBy, KeyType: HASH }}, {{ AttributeName: name, KeyType: RANGE }}], \
+             Projection: {{ ProjectionType: {projection} }} }}]\n      TimeToLive"
+        )
+    };
+    for (there, read, says) in [
+        ("ALL", "KEYS_ONLY", "reads keys alone from the index byName: ProjectionType: KEYS_ONLY"),
+        ("KEYS_ONLY", "ALL", "reads whole rows from the index byName: ProjectionType: ALL"),
+    ] {
+        let template = with((keys, index(there).leak(), ""));
+        let mut needs = needs();
+        needs["items-queries"]["tables"][0]["indexes"] =
+            json!([{ "name": "byName", "partition": "createdBy", "sort": "name", "projection": read }]);
+        let problems = said(&template, &needs);
+        assert!(problems.iter().any(|problem| problem.contains(says)), "{problems:#?}");
+    }
+}
+
 /// A view may listen to the bus as well, which somebody else's rules do anyway.
 #[test]
 fn a_rule_may_bring_a_view_its_states() {
@@ -479,7 +517,8 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
 /// The other side: where in what the functions need there is something else, what that is, and what is said of the template, which is as
 /// it was.
 fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
-    let by_creator = json!({ "name": "byCreator", "partition": "createdBy", "sort": "name" });
+    let by_creator =
+        json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });
     vec![
         (
             "/items-queries/tables/0/indexes",

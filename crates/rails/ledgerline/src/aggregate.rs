@@ -11,7 +11,7 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 /// Rules live in [`decide`](Aggregate::decide) and never in [`evolve`](Aggregate::evolve): a rule that is
 /// tightened later must not break the history that an older rule allowed.
 ///
-/// A counter, as small as an aggregate can be; [`crate::tank`] is a whole one.
+/// The example is a counter, as small as an aggregate can be; [`crate::tank`] is a complete aggregate.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Context, Refusal, fold};
@@ -64,15 +64,16 @@ use crate::{EventTypes, InvalidStreamId, Refusal, StreamId};
 /// assert_eq!(fold::<Counter>(Counter::initial(), &events).count, 2);
 /// ```
 pub trait Aggregate: Sized + Send + Sync + 'static {
-    /// First part of every stream name of this aggregate: `[a-z][a-z0-9]*`.
+    /// The first part of every stream name of this aggregate: `[a-z][a-z0-9]*`.
     const CATEGORY: &'static str;
-    /// Number of the state's shape. Raise it whenever `State` or `evolve` changes: states stored under another
-    /// number are ignored and folded again (rule 5), unless [`upcast_state`](Self::upcast_state) brings them up to date.
+    /// The number of the state's shape. Raise it whenever `State` or `evolve` changes: states stored under another number are ignored and folded
+    /// again (rule 5), unless [`upcast_state`](Self::upcast_state) brings them up to date.
     const STATE_SCHEMA: u32;
-    /// A commit embeds the state at least every this many commits, so that a cold load reads at most as many.
+    /// At least one of this many commits in a row embeds the state, so that a cold load reads at most as many. Only a state that does not fit in the
+    /// commit's item is left out.
     const SNAPSHOT_EVERY: u64 = 8;
-    /// Every refusal that [`decide`](Self::decide) gives, each with a code of its own: what clients are told of
-    /// (docs/http.md is checked against it). [`spec::given`](crate::spec::given) fails on one that is missing here.
+    /// Every refusal that [`decide`](Self::decide) gives, each with a code of its own: the list that clients are told (docs/http.md is checked
+    /// against it). A test with [`spec::given`](crate::spec::given) fails on a refusal that is missing here.
     const REFUSALS: &'static [Refusal];
 
     /// What decisions and read models need to know; serialized as a JSON object. The default is the state of a stream without
@@ -88,13 +89,13 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
         Self::State::default()
     }
 
-    /// Brings the data of a state that was stored under an older schema up to date; `None` where that cannot be done. Then a load
-    /// folds events from further back (rule 5), and a state projector refuses entries of that schema that are still under way.
+    /// Brings the data of a state that was stored under an older schema up to date; `None` if that cannot be done. Then a load folds events from
+    /// further back (rule 5), and a state projector refuses entries of that schema that are still under way.
     fn upcast_state(_schema: u32, _data: Value) -> Option<Value> {
         None
     }
 
-    /// The name of the stream of one of these.
+    /// The name of the stream of the aggregate with this id.
     ///
     /// # Errors
     /// When no stream can have this id.
@@ -102,10 +103,10 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
         StreamId::new(Self::CATEGORY, id)
     }
 
-    /// The state after one more event. Total: it accepts every event that was ever stored.
+    /// The state after one more event. The function is total: it accepts every event that was ever stored.
     fn evolve(state: Self::State, event: &Self::Event) -> Self::State;
 
-    /// The events that the command causes in this state; none when there is nothing to change.
+    /// The events that the command causes in this state; no event if there is nothing to change.
     ///
     /// # Errors
     /// The domain's reason to refuse.
@@ -119,9 +120,9 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
 /// What arrives with every command from outside the core (rule 12).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
-    /// When the command was received.
+    /// The time when the command was received.
     pub at: Timestamp,
-    /// Who sent it: the caller's subject, or `None` where callers are not signed in.
+    /// The sender of the command: the caller's subject, or `None` if the caller is not signed in.
     pub actor: Option<String>,
 }
 
@@ -130,7 +131,7 @@ pub fn fold<'a, A: Aggregate>(state: A::State, events: impl IntoIterator<Item = 
     events.into_iter().fold(state, |state, event| A::evolve(state, event))
 }
 
-/// Some aggregates, for code that works with all of them without knowing any.
+/// A list of aggregates, for code that does the same with each of them and names none of them.
 ///
 /// ```
 /// use ledgerline::{Aggregates, Visitor, tank::Tank};
@@ -148,7 +149,7 @@ pub trait Aggregates {
     fn visit(visitor: &mut impl Visitor);
 }
 
-/// Is shown aggregates.
+/// Code that is shown each aggregate of a list, one after the other.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Aggregates, Visitor};

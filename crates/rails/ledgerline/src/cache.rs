@@ -1,4 +1,4 @@
-//! What a warm instance remembers of the streams that it worked on.
+//! The states that a warm instance remembers of the streams that it worked on.
 
 use std::{
     io::{self, Write},
@@ -10,11 +10,11 @@ use lru::LruCache;
 
 use crate::{Aggregate, Loaded, StreamId};
 
-/// The most bytes of states, as they are encoded, that a cache remembers. In memory they are some times as many, of the least that a
-/// function has: 128 MB.
+/// The most bytes of states that a cache remembers, counted as encoded JSON. In memory the states take a few times as many, and a function has 128 MB
+/// at least.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
-/// Counts what is written to it.
+/// A writer that counts its bytes.
 struct Counted(usize);
 
 impl Write for Counted {
@@ -28,12 +28,12 @@ impl Write for Counted {
     }
 }
 
-/// The states that this process saw last, bounded by count and by bytes (rule 11). They may be stale: decisions on them are
-/// caught by the append, and refusals are never given on them alone (rule 6).
+/// The states that this process saw last, bounded by count and by bytes (rule 11). They may be stale: the append fails for a decision on a stale
+/// state, and a refusal is never given on a cached state alone (rule 6).
 pub struct Cache<A: Aggregate>(Mutex<Remembered<A>>);
 
 struct Remembered<A: Aggregate> {
-    /// With the size of each.
+    /// The states, each with its size in bytes.
     streams: LruCache<StreamId, (Loaded<A>, usize)>,
     bytes: usize,
 }
@@ -55,13 +55,13 @@ impl<A: Aggregate> Cache<A> {
         let bytes = if encoded.is_ok() { counted.0 } else { MAX_BYTES };
         let mut remembered = self.lock();
         if bytes >= MAX_BYTES {
-            // It would push all others out, and go itself.
+            // A state of this size would push all others out of the cache, and then itself.
             if let Some((_, bytes)) = remembered.streams.pop(stream) {
                 remembered.bytes = remembered.bytes.saturating_sub(bytes);
             }
             return;
         }
-        // What was remembered of this stream, or of the one that was not used for longest.
+        // The entry that the new one replaces: that of this stream, or, if the cache is full, that of the stream that was not used for longest.
         let replaced = remembered.streams.push(stream.clone(), (loaded.clone(), bytes));
         let replaced = replaced.map_or(0, |(_, (_, bytes))| bytes);
         remembered.bytes = (remembered.bytes + bytes).saturating_sub(replaced);
@@ -73,7 +73,7 @@ impl<A: Aggregate> Cache<A> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Remembered<A>> {
-        // A panic elsewhere leaves whole entries behind, never half of one: the cache stays usable.
+        // A panic elsewhere leaves only whole entries in the cache, never half of one: the cache stays usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -107,7 +107,7 @@ mod tests {
         let thousand = NonZeroUsize::MIN.saturating_add(999);
         for (size, streams, expected) in [(0, 1_500, 1_000), (100_000, 150, 83), (MAX_BYTES, 3, 0)] {
             let cache = Cache::<Tank>::new(thousand);
-            // The same streams again and again: what is replaced is not counted twice.
+            // The same streams are put twice: an entry that is replaced must not be counted twice.
             for _ in 0..2 {
                 (0..streams).for_each(|id| cache.put(&stream(id), &loaded(size)));
             }

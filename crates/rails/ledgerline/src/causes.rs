@@ -1,8 +1,8 @@
-//! Errors with what caused them, in one line.
+//! Errors together with their causes, in one line.
 
 use std::{error::Error, fmt};
 
-/// Shows an error and then each of its causes: what stands in a log, where the error's own text names only what failed.
+/// Shows an error and then each of its causes. Logs need it, because the error's own text names only what failed.
 ///
 /// ```
 /// use ledgerline::{Causes, StoreError};

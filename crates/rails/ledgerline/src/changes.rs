@@ -7,30 +7,31 @@ use serde_json::{Map, Value};
 
 use crate::{Commit, DecodeError, LogTable};
 
-/// Why it cannot be said what a commit changes.
+/// The reason why the changes of a commit cannot be worked out.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangesError {
     /// An event of the commit cannot be read.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A row cannot be written: a programming error in its type.
+    /// A row cannot be written. This is a programming error in its type.
     #[error("a row cannot be written: {0}")]
     NoRow(String),
-    /// A change of a kind that the view does not name: a programming error in the view.
+    /// A change of a kind that the view does not name. This is a programming error in the view.
     #[error("the view writes a row in a way that it does not name: {0:?}")]
     NotNamed(Write),
 }
 
-/// How a row is written.
+/// A way to write a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Write {
-    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. The cheapest way, and the only one of its view.
+    /// A row of one commit alone, which nothing changes later: [`Changes::insert`]. This is the cheapest way, and a view that uses it uses no other
+    /// way.
     Insert,
     /// The whole row: [`Changes::put`].
     Put,
-    /// Some fields of it: [`Changes::set`] and [`Changes::add`].
+    /// Some fields of the row: [`Changes::set`] and [`Changes::add`].
     Update,
-    /// It is deleted: [`Changes::delete`].
+    /// The row is deleted: [`Changes::delete`].
     Delete,
 }
 
@@ -40,27 +41,27 @@ pub type Key = (String, String);
 /// The fields of a row, its keys among them.
 pub type Fields = Map<String, Value>;
 
-/// What happens to one row.
+/// The change of one row.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
-    /// It is this, and nothing else writes it.
+    /// The row has these fields, and no other commit writes it.
     Insert(Fields),
-    /// It is this from now on, whatever it was.
+    /// The row has these fields from now on, whatever it had before.
     Put(Fields),
-    /// Some of its fields change. A row that is not there begins with them.
+    /// Some fields of the row change. A row that does not exist begins with them.
     Update {
         /// Fields and their new values.
         set: Fields,
-        /// Fields and what is added to them, which begin at 0.
+        /// Fields and the numbers that are added to them. A field that does not exist begins at 0.
         add: BTreeMap<String, i64>,
     },
-    /// It is gone.
+    /// The row is deleted.
     Delete,
 }
 
-/// The changes that a commit makes, in one write with the handler's position (rule 9): at most one for each row,
-/// because a transaction takes an item only once. What is said of a row twice is merged. Where all of them are insertions, the rows are
-/// written one after the other and the last one says the position, at a quarter of the price; to write such a row again changes nothing.
+/// The changes that a commit makes, in one write with the handler's position (rule 9). Each row has at most one change, because a transaction takes
+/// an item only once: several changes of a row are merged into one. If all of them are insertions, the rows are written one after the other and the
+/// last one contains the position, at a quarter of the price; writing such a row again changes nothing.
 ///
 /// ```
 /// use ledgerline::{Changes, LogTable};
@@ -85,13 +86,13 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Nothing changes.
+    /// A list without changes.
     #[must_use]
     pub fn new(table: LogTable) -> Self {
         Self { table, rows: BTreeMap::new() }
     }
 
-    /// How many rows change.
+    /// The number of rows that change.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
@@ -103,10 +104,10 @@ impl Changes {
         self.rows.is_empty()
     }
 
-    /// The same, if all rows are written in one of these ways.
+    /// The same changes, if all rows are written in one of these ways.
     ///
     /// # Errors
-    /// When one is not.
+    /// When a row is written in another way.
     pub fn only(self, writes: &[Write]) -> Result<Self, ChangesError> {
         let ways = self.rows.values().map(|change| match change {
             Change::Insert(_) => Write::Insert,
@@ -125,12 +126,12 @@ impl Changes {
         self.rows.iter()
     }
 
-    /// A row of this commit alone. Its partition key is the stream's id, and its sort key begins like [`Commit::entry`]: so no other commit
-    /// of the view's one category has this row. The newest row of a stream says the handler's position: rows of such a view are not deleted, not by a time to live
-    /// either.
+    /// Inserts a row of this commit alone. Its partition key is the stream's id, and its sort key begins like [`Commit::entry`]: so no other commit
+    /// of the view's one category has this row. The newest row of a stream contains the handler's position, so rows of such a view must not be
+    /// deleted, neither by a change nor by a time to live.
     ///
     /// # Errors
-    /// When the row is no object with such keys: a programming error in its type.
+    /// When the row is not an object with such keys. This is a programming error in its type.
     pub fn insert(&mut self, commit: &Commit, row: &impl Serialize) -> Result<(), ChangesError> {
         let (key, fields) = self.row(row)?;
         if key.0 != commit.stream.id() || !key.1.starts_with(commit.entry(0).trim_end_matches("0000")) {
@@ -142,17 +143,17 @@ impl Changes {
         Ok(())
     }
 
-    /// A row is this from now on.
+    /// Writes a whole row: it has these fields from now on.
     ///
     /// # Errors
-    /// When the row is no object with the table's keys: a programming error in its type.
+    /// When the row is not an object with the table's keys. This is a programming error in its type.
     pub fn put(&mut self, row: &impl Serialize) -> Result<(), ChangesError> {
         let (key, fields) = self.row(row)?;
         self.rows.insert(key, Change::Put(fields));
         Ok(())
     }
 
-    /// A row and its keys.
+    /// The keys of a row, and its fields.
     fn row(&self, row: &impl Serialize) -> Result<(Key, Fields), ChangesError> {
         let fields = match serde_json::to_value(row) {
             Ok(Value::Object(fields)) => fields,
@@ -181,7 +182,7 @@ impl Changes {
         }
     }
 
-    /// A field of a row becomes larger, or smaller.
+    /// An amount is added to a field of a row. A negative amount makes the field smaller.
     pub fn add(&mut self, partition: &str, sort: &str, field: &str, amount: i64) {
         let add_to = |fields: &mut Fields| {
             let before = fields.get(field).and_then(Value::as_i64).unwrap_or(0);
@@ -198,12 +199,12 @@ impl Changes {
         }
     }
 
-    /// A row is gone.
+    /// Deletes a row.
     pub fn delete(&mut self, partition: &str, sort: &str) {
         self.rows.insert((partition.to_owned(), sort.to_owned()), Change::Delete);
     }
 
-    /// The change of a row, as it can be added to. What follows on a deletion begins a new row.
+    /// The change of a row, which can be extended. A change after a deletion begins a new row.
     fn change(&mut self, partition: &str, sort: &str) -> &mut Change {
         let change = self
             .rows
@@ -215,7 +216,7 @@ impl Changes {
         change
     }
 
-    /// Makes the changes to rows in memory: what the read tables do, for tests that compare with the fold of the log.
+    /// Makes the changes to rows in memory, as the read tables do it: for tests that compare a table with the fold of the log.
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {
             match change {
@@ -282,7 +283,7 @@ mod tests {
     }
 
     proptest! {
-        /// Merged into one change for each row, or made one after the other: the rows are the same.
+        /// The rows are the same if the changes are merged into one for each row, and if they are made one after the other.
         #[test]
         fn changes_of_a_row_are_merged_into_what_they_come_to(before in steps(), steps in steps()) {
             let mut one_by_one = BTreeMap::new();
@@ -305,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Else a commit would find the row of another one, and leave it.
+    /// Otherwise a commit would overwrite the row of another commit, because an insertion has no condition.
     #[test]
     fn a_row_that_is_not_of_this_commit_alone_is_not_inserted() {
         let commit = crate::contract::commit(&crate::StreamId::new("tank", "x").unwrap(), 3);

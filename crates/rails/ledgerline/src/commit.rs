@@ -17,30 +17,30 @@ pub struct Commit {
     /// The aggregate's state after this commit, when the snapshot policy embedded it: a cache (rule 5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<RecordedState>,
-    /// The id of the command that caused it: makes the append idempotent (rule 4).
+    /// The id of the command that caused it. It makes the append idempotent (rule 4).
     pub command: String,
-    /// When it was decided, in UTC. Information only: order comes from `version`.
+    /// The time of the decision, in UTC. It is information only: the order comes from `version`.
     pub at: Timestamp,
-    /// Where it came from.
+    /// The origin of the commit.
     pub meta: Meta,
 }
 
 impl Commit {
-    /// A sort key for a row of this commit: the version and a place in the commit, so that the order of texts is that of the log.
+    /// A sort key for a row of this commit: the version and a place in the commit, up to 9999, so that the keys as texts are in the order of the log.
     #[must_use]
     pub fn entry(&self, place: usize) -> String {
         format!("{:020}#{place:04}", self.version)
     }
 }
 
-/// Where a commit came from: for audits and for following a request through the system.
+/// The origin of a commit: for audits and for following a request through the system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Meta {
     /// The caller's subject.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actor: Option<String>,
-    /// Shared by everything that one outside request set off.
+    /// The id that is shared by everything that one request from outside caused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// What directly caused this commit: a request, or the commit that a process manager reacted to.

@@ -1,11 +1,11 @@
-//! How a domain says no.
+//! Refusals: the reasons why a domain does not carry out a command.
 
 use std::{borrow::Cow, fmt};
 
-/// A domain's refusal of a command, with what the edge needs to answer it.
+/// A domain's refusal of a command, with everything that the edge needs to answer the client.
 ///
-/// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). Where the detail depends on the state, the
-/// decision gives another one with [`saying`](Self::saying).
+/// Each refusal of an aggregate is a constant, declared with [`refusals!`](crate::refusals). If the detail depends on the state, the decision sets
+/// another detail with [`saying`](Self::saying).
 ///
 /// ```
 /// use ledgerline::Refusal;
@@ -43,31 +43,31 @@ impl Refusal {
         Self { kind: RefusalKind::Forbidden, code, detail: Cow::Borrowed(detail) }
     }
 
-    /// A rule of the domain says no.
+    /// A rule of the domain does not allow it.
     #[must_use]
     pub const fn refused(code: &'static str, detail: &'static str) -> Self {
         Self { kind: RefusalKind::Refused, code, detail: Cow::Borrowed(detail) }
     }
 
-    /// The same refusal with a detail of this one case.
+    /// The same refusal with a detail for this one case.
     #[must_use]
     pub fn saying(self, detail: impl fmt::Display) -> Self {
         Self { detail: Cow::Owned(detail.to_string()), ..self }
     }
 
-    /// Which family of answers it belongs to.
+    /// The family of the refusal.
     #[must_use]
     pub const fn kind(&self) -> RefusalKind {
         self.kind
     }
 
-    /// Stable name in kebab case, for programs: the end of the problem's `type`.
+    /// The stable name in kebab case, for programs: the end of the problem's `type`.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         self.code
     }
 
-    /// What is wrong, for people.
+    /// The text that says to people what is wrong.
     #[must_use]
     pub fn detail(&self) -> &str {
         &self.detail
@@ -83,7 +83,7 @@ pub enum RefusalKind {
     AlreadyExists,
     /// The caller may not do this.
     Forbidden,
-    /// A rule of the domain says no.
+    /// A rule of the domain does not allow it.
     Refused,
 }
 

@@ -18,7 +18,7 @@ pub fn given<A: Aggregate>(history: impl IntoIterator<Item = A::Event>) -> Given
     Given { state: fold::<A>(A::initial(), &history.into_iter().collect::<Vec<_>>()) }
 }
 
-/// A history, folded.
+/// A folded history.
 #[derive(Debug)]
 pub struct Given<A: Aggregate> {
     state: A::State,
@@ -28,7 +28,7 @@ impl<A: Aggregate> Given<A> {
     /// Decides the command on the history.
     ///
     /// # Panics
-    /// When it is refused for a reason that is missing in [`Aggregate::REFUSALS`], of which clients were not told.
+    /// When it is refused for a reason that is missing in [`Aggregate::REFUSALS`], so that clients would not be told of it.
     #[track_caller]
     pub fn when(self, command: A::Command, context: &Context) -> When<A> {
         let result = listed::<A>(A::decide(&self.state, &command, context));
@@ -36,7 +36,7 @@ impl<A: Aggregate> Given<A> {
     }
 }
 
-/// The decision, whose refusal is one that clients were told of.
+/// The decision, after the check that its refusal is one that clients are told of.
 #[track_caller]
 fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A::Event>, Refusal> {
     if let Err(refusal) = &result {
@@ -46,11 +46,11 @@ fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A:
     result
 }
 
-/// Decides these commands one after the other, from the beginning of a stream, and holds what is true of every aggregate: for a
-/// property test over *any* commands that can be written down. Returns the state and the events, for the rules of the aggregate itself.
+/// Decides these commands one after the other, from the beginning of a stream, and checks what is true of every aggregate: for a property test over
+/// *any* commands that can be written down. Returns the state and the events, so that the test can check the rules of the aggregate itself.
 ///
-/// Every event and every state is read back as it was written; the fold of the stored events is the state that the decisions were made
-/// on; a refusal is in the list; no command panics, also when it is decided twice in a row.
+/// Every event and every state is read back as it was written; the fold of the stored events is the state that the decisions were made on; a refusal
+/// is in the list; no command panics, and none panics if it is decided twice in a row.
 ///
 /// ```
 /// use ledgerline::{Context, spec::live, tank::{Command, Tank}};
@@ -62,7 +62,7 @@ fn listed<A: Aggregate>(result: Result<Vec<A::Event>, Refusal>) -> Result<Vec<A:
 /// ```
 ///
 /// # Panics
-/// When one of these is not so.
+/// When one of these statements is false.
 #[track_caller]
 pub fn live<A: Aggregate>(
     commands: impl IntoIterator<Item = (A::Command, Context)>,
@@ -90,10 +90,10 @@ where
     (state, log)
 }
 
-/// What a command comes to when it is decided a second time, on the state that it made.
+/// The result of a command that is decided a second time, on the state that it made.
 ///
-/// A client that was told nothing sends its command again. With an Idempotency-Key it gets its first answer; without one it gets
-/// this: nothing happens, or the refusal says why not, or the command happens twice.
+/// A client that got no answer sends its command again. With an Idempotency-Key it gets its first answer; without one it gets this result: nothing
+/// happens, or a refusal says why, or the command happens twice.
 ///
 /// # Errors
 /// The refusal of the first decision or of the second one.
@@ -106,7 +106,7 @@ pub fn decided_twice<A: Aggregate>(
     A::decide(&fold::<A>(state.clone(), &events), command, context)
 }
 
-/// A value object of a literal in a test.
+/// A value object from a literal in a test.
 ///
 /// # Panics
 /// When its rule does not allow the value.
@@ -118,7 +118,7 @@ pub fn valid<V: ValueObject>(plain: impl Into<V::Plain>) -> V {
     }
 }
 
-/// A decision, to be checked.
+/// A decision that is to be checked.
 #[derive(Debug)]
 pub struct When<A: Aggregate> {
     state: A::State,
@@ -129,7 +129,7 @@ impl<A: Aggregate> When<A>
 where
     A::Event: PartialEq + Debug,
 {
-    /// Exactly these events were decided. Returns the state after them.
+    /// Checks that exactly these events were decided. Returns the state after them.
     ///
     /// # Panics
     /// When the decision was another.
@@ -145,7 +145,7 @@ where
         }
     }
 
-    /// The command was refused for exactly this reason, in these words.
+    /// Checks that the command was refused for exactly this reason, in these words.
     ///
     /// # Panics
     /// When it was accepted, or refused for another reason.

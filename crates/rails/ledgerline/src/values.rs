@@ -8,28 +8,28 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
 
-/// What a value object was to be made of, and may not be.
+/// The error for a plain value that a value object cannot be made from. It holds the text of the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub Cow<'static, str>);
 
-/// A type that is made of a plain value by a rule.
+/// A type that is made from a plain value by a rule.
 ///
-/// [`value_object!`](crate::value_object) declares one; [`Text`], [`LongText`], [`Number`] and [`Id`] are there already.
+/// [`value_object!`](crate::value_object) declares one; [`Text`], [`LongText`], [`Number`] and [`Id`] are declared here.
 pub trait ValueObject: Sized {
-    /// What it is made of.
+    /// The type of the plain value.
     type Plain: Plain;
 
     /// The error text for any other value: "an amount is a whole number from 1 to 10".
     fn expected() -> Cow<'static, str>;
 
-    /// Makes one, in its one spelling; `None` where the rule does not allow it.
+    /// Makes the value object, in its only spelling; `None` if the rule does not allow the plain value.
     fn read(plain: Self::Plain) -> Option<Self>;
 }
 
-/// A value of JSON that a value object can be made of.
+/// A value of JSON that a value object can be made from.
 pub trait Plain: Sized {
-    /// The value, if it is of this type: a text is no number, and 1.0 is no whole number.
+    /// The value, if it is of this type: a text is not a number, and 1.0 is not a whole number.
     fn of_json(value: Value) -> Option<Self>;
 }
 
@@ -40,13 +40,13 @@ impl Plain for String {
 }
 
 impl Plain for i64 {
-    /// A fraction, an exponent or a number past 64 bits is no integer to the parser: it is refused, never rounded.
+    /// A fraction, an exponent or a number outside the range of `i64` is not an integer to the parser: it is refused, never rounded.
     fn of_json(value: Value) -> Option<Self> {
         value.as_i64()
     }
 }
 
-/// Makes a value object of a plain value.
+/// Makes a value object from a plain value.
 ///
 /// # Errors
 /// When its rule does not allow the value.
@@ -54,10 +54,10 @@ pub fn try_new<V: ValueObject>(plain: impl Into<V::Plain>) -> Result<V, Invalid>
     V::read(plain.into()).ok_or_else(|| Invalid(V::expected()))
 }
 
-/// Reads a value object from what was sent.
+/// Reads a value object from the data that was sent.
 ///
 /// # Errors
-/// The words of its rule, whatever is wrong.
+/// The error text of its rule, whatever is wrong with the data.
 pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(deserializer: D) -> Result<V, D::Error> {
     let plain = V::Plain::of_json(Value::deserialize(deserializer)?);
     plain.and_then(V::read).ok_or_else(|| D::Error::custom(V::expected()))
@@ -65,7 +65,7 @@ pub fn deserialize<'de, V: ValueObject, D: Deserializer<'de>>(deserializer: D) -
 
 /// Declares a value object: its name, its plain type, the rule, and the error text for values that break it.
 ///
-/// The rule gives the value in its one spelling, or `None`.
+/// The rule returns the value in its only spelling, or `None`.
 ///
 /// ```
 /// ledgerline::value_object! {
@@ -103,7 +103,7 @@ macro_rules! value_object {
     };
     (@methods [$($generics:tt)*] $name:ty, $plain:ty) => {
         impl<$($generics)*> $name {
-            /// Makes one of a plain value.
+            /// Makes the value object from a plain value.
             ///
             /// # Errors
             /// When the rule does not allow the value; the message says what is allowed.
@@ -150,12 +150,12 @@ macro_rules! value_object {
     };
 }
 
-/// Characters that no text has: controls, and the two that are no characters (Unicode, 23.7).
+/// Whether no text may have this character: a control character, or one of the two noncharacters U+FFFE and U+FFFF (Unicode, 23.7).
 fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
-/// Text of 1 to `MAX` characters, without control characters and outer spaces.
+/// Text of 1 to `MAX` characters, without control characters and without spaces at its ends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text<const MAX: usize>(String);
 
@@ -177,11 +177,11 @@ impl<const MAX: usize> ValueObject for Text<MAX> {
 value_object!(@methods [const MAX: usize] Text<MAX>, String);
 
 impl<const MAX: usize> Text<MAX> {
-    /// The most characters that it has.
+    /// The most characters that the text can have.
     pub const MAX: usize = MAX;
 }
 
-/// Text of up to `MAX` characters, which may be none, in any number of lines.
+/// Text of 0 to `MAX` characters, in any number of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LongText<const MAX: usize>(String);
 
@@ -204,7 +204,7 @@ impl<const MAX: usize> ValueObject for LongText<MAX> {
 
 value_object!(@methods [const MAX: usize] LongText<MAX>, String);
 
-/// A whole number from `MIN` to `MAX`. Numbers from 0 on have a default, which is 0.
+/// A whole number from `MIN` to `MAX`. If `MIN` is 0, the type has a default, which is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Number<const MIN: i64, const MAX: i64>(i64);
 
@@ -229,8 +229,8 @@ impl<const MAX: i64> Default for Number<0, MAX> {
 }
 
 value_object! {
-    /// The id of an aggregate: a UUID as 32 hexadecimal digits in five groups. Upper case is read, and written in lower case, so that
-    /// one thing has one id. Its other spellings (RFC 9562 knows of none, but parsers do) are refused.
+    /// The id of an aggregate: a UUID as 32 hexadecimal digits in five groups. Capital letters are read and changed into small ones, so that one
+    /// aggregate has one id. Other spellings, which parsers accept and RFC 9562 does not have, are refused.
     pub struct Id(String),
     |text: String| {
         let uuid = if text.len() == 36 { uuid::Uuid::parse_str(&text).ok() } else { None };
@@ -319,7 +319,7 @@ mod tests {
             }
         }
 
-        /// Whatever is given: what is made holds what its rule allows, and what is not made breaks the rule.
+        /// For any plain value: a value object that is made obeys its rule, and a plain value that is refused breaks it.
         #[test]
         fn no_value_holds_what_its_rule_does_not_allow(number in any::<i64>(), text in ".{0,8}") {
             match Number::<1, 5>::new(number) {

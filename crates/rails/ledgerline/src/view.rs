@@ -1,4 +1,4 @@
-//! Views as data: where their rows are, which commits they are made of, and how.
+//! Views as data: the table of their rows, the commits that the rows are made from, and how they are made.
 
 use crate::{Aggregate, Changes, ChangesError, Commit, Write};
 
@@ -11,13 +11,14 @@ pub struct StateTable {
     pub key: &'static str,
 }
 
-/// The table of a view that is written from the log. Beside the rows it has the handler's position in each stream.
+/// The table of a view that is written from the log. The handler's position in each stream is in the same table: beside the rows, or, if the view
+/// inserts its rows, in the newest row of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogTable {
     /// The environment variable that names the table: `FILLS_TABLE`.
     pub variable: &'static str,
-    /// Name of the partition key. The position in a stream is in the partition that is named like the stream, where no
-    /// row is, so that queries of rows never meet it.
+    /// Name of the partition key. A position that is beside the rows is in the partition that is named like the stream. No row may be in that
+    /// partition, so that queries of rows never find a position.
     pub partition: &'static str,
     /// Name of the sort key.
     pub sort: &'static str,
@@ -26,29 +27,29 @@ pub struct LogTable {
 /// An index of a table of states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct Index {
-    /// Its name.
+    /// The name of the index.
     pub name: &'static str,
     /// The field that is its partition key.
     pub partition: &'static str,
     /// The field that is its sort key.
     pub sort: &'static str,
-    /// What it holds of each row.
+    /// The part of each row that the index holds.
     pub projection: Projection,
 }
 
-/// What an index holds of each row, as DynamoDB's `ProjectionType` says it.
+/// The part of each row that an index holds: DynamoDB's `ProjectionType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub enum Projection {
     /// The whole row. A page is read from the index alone, and every write of a row is a write of the index as well.
     #[serde(rename = "ALL")]
     All,
-    /// The keys of the table and of the index. A page reads its rows from the table, at half a read unit each, and a write that changes none of
-    /// these keys costs nothing more: for rows that change with every command, and are seldom listed.
+    /// The keys of the table and of the index. A page reads its rows from the table, at half a read unit each, and a write that changes none of these
+    /// keys costs nothing more. This is for rows that change with every command and are seldom listed.
     #[serde(rename = "KEYS_ONLY")]
     KeysOnly,
 }
 
-/// The row that shows a state at a version, or none where the view forgets the aggregate.
+/// A function that makes the row for an id, a version and a state, or `None` if the view forgets the aggregate.
 pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 
 /// A view that is written from the states that events carry: one row for each aggregate.
@@ -73,9 +74,9 @@ pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 /// ```
 #[derive(Debug)]
 pub struct StateView<A: Aggregate, Row> {
-    /// Where the rows are.
+    /// The table of the rows.
     pub table: StateTable,
-    /// Makes them.
+    /// Makes a row.
     pub row: RowOf<A, Row>,
 }
 
@@ -87,7 +88,7 @@ impl<A: Aggregate, Row> Clone for StateView<A, Row> {
 
 impl<A: Aggregate, Row> Copy for StateView<A, Row> {}
 
-/// What a commit changes.
+/// A function that makes the changes of a commit.
 pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 
 /// A view that is written from the log: from every commit of some categories, once and in order.
@@ -107,22 +108,23 @@ pub type ChangesOf = fn(&Commit) -> Result<Changes, ChangesError>;
 /// ```
 #[derive(Debug, Clone, Copy)]
 pub struct LogView {
-    /// Where the rows are.
+    /// The table of the rows.
     pub table: LogTable,
-    /// The categories whose commits it takes.
+    /// The categories whose commits the view takes.
     pub of: &'static [&'static str],
-    /// How its changes write rows. The function's role allows nothing else, and a change of another kind is refused.
+    /// The ways in which its changes write rows. The function's role allows no other way, and a change of another kind is refused.
     pub writes: &'static [Write],
     /// Makes the changes of a commit.
     pub changes: ChangesOf,
 }
 
 impl LogView {
-    /// Refuses a view whose rows could be lost: one that inserts rows, which are found by their version alone, of several categories, or that writes
-    /// them in another way as well, which a slow insertion of before would undo.
+    /// Refuses a view whose rows could be lost. A view that inserts rows takes one category: the keys of its rows are the id and the version, so rows
+    /// of two categories could overwrite each other. It writes rows in no other way: an earlier insertion that arrives late would undo the other
+    /// write.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text says what is wrong with the view.
     pub fn check(&self) -> Result<(), &'static str> {
         let inserts = self.writes.contains(&Write::Insert);
         match (inserts, self.of.len(), self.writes.len()) {

@@ -80,7 +80,7 @@ impl Reaction for WelcomeEmail {
     fn needs(needs: Needs) -> Needs {
         // Which mails were sent is written beside the positions.
         needs
-            .table(Table::with(POSITIONS, [Action::BatchWriteItem]))
+            .table(Table::with(POSITIONS, [Action::BatchWriteItem, Action::DeleteItem]))
             .call("ses:SendEmail", "MAIL_SENDER")
             .metric(UNSENT_MAILS)
     }
@@ -140,7 +140,8 @@ impl WelcomeEmail {
         let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
         match meaning(&error) {
             Meaning::Later => {
-                self.mails.delete_all(&POSITIONS, &[(stream.to_owned(), entry)]).await?;
+                // Under our claim only: should this request arrive late, another instance may have sent the mail, and its record must stay.
+                self.mails.delete_if(&POSITIONS, (stream, &entry), ("claim", &claim.to_string())).await?;
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
             Meaning::Never => {
