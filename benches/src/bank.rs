@@ -1,5 +1,5 @@
-//! The bank that is the same for everybody: an account that is opened and credited. What a command brings along (who, why, from where)
-//! is stored by everybody, wherever a library has a place for it.
+//! The bank, which is the same for all libraries: an account that is opened and credited. Each library stores the metadata of a command
+//! (who, why, from where) too, in the place that it has for it.
 
 use std::{collections::HashMap, fmt};
 
@@ -20,15 +20,15 @@ ledgerline::events! {
 /// What the rules need to know of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Nobody's, before the account was opened.
+    /// The owner; `None` before the account is opened.
     pub owner: Option<String>,
-    /// An ISO 4217 code.
+    /// The currency, as an ISO 4217 code.
     pub currency: Option<String>,
-    /// Minor units.
+    /// The balance, in minor units.
     pub balance: i64,
 }
 
-/// What is asked of an account.
+/// A command to an account.
 #[derive(Debug, Clone, Copy)]
 pub enum Command {
     /// Open it.
@@ -46,7 +46,7 @@ ledgerline::refusals! {
 
 impl std::error::Error for Refused {}
 
-/// A refusal, as those want it who want an error.
+/// A refusal as an error, for the libraries that need one.
 #[derive(Debug)]
 pub struct Refused(pub Refusal);
 
@@ -101,12 +101,12 @@ impl Aggregate for Account {
     }
 }
 
-/// When and by whom.
+/// The time and the actor of a command.
 pub fn context() -> Context {
     Context { at: jiff::Timestamp::now(), actor: meta().actor }
 }
 
-/// What a command brings along.
+/// The metadata of a command.
 pub fn meta() -> Meta {
     Meta {
         actor: Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10".into()),
@@ -117,7 +117,7 @@ pub fn meta() -> Meta {
     }
 }
 
-/// The same for those who keep it as texts.
+/// The same metadata as texts, for the libraries that store it so.
 pub fn metadata() -> HashMap<String, String> {
     let meta = meta();
     let fields = [

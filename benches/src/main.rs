@@ -1,4 +1,5 @@
-//! The same bank on Ledgerline and on others, before one emulated DynamoDB whose capacity is metered: writes docs/benchmarks.md.
+//! The benchmarks: the same bank on Ledgerline and on other libraries, all on one emulated DynamoDB whose capacity is metered. The program
+//! writes docs/benchmarks.md.
 
 mod bank;
 mod meter;
@@ -19,7 +20,7 @@ use self::{
     peers::{Adapter, Cqrs, Keeps, Ours, Peer},
 };
 
-/// The lengths of streams that are looked at, in commits.
+/// The lengths of the measured streams, in commits.
 const LENGTHS: [u64; 5] = [10, 100, 1_000, 10_000, 20_000];
 
 #[tokio::main]
@@ -27,7 +28,7 @@ async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => {}
-        // What valgrind runs, below.
+        // Valgrind runs the program with these arguments, from `work::counted`.
         ["work", who, times] => return work::run(who, times.parse()?).await,
         _ => anyhow::bail!("it takes no arguments"),
     }

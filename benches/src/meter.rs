@@ -1,5 +1,5 @@
-//! A proxy before the emulated DynamoDB that counts what AWS would bill: whoever calls, it asks for the consumed capacity, and
-//! reads it from the answer.
+//! A proxy before the emulated DynamoDB that counts what AWS would bill. It adds the question for the consumed capacity to each request,
+//! and reads the capacity from the answer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,26 +12,26 @@ use axum::{
 };
 use serde_json::Value;
 
-/// What went over the wire.
+/// The counts of what went over the wire.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Counts {
-    /// Requests, those that failed included.
+    /// The number of requests, failed ones included.
     pub calls: f64,
     /// Read units.
     pub reads: f64,
     /// Write units.
     pub writes: f64,
-    /// Bytes of requests and answers.
+    /// The bytes of requests and answers.
     pub bytes: f64,
 }
 
 impl Counts {
-    /// Dollars for a million of what was counted: on-demand tables in us-east-1 (docs/costs.md).
+    /// The price of a million times these counts, in dollars: on-demand tables in us-east-1 (docs/costs.md).
     pub fn dollars_per_million(&self) -> f64 {
         self.reads * 0.125 + self.writes * 0.625
     }
 
-    /// The part of each of so many.
+    /// The mean of so many commands that these counts are of.
     pub fn each(self, times: f64) -> Self {
         Self {
             calls: self.calls / times,
@@ -45,7 +45,7 @@ impl Counts {
 /// The proxy.
 #[derive(Debug, Clone)]
 pub struct Meter {
-    /// Where it listens.
+    /// The URL at which it listens.
     pub url: String,
     counts: Arc<Mutex<Counts>>,
 }
@@ -58,7 +58,7 @@ struct Proxy {
 }
 
 impl Meter {
-    /// Starts it before this address.
+    /// Starts the proxy before this address.
     pub async fn start(database: &str) -> Result<Self> {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -73,7 +73,7 @@ impl Meter {
         Ok(Self { url, counts })
     }
 
-    /// What was counted since the last time.
+    /// The counts since the last time.
     pub fn take(&self) -> Counts {
         std::mem::take(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -129,7 +129,7 @@ impl Proxy {
     }
 }
 
-/// Read units and write units of a request.
+/// The read units and write units of a request.
 fn units(operation: &str, request: &Value, answer: &Value, succeeded: bool) -> Result<(f64, f64)> {
     let statement = request["Statement"].as_str().unwrap_or_default();
     let writes = match operation {
@@ -146,8 +146,8 @@ fn units(operation: &str, request: &Value, answer: &Value, succeeded: bool) -> R
         let units: Option<f64> = tables.iter().map(units).sum();
         units.ok_or_else(|| anyhow!("{operation} was answered without its capacity"))?
     } else if writes {
-        // A write that is refused by its condition is billed like one that is not, which no answer says. Everything that is written
-        // here has less than a kilobyte.
+        // AWS bills a write that is refused by its condition like one that succeeds, but the answer does not say so. Every item that is
+        // written here has less than a kilobyte: one unit, or two in a transaction.
         let items = ["TransactItems", "TransactStatements"]
             .map(|items| request[items].as_array().map_or(0, Vec::len));
         match items.into_iter().sum::<usize>() {
@@ -180,7 +180,7 @@ pub async fn is_right(client: &aws_sdk_dynamodb::Client, meter: &Meter) -> Resul
         )
         .send()
         .await?;
-    // A key of two bytes and a text, so long that the item has just over five kilobytes: six write units, two read units, one when read eventually.
+    // A key of two bytes and a text make an item of just over five kilobytes: six write units, two read units, one if read eventually.
     let key = AttributeValue::S("k".into());
     let text = AttributeValue::S("t".repeat(5 * 1024));
     let put = || Put::builder().table_name(table).item("k", key.clone()).item("t", text.clone());

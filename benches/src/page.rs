@@ -14,7 +14,7 @@ use crate::{
 
 const PICTURE: &str = "benchmarks.svg";
 
-/// Writes both.
+/// Writes the page and its picture.
 pub fn write(docs: &Path, measured: &[Measured], instructions: &Instructions) -> Result<()> {
     fs::write(docs.join(PICTURE), picture(measured)?)?;
     fs::write(docs.join("benchmarks.md"), page(measured, instructions)?)?;
@@ -107,14 +107,14 @@ fn cells(counts: Option<Counts>) -> String {
     )
 }
 
-/// 1,234,567.
+/// The number with a comma between thousands: 1,234,567.
 fn grouped(number: impl ToString) -> String {
     let digits = number.to_string();
     let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
 }
 
-/// The version that was measured, of the lock file.
+/// The version that was measured, from the lock file.
 fn version(package: &str) -> Result<String> {
     let lock: toml::Table = include_str!("../Cargo.lock").parse()?;
     let packages = lock["package"].as_array().context("the lock file has no packages")?;
@@ -123,7 +123,7 @@ fn version(package: &str) -> Result<String> {
     Ok(version.with_context(|| format!("{package} is not in the lock file"))?.to_owned())
 }
 
-/// Dollars per million commands, cold, by the length of the stream; both axes logarithmic.
+/// The picture: dollars per million cold commands by the length of the stream, on logarithmic axes.
 fn picture(measured: &[Measured]) -> Result<String> {
     let mut svg = String::new();
     {

@@ -1,4 +1,4 @@
-//! Who is measured: each is used as its own documentation says.
+//! The libraries that are measured, each used as its own documentation says.
 
 mod adapter;
 pub mod cqrs;
@@ -17,32 +17,32 @@ pub use self::{
     ours::Ours,
 };
 
-/// Somebody whose bank is measured.
+/// A library whose bank is measured.
 #[async_trait]
 pub trait Peer: Send + Sync {
-    /// What it is called in the tables.
+    /// Its name in the tables.
     fn name(&self) -> String;
-    /// Whether a caller can name a request, so that it is not done twice.
+    /// Whether a caller can give a request a key, so that it is not done twice.
     fn takes_keys(&self) -> bool {
         false
     }
     /// A new instance of a program: it has seen nothing yet.
     async fn instance(&self) -> Result<Box<dyn Instance>>;
-    /// Writes the opening of the account if it has no commit yet, and then credits of 1, up to so many commits. Whichever way is quick,
-    /// as long as what is stored is what commands would have stored.
+    /// Writes the opening of the account if it has no commit yet, and then credits of 1, from `from` commits up to `to`. It may take any
+    /// quick way, as long as it stores what commands would have stored.
     async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()>;
 }
 
 /// One instance of a program, such as a Lambda function's.
 #[async_trait]
 pub trait Instance: Send + Sync {
-    /// Puts 1 into an account. The key is that of the caller's request, where there is one.
+    /// Puts 1 into an account. `key` is the key of the caller's request, if it has one.
     async fn credit(&self, account: &str, key: Option<&str>) -> Result<(), Failed>;
     /// The account's balance, as its next command would see it.
     async fn balance(&self, account: &str) -> Result<i64>;
 }
 
-/// Why a command came to nothing.
+/// The reason why a command had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     /// Another writer was first: the caller may try again.

@@ -1,4 +1,4 @@
-//! What is done to each of them, and whether the account is right afterwards.
+//! The scenarios for each library, and the check whether the account is right afterwards.
 
 use std::sync::Arc;
 
@@ -10,43 +10,43 @@ use crate::{
     peers::{Failed, Instance, Peer},
 };
 
-/// Commands that are measured in a row, so that a snapshot that is due from time to time is in the mean as often as it is due.
+/// The number of commands that are measured in a row, so that a snapshot that is due from time to time is in their mean.
 const COMMANDS: u32 = 50;
-/// Writers of one account at the same time, and the commands of each.
+/// The number of writers of one account at the same time, and of the commands of each.
 const WRITERS: u32 = 8;
 const COMMANDS_OF_EACH: u32 = 25;
-/// How often a caller tries again that lost a race.
+/// The number of times that a caller tries before it gives up, if it always loses the race.
 const TRIES: u32 = 1_000;
 
-/// What came out for one of them.
+/// The results of one library.
 #[derive(Debug)]
 pub struct Measured {
-    /// What it is called.
+    /// Its name in the tables.
     pub name: String,
-    /// One for each length of the stream.
+    /// The results at each length of the stream.
     pub lengths: Vec<Length>,
     /// A command with an Idempotency-Key, by an instance that knows the account.
     pub keyed: Option<Counts>,
     /// A command while others write the same account, and whether every command was booked once.
     pub contended: (Counts, bool),
-    /// What the same request booked that was sent twice, the second time to another instance.
+    /// The amount that one request booked, which was sent twice, the second time to another instance. 1 is right.
     pub sent_twice: i64,
 }
 
-/// What came out at one length of the stream.
+/// The results at one length of the stream.
 #[derive(Debug)]
 pub struct Length {
-    /// Commits before the first of the commands that were measured.
+    /// The length that was asked for. The account may be longer, by the commands that were measured before.
     pub commits: u64,
-    /// A command of an instance that has just done one; nothing, when a command failed.
+    /// A command of an instance that has just done one; `None` if a command failed.
     pub warm: Option<Counts>,
     /// A command of an instance that has seen nothing.
     pub cold: Option<Counts>,
-    /// The balance is that of the commands that were answered with success.
+    /// Whether no command failed and the balance is that of the commands.
     pub right: bool,
 }
 
-/// Measures one of them.
+/// Measures one library.
 pub async fn of(peer: &dyn Peer, meter: &Meter, lengths: &[u64]) -> Result<Measured> {
     let mut at = Vec::new();
     let mut written = 0;
@@ -68,7 +68,7 @@ pub async fn of(peer: &dyn Peer, meter: &Meter, lengths: &[u64]) -> Result<Measu
 
 async fn length(peer: &dyn Peer, meter: &Meter, written: &mut u64, commits: u64) -> Result<Length> {
     const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad91";
-    // A stream that is longer already, because it was measured before, is as good.
+    // The stream may be longer already, because it was measured before. That is good enough.
     if *written < commits {
         peer.fill(ACCOUNT, *written, commits).await?;
         *written = commits;
@@ -138,7 +138,7 @@ async fn contended(peer: &dyn Peer, meter: &Meter) -> Result<(Counts, bool)> {
     Ok((counts, balance == i64::from(commands)))
 }
 
-/// What a caller does that is told of a lost race.
+/// Does what a caller does that is told of a lost race: it tries again.
 async fn until_it_is_done(instance: &dyn Instance, account: &str) -> Result<()> {
     for _ in 0..TRIES {
         match instance.credit(account, None).await {

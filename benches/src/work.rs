@@ -13,16 +13,16 @@ use crate::{
     peers::cqrs,
 };
 
-/// What is counted: its name in the table, and what `work` calls it, for Ledgerline and for cqrs-es.
+/// The work that is counted: its name in the table, and its names in `run`, for Ledgerline and for cqrs-es.
 const WORK: [(&str, [&str; 2]); 2] = [
     ("a stored event to a state", ["ledgerline-events", "cqrs-events"]),
     ("a command to a store in memory, the hundredth of its stream", ["ledgerline-commands", "cqrs-commands"]),
 ];
 
-/// Instructions of Ledgerline and of cqrs-es for one of these; nothing where valgrind is missing.
+/// The instructions of Ledgerline and of cqrs-es for each work, done once; `None` if valgrind is missing.
 pub type Instructions = Vec<(&'static str, Option<[u64; 2]>)>;
 
-/// Runs this program's own work under valgrind, with few and with many repetitions: the difference leaves out the start.
+/// Runs each work under valgrind, with few and with many repetitions. Their difference leaves out the start of the program.
 pub fn counted() -> Result<Instructions> {
     let have = Program::new("valgrind").arg("--version").output().is_ok();
     if !have {
@@ -53,7 +53,7 @@ fn instructions(what: &str, times: u32) -> Result<u64> {
     Ok(counted.trim().parse()?)
 }
 
-/// Does so much of one of these.
+/// Does one of the works so many times.
 pub async fn run(what: &str, times: u32) -> Result<()> {
     match what {
         "ledgerline-events" => our_events(times),
@@ -69,7 +69,7 @@ fn credited() -> Event {
     Event::AccountCredited { amount: 100, balance: 100, booked_on, reference: Some("November's rent".into()) }
 }
 
-/// From the texts of an item, as each of them stores them.
+/// Folds events from the texts of an item, as Ledgerline stores them; `their_events` does the same for cqrs-es.
 fn our_events(times: u32) -> Result<()> {
     let stored = encode::<Account>(&credited())?;
     let mut loaded = Loaded::<Account>::nothing();
@@ -86,7 +86,7 @@ fn their_events(times: u32) -> Result<()> {
     let metadata = serde_json::to_vec(&metadata())?;
     let mut account = cqrs::Aggregate::default();
     for sequence in 0..times {
-        // As dynamo-es reads an item, and cqrs-es what it read.
+        // This is what dynamo-es does with an item, and cqrs-es with the result.
         let stored = SerializedEvent::new(
             "0190163d-8694-739b-aea5-966c26f8ad91".into(),
             usize::try_from(sequence)?,
@@ -103,7 +103,7 @@ fn their_events(times: u32) -> Result<()> {
     Ok(())
 }
 
-/// Streams of a hundred commits each, so that both have the same before them.
+/// The number of commits of each stream, the same for both libraries: the state and the number of earlier events decide the cost.
 const COMMITS: u32 = 100;
 
 async fn our_commands(times: u32) -> Result<()> {

@@ -1,4 +1,4 @@
-//! event-store-adapter-rs: an event, and the snapshot with as many of them as one says.
+//! event-store-adapter-rs, with a snapshot at every so many events.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ impl AggregateId for AccountId {
     }
 }
 
-/// What came along with a command has no place of its own.
+/// The payload of an event. The library has no place for the metadata of a command, so they are in it.
 #[derive(Debug, Serialize, Deserialize)]
 struct Payload {
     event: Event,
@@ -44,7 +44,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Creates its tables. The snapshot is written with every so many events.
+    /// Creates its tables. The snapshot is written with each event whose number is a multiple of `every`.
     pub async fn new(client: Client, every: u64) -> Result<Self> {
         let [journal, snapshot, head] =
             ["journal", "snapshot", "head"].map(|table| format!("adapter-{table}-{every}"));

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Failed, Instance, Peer, create_table};
 use crate::bank::{Account, Command, Event, Refused, State, context, metadata};
 
-/// As cqrs-es wants its aggregates: the state is the aggregate.
+/// The aggregate in the form of cqrs-es, whose aggregate is the state.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Aggregate(pub State);
 
@@ -54,9 +54,9 @@ impl cqrs_es::Aggregate for Aggregate {
 /// How often the state is kept.
 #[derive(Debug, Clone, Copy)]
 pub enum Keeps {
-    /// Only events are.
+    /// Never: only events are kept.
     Events,
-    /// After so many events.
+    /// Once in so many events.
     Every(usize),
     /// With every commit.
     Always,
@@ -118,8 +118,8 @@ impl Peer for Cqrs {
     }
 
     async fn fill(&self, account: &str, from: u64, to: u64) -> Result<()> {
-        // Commits of twenty events each, which are stored like twenty commits of one event: the library has room for no more in one
-        // transaction.
+        // Commits of twenty events each are stored like twenty commits of one event, and are quicker. The library has no room for more in
+        // one transaction.
         let (repository, mut state) = (self.repository(), Account::initial());
         if from > 0 {
             state = self.store().load_aggregate(account).await?.aggregate.0;

@@ -20,7 +20,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// The tables of the template are there.
+    /// A bank on the tables of the template, which must be there.
     pub fn new(client: Client) -> Self {
         Self { client }
     }

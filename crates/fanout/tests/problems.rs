@@ -8,7 +8,7 @@ use applications::All;
 use ledgerline::{Aggregate, Aggregates, RefusalKind, Visitor};
 use ledgerline_lambda::http::{PROBLEM_TYPES, Problem};
 
-/// Codes and statuses, by the table of the page.
+/// The codes and the statuses in the table of the page.
 fn documented() -> BTreeMap<String, u16> {
     let page = include_str!("../../../docs/http.md");
     let (_, problems) = page.split_once("## Problems").unwrap();
@@ -40,7 +40,7 @@ fn every_problem_is_documented_with_its_status() {
     assert!(missing.is_empty(), "docs/http.md lacks these, or has another status for them: {missing:?}");
 }
 
-/// One code means one thing, whichever aggregate says it.
+/// A code means the same thing, whichever aggregate says it.
 #[test]
 fn a_code_has_one_family() {
     struct Kinds(BTreeMap<&'static str, RefusalKind>);

@@ -1,4 +1,4 @@
-//! What the program says of a command line that it cannot follow.
+//! The messages of the program for command lines that it refuses.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

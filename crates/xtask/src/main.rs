@@ -1,4 +1,4 @@
-//! `cargo xtask`: what the compiler cannot see.
+//! `cargo xtask`: checks of what the compiler cannot see, and the other tools of this workspace.
 
 use std::process::ExitCode;
 

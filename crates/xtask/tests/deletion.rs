@@ -1,5 +1,5 @@
-//! Deleting an application, in a copy of this repository: its folder, its events, its line in the list, and what the template says
-//! of it. Nothing else is touched, and everything is green afterwards.
+//! The deletion of an application, in a copy of this repository: of its folder, its events, its line in the list, and its parts of the template. No
+//! other file is touched except `Cargo.lock`, and all checks and tests pass afterwards.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +23,7 @@ struct Copy {
 }
 
 impl Copy {
-    /// The files of this repository, committed or not, as the first commit of another one.
+    /// Copies the files of this repository, committed or not, as the first commit of another one.
     fn new(name: &str) -> Self {
         let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).canonicalize().unwrap();
         let target = here.join("target");
@@ -41,8 +41,8 @@ impl Copy {
             fs::copy(here.join(file), to).unwrap();
         }
         let this = Self { root, target };
-        // As a version of its own: what is compiled of it stands beside what is compiled of this repository and of other copies,
-        // and not in its place.
+        // The copy gets a version of its own, so that its compiled files stand beside those of this repository and of other copies, and do not
+        // replace them.
         let manifest = this.root.join("Cargo.toml");
         let ours = fs::read_to_string(&manifest).unwrap();
         let copied = ours.replace("version = \"0.1.0\"", &format!("version = \"0.1.0-{name}\""));
@@ -108,8 +108,8 @@ fn edit(path: &Path, change: impl Fn(&str) -> String) {
     fs::write(path, after).unwrap();
 }
 
-/// The template without the application's part, without its names in the lists of loops and the lines elsewhere that name one of its
-/// resources, without loops that have no name left, and without the parameters that only it used.
+/// The template without the application's part, without its names in the lists of loops, without the other lines that name one of its resources,
+/// without loops that have no name left, and without the parameters that only this application used.
 fn without(template: &str, application: &str) -> String {
     let begins = template.find(&format!("  # === {application} =")).unwrap();
     let after = &template[begins + 1..];
@@ -123,8 +123,8 @@ fn without(template: &str, application: &str) -> String {
         .map(|line| line.trim_end_matches(':'))
         .collect();
     assert!(ids.len() >= 5, "{ids:?}");
-    // In a list is a name: that of a function, of the aggregate that it takes commands to (as a category it begins with a small
-    // letter), of its view, or of its queue.
+    // A line of a list is a name: that of a function, of the aggregate that it takes commands to (as a category it begins with a small letter), of
+    // its view, or of its queue.
     let is_listed = |line: &str| {
         let name = line.strip_prefix("    - - ").or_else(|| line.strip_prefix("      - "));
         let of = |name: &str| {
@@ -147,7 +147,7 @@ fn without(template: &str, application: &str) -> String {
         .filter(|line| line.trim_start().starts_with('#') || !names(line))
         .map(ToOwned::to_owned)
         .collect();
-    // The first of a list has a dash more.
+    // The first line of a list has one more dash.
     for place in 0..lines.len() - 2 {
         if lines[place].starts_with("  Fn::ForEach::") && lines[place + 2].starts_with("      - ") {
             lines[place + 2].replace_range(..5, "    -");
@@ -203,7 +203,7 @@ fn a_deleted_application_is_missed_by_nobody() {
     fs::remove_dir_all(&copy.root).unwrap();
 }
 
-/// What a deletion leaves of the template can still be read, with whichever application gone.
+/// The rest of the template can still be read after a deletion, whichever application is deleted.
 #[test]
 fn the_template_without_an_application_is_whole() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

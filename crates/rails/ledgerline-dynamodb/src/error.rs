@@ -1,4 +1,4 @@
-//! What errors of an AWS SDK mean: the one place that looks at their codes.
+//! The meaning of the error codes of an AWS SDK, in one place. Only the failed condition of a write is recognised in the module that writes.
 
 use std::{error::Error, fmt::Debug};
 
@@ -7,20 +7,20 @@ use ledgerline::StoreError;
 
 use crate::TableError;
 
-/// What the failure of a call means to the caller.
+/// The meaning of a failed call for the caller.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The service asks to slow down.
     Throttled,
     /// Another writer is busy with the same items.
     Busy,
-    /// The service will say the same next time, and this is what it says.
+    /// The service refuses the request and will refuse it again. The value is its message.
     Invalid(String),
     /// The service could not be reached, did not answer in time or failed: the call may have been carried out.
     Unavailable(Box<dyn Error + Send + Sync>),
 }
 
-/// Whether a code asks to slow down: of a whole request, or of one item in a transaction.
+/// Whether a code asks to slow down. It is the code of a whole request, or of one item in a transaction.
 pub(crate) fn is_throttling(code: &str) -> bool {
     matches!(
         code,
@@ -32,12 +32,12 @@ pub(crate) fn is_throttling(code: &str) -> bool {
     )
 }
 
-/// Whether a code says that another writer is busy: of a whole request, or of one item in a transaction.
+/// Whether a code says that another writer is busy. It is the code of a whole request, or of one item in a transaction.
 pub(crate) fn is_busy(code: &str) -> bool {
     matches!(code, "TransactionConflict" | "TransactionConflictException" | "TransactionInProgressException")
 }
 
-/// What an error means. It stays the cause where it means that the service is unavailable.
+/// The meaning of an error. If the service is unavailable, the error is kept as the cause.
 pub(crate) fn failure<E, R>(error: SdkError<E, R>) -> Failure
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -51,7 +51,7 @@ where
     }
 }
 
-/// The failure of a call, in the words of the event store.
+/// The failure of a call, as an error of the event store.
 pub(crate) fn store_error<E, R>(error: SdkError<E, R>) -> StoreError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -65,7 +65,7 @@ where
     }
 }
 
-/// The failure of a call, in the words of a read table.
+/// The failure of a call, as an error of a read table.
 pub(crate) fn table_error<E, R>(error: SdkError<E, R>) -> TableError
 where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
@@ -73,14 +73,14 @@ where
 {
     match failure(error) {
         Failure::Throttled | Failure::Busy => TableError::Throttled,
-        // To call it unavailable would tell clients to try again.
+        // It is not `Unavailable`, because that would tell clients to try again.
         Failure::Invalid(message) => TableError::Row(message),
         Failure::Unavailable(source) => TableError::Unavailable(source),
     }
 }
 
-/// What serde says of an item that cannot be read, without its values (rule 14). Serde's own messages and those of the fields' types quote the value
-/// in many forms; the name of a field that is missing is the only thing that they say of no value.
+/// The error text for an item that cannot be read, without the item's values (rule 14). The messages of serde and of the fields' types quote values
+/// in many forms; only the message about a missing field quotes none, so only the name of that field is kept.
 pub(crate) fn without_values(error: &serde_dynamo::Error) -> String {
     let message = error.to_string();
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::error;
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
-/// An item that is to be written. The order is always the same, and so is the statement that writes it.
+/// An item that is to be written. The order of its fields is always the same, so that the statement that writes it is the same too.
 pub(crate) type Fields = Vec<(&'static str, AttributeValue)>;
 
 pub(crate) const STREAM: &str = "stream";
@@ -39,7 +39,7 @@ pub(crate) const EXPIRES: &str = "expires";
 /// The largest item that DynamoDB stores, in bytes.
 pub const MAX_ITEM_BYTES: usize = 400 * 1024;
 
-/// An item or stream image that is no commit. The value is not quoted (rule 14).
+/// The error for an item or stream image that is not a commit. It does not quote the value (rule 14).
 #[derive(Debug, thiserror::Error)]
 #[error("not a commit of this program: `{attribute}` is missing, or of the wrong type or range")]
 pub struct InvalidItem {
@@ -261,7 +261,7 @@ fn value_bytes(value: &AttributeValue) -> usize {
         AttributeValue::Ss(values) => values.iter().map(String::len).sum(),
         AttributeValue::Ns(values) => values.iter().map(|number| number.len().div_ceil(2) + 1).sum(),
         AttributeValue::Bs(values) => values.iter().map(|blob| blob.as_ref().len()).sum(),
-        // Too large rather than nothing.
+        // A value of an unknown type counts as too large, so that its size is never too small.
         _ => MAX_ITEM_BYTES,
     }
 }
@@ -293,7 +293,7 @@ mod tests {
         commit_to_item(commit).into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// The storage format. If this test fails, every commit ever stored is about to become unreadable.
+    /// This is the storage format. If this test fails, every commit that was ever stored would become unreadable.
     #[test]
     fn the_attributes_of_a_commit_are_these() {
         let item: serde_json::Value = serde_dynamo::from_item(stored(&full())).unwrap();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     proptest! {
-        /// What serde makes of a commit is what goes into the queues, and what earlier versions of this module stored.
+        /// The queues, and earlier versions of this module, have commits as serde writes them: the two forms must stay the same.
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
             let item = stored(&commit);

@@ -1,5 +1,5 @@
-//! States that were folded from many commits, so that the next invocation goes on from there. They stand beside the requests and expire
-//! like them.
+//! States that were folded from many commits, so that the next invocation goes on from there. They are in the Requests table and expire like
+//! requests.
 
 use std::{
     collections::HashMap,
@@ -15,10 +15,10 @@ use crate::{
     item::{self, Item, MAX_ITEM_BYTES},
 };
 
-/// For how long a state is kept: a deployment of the new schema is done by then.
+/// The time for which a state is kept: a deployment of the new schema is done by then.
 const KEPT: Duration = Duration::from_secs(30 * 86_400);
 
-/// The key of what is kept. No request has one like it: see [`DynamoDbStore::begins`].
+/// The key of a kept state. No request has such a key: see [`DynamoDbStore::begins`].
 fn key(stream: &StreamId, schema: u32) -> AttributeValue {
     AttributeValue::S(format!("state/{stream}/{schema}"))
 }
@@ -36,7 +36,7 @@ impl DynamoDbStore {
         }
         let Some(table) = self.requests.as_deref() else { return Ok(None) };
         let found = self.item(table, [(item::REQUEST, key(stream, schema))]).await?;
-        // What cannot be read is none: it is a cache.
+        // A state that cannot be read is ignored, because it is a cache (rule 5).
         let stored: Option<Stored> = found.and_then(|item| serde_dynamo::from_item(item).ok());
         Ok(stored.map(|Stored { version, state }| (version, state)))
     }

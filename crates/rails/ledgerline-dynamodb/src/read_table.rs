@@ -29,28 +29,29 @@ use crate::error::{self, is_busy, is_throttling, table_error};
 
 type Item = HashMap<String, AttributeValue>;
 
-/// Attribute of a row written from a state: the version that it shows.
+/// The attribute of a row that was written from a state: the version that the row shows.
 const VERSION: &str = "version";
-/// Attribute of a handler's place in a stream: the last version that it applied.
+/// The attribute of a handler's position in a stream: the last version that it applied.
 const POSITION: &str = "position";
-/// Attribute of a row that was forgotten: Unix seconds after which nothing needs to know. The table's time to live.
+/// The attribute of a row that was forgotten: the time in Unix seconds after which no older version can arrive any more. It is the table's time to
+/// live.
 const TOMBSTONE: &str = "tombstone";
-/// Sort key of a handler's place in a stream. Attribute of a row that was inserted: the last version of its stream whose rows are all there, once
-/// this one is.
+/// The sort key of the item with a handler's position in a stream. It is also the name of an attribute of rows that were inserted: once the row is
+/// written, the rows of all versions of its stream up to this number are there.
 const POSITION_ENTRY: &str = "#position";
 
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
 
-/// How often a write is tried again that met another writer at one of its rows (rule 11).
+/// The number of times that a write is tried again after it met another writer at one of its rows (rule 11).
 const MAX_CONFLICTS: usize = 8;
 
-/// A handler's place in a stream.
+/// A handler's position in a stream.
 #[derive(Debug, Serialize, Deserialize)]
 struct Position {
     /// The last version that it applied.
     position: u64,
-    /// How far it got with the next one, where that takes more than one write.
+    /// The progress of the handler in the next version, if that takes more than one write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     progress: Option<String>,
 }
@@ -82,7 +83,7 @@ pub struct ReadTable {
     name: String,
 }
 
-/// Why a table could not be read or written.
+/// The reason why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The database asks to slow down, or another writer is busy with the same items.
@@ -91,7 +92,7 @@ pub enum TableError {
     /// The database could not be reached or failed.
     #[error("the table is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// A row or a key that this program or the database cannot write or read.
+    /// This program or the database cannot write or read a row or a key.
     #[error("a row cannot be written or read: {0}")]
     Row(String),
     /// One commit would change more rows than one transaction takes (rule 9).
@@ -102,12 +103,12 @@ pub enum TableError {
     Cursor(#[from] InvalidCursor),
 }
 
-/// What became of a row that was to be overwritten.
+/// The result of overwriting a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
-    /// It was.
+    /// The row was written.
     Written,
-    /// It was not: the table shows this version already, the same or a newer one.
+    /// The row was not written: the table shows this version already, which is the same or a newer one.
     Shows(u64),
 }
 
@@ -116,7 +117,7 @@ pub enum Overwrite {
 pub struct Page<T> {
     /// The rows.
     pub rows: Vec<T>,
-    /// Where the next page begins, if there is one.
+    /// The place where the next page begins, if there is one.
     pub cursor: Option<String>,
 }
 
@@ -127,8 +128,8 @@ impl ReadTable {
         Self { client, name: name.into() }
     }
 
-    /// Opens the connection, so that the first event does not wait for it. The answer does not matter: a function that
-    /// only writes may not even read.
+    /// Opens the connection, so that the first event does not wait for it. The answer does not matter: the role of a function that only writes does
+    /// not even allow reading.
     pub async fn connect(&self, partition: &str) {
         let key = AttributeValue::S("connect".into());
         let _ = self.client.get_item().table_name(&self.name).key(partition, key).send().await;
@@ -144,8 +145,8 @@ impl ReadTable {
         self.overwrite(to_item(row)?, version).await
     }
 
-    /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone,
-    /// which keeps older versions out (rule 8) until `expires`, in Unix seconds: later than anything may still arrive.
+    /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone, which keeps older versions
+    /// out (rule 8) until `expires`, in Unix seconds. By then no older version may arrive any more.
     ///
     /// # Errors
     /// When the table fails.
@@ -181,8 +182,8 @@ impl ReadTable {
         written(result)
     }
 
-    /// Deletes a row if this field of it still has this value. Returns whether it was deleted: an earlier try, which arrives late, deletes nothing
-    /// that was written since.
+    /// Deletes a row if this field of it still has this value. Returns whether it was deleted. Because of the condition, an earlier try that arrives
+    /// late does not delete a row that was written since.
     ///
     /// # Errors
     /// When the table fails.
@@ -241,9 +242,8 @@ impl ReadTable {
         }
     }
 
-    /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in
-    /// its stream: all in one write (rule 9). Otherwise nothing is written, and the verdict says what the position is
-    /// good for (rule 7); with it comes the position.
+    /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in its stream: all in one write
+    /// (rule 9). Otherwise nothing is written, and the verdict says why (rule 7). The handler's position is returned with the verdict.
     ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes.
@@ -257,8 +257,9 @@ impl ReadTable {
         self.guarded(keys, stream, version, changes, Position::at(version)).await
     }
 
-    /// The same for a commit that needs more than one write: the position stays where it is, so that the commit comes
-    /// again until somebody moves it with [`apply`](Self::apply). Everything until then may happen twice.
+    /// The same as [`apply`](Self::apply) for a commit that needs more than one write: the position does not move, so that the commit comes again
+    /// until a call of `apply` moves it. All changes until then may be made twice. With [`Verdict::Apply`] the commit's version is returned, not the
+    /// position.
     ///
     /// # Errors
     /// When the table fails, or there are more changes than one transaction takes.
@@ -295,8 +296,8 @@ impl ReadTable {
                 self.put_changes_and_position(keys, changes, position.clone(), version).await
             };
             match (written, delays.next()) {
-                // Another stream changes the same row, as a sum. It costs less to wait here than to have the message
-                // delivered again, with all of its group behind it.
+                // Usually another stream changes the same row, such as a sum. Waiting here costs less than a second delivery of the message, for
+                // which all of its group would wait.
                 (Err(TableError::Throttled), Some(delay)) => tokio::time::sleep(delay).await,
                 (written, _) => break written?,
             }
@@ -304,12 +305,13 @@ impl ReadTable {
         verdict(found, version)
     }
 
-    /// Inserts the rows of a commit ([`Changes::insert`]), one after the other, if it is the next one in its stream. Otherwise nothing is
-    /// written, and the verdict says what the position is good for (rule 7); with it comes the position.
+    /// Inserts the rows of a commit ([`Changes::insert`]), one after the other, if it is the next one in its stream. Otherwise nothing is written,
+    /// and the verdict says why (rule 7). The handler's position is returned with the verdict.
     ///
-    /// The newest row of a stream is its position: each row says up to which version all rows are there once it is, and the last row of a commit
-    /// says the commit's. So the rows are always those of all commits up to the position, and the first ones of the next (rule 9). After a crash
-    /// between them, the commit comes again and writes them again. A commit without rows puts the position beside them.
+    /// The newest row of a stream contains the position: the last row of a commit contains the commit's version, and its other rows contain the
+    /// version before. So the table always has all rows of the commits up to the position, and maybe the first rows of the next one (rule 9). After a
+    /// crash between two rows, the commit comes again and writes its rows again. A commit without rows writes the position as an item beside the
+    /// rows.
     ///
     /// # Errors
     /// When the table fails, or a change is no insertion.
@@ -322,7 +324,7 @@ impl ReadTable {
     ) -> Result<(Verdict, u64), TableError> {
         let before = version.saturating_sub(1);
         let newest = self.newest(keys, stream, true).await?;
-        // The position beside the rows is behind them, mostly: it is read only where they do not say enough.
+        // The position beside the rows is usually older than the newest row: it is read only if the newest row is not enough for the verdict.
         if newest != before || before == 0 {
             let found = newest.max(self.put_beside(keys, stream.as_str(), true).await?.position);
             if judge(found, version) != Verdict::Apply {
@@ -336,7 +338,8 @@ impl ReadTable {
             };
             let mut row = to_item(fields)?;
             row.insert(POSITION_ENTRY.into(), number(if place == last { version } else { before }));
-            // Without a condition: what is there is the same row, or that of a commit which a restored log does not have any more.
+            // The write has no condition: if a row is there already, it is the same row, or the row of a commit that is lost because the log was
+            // restored from a backup.
             let put = self.client.put_item().table_name(&self.name).set_item(Some(row));
             put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await.map_err(table_error)?;
         }
@@ -348,7 +351,7 @@ impl ReadTable {
         Ok((Verdict::Apply, version))
     }
 
-    /// Puts the position under this condition. The position that is there, if the condition does not hold.
+    /// Writes the position under this condition. Returns the position that is there if the condition does not hold.
     async fn put_position(
         &self,
         position: Item,
@@ -499,7 +502,7 @@ impl ReadTable {
         self.item(&[(keys.partition, partition), (keys.sort, sort)], true).await?.map(from_item).transpose()
     }
 
-    /// The row of an aggregate and the version that it shows, also where the row was forgotten; 0 for none.
+    /// The row of an aggregate and the version that the table shows of it. A row that was forgotten has a version too; without a row it is 0.
     ///
     /// # Errors
     /// When the table fails.
@@ -514,8 +517,8 @@ impl ReadTable {
         Ok((version, row))
     }
 
-    /// The last version of the stream that the read model shows; 0 for none. Rows that were inserted are in the partition that has the
-    /// stream's id.
+    /// The last version of the stream that the read model shows; 0 for none. The newest row is looked for in the partition that is named like the
+    /// stream's id, because rows that were inserted are there.
     ///
     /// # Errors
     /// When the table fails.
@@ -525,7 +528,7 @@ impl ReadTable {
         Ok(put.position.max(newest))
     }
 
-    /// The position that was put by itself, read strongly, with how far the next commit got (see [`begin`](Self::begin)).
+    /// The position in the item beside the rows, read strongly, and the progress in the next commit (see [`begin`](Self::begin)).
     ///
     /// # Errors
     /// When the table fails.
@@ -544,7 +547,8 @@ impl ReadTable {
         item.map_or(Ok(Position::at(0)), from_item)
     }
 
-    /// What the newest row says of the position; 0 where there is none, or one that was not inserted, or by a program that put the position beside it.
+    /// The position in the newest row; 0 if there is no row, or if the row contains none because it was not inserted, or was written by an earlier
+    /// version of the program, which put the position beside the rows.
     async fn newest(&self, keys: &LogTable, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
         let rows = self
             .client
@@ -590,10 +594,11 @@ impl ReadTable {
         Ok(Page { rows: rows.into_iter().map(from_item).collect::<Result<_, _>>()?, cursor })
     }
 
-    /// The same, of an index that holds keys alone: the rows are read from the table, in the order of the index. A row that is gone since is left out.
+    /// The same as [`page`](Self::page) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
+    /// row that was deleted in between is left out.
     ///
     /// # Errors
-    /// When the cursor is none of this query, or the table fails.
+    /// When the table fails, or the cursor does not come from a page of this query.
     pub async fn page_of_keys<T: DeserializeOwned>(
         &self,
         table: &StateTable,
@@ -631,7 +636,7 @@ impl ReadTable {
             .expression_attribute_values(":partition", AttributeValue::S(query.partition.1.to_owned()))
             .scan_index_forward(!query.newest_first)
             .limit(query.limit)
-            // An index cannot be read strongly. The table is, so that its rows are as new as the position read before.
+            // An index cannot be read strongly. The table is read strongly, so that its rows are at least as new as a position that was read before.
             .consistent_read(query.index.is_none())
             .set_exclusive_start_key(start)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
@@ -644,22 +649,22 @@ impl ReadTable {
     }
 }
 
-/// Which rows to read.
+/// The rows that are to be read.
 #[derive(Debug, Clone, Copy)]
 pub struct PageQuery<'a> {
-    /// An index, or the table itself.
+    /// The name of an index; `None` for the table itself.
     pub index: Option<&'a str>,
     /// Name and value of the partition key.
     pub partition: (&'a str, &'a str),
-    /// Names of the other keys: the sort key first, then, for an index, the keys of the table that are not in it.
+    /// The names of the other keys: the sort key first, then, for an index, those keys of the table that are not keys of the index.
     pub keys: &'a [&'a str],
-    /// Only rows whose sort key begins like this.
+    /// The text that the sort key of each row begins with.
     pub starts_with: Option<&'a str>,
-    /// Descending order of the sort key.
+    /// Whether the rows are in descending order of the sort key.
     pub newest_first: bool,
     /// The most rows in the page.
     pub limit: i32,
-    /// Where the page before ended.
+    /// The place where the page before ended.
     pub cursor: Option<&'a str>,
 }
 
@@ -681,7 +686,7 @@ type Condition = (&'static str, Option<Item>);
 fn after(version: u64) -> Condition {
     let values = HashMap::from([(":before".to_owned(), number(version.saturating_sub(1)))]);
     match version {
-        // Begun and not done is position 0.
+        // A first commit that was begun and is not done has left the position 0.
         0 | 1 => ("attribute_not_exists(#position) OR #position = :before", Some(values)),
         _ => ("#position = :before", Some(values)),
     }
@@ -693,12 +698,12 @@ fn before_or_none(version: u64) -> Condition {
     ("attribute_not_exists(#position) OR #position < :version", Some(values))
 }
 
-/// What a write was good for that found this position, or was written.
+/// The verdict on a write, and the position: `found` is the position that a failed condition found, or `None` if the write was made.
 fn verdict(found: Option<u64>, version: u64) -> Result<(Verdict, u64), TableError> {
     match found {
         None => Ok((Verdict::Apply, version)),
         Some(found) => match judge(found, version) {
-            // The position moved between the failed condition and its answer: another instance is at this stream.
+            // The position moved between the failed condition and its answer, because another instance works on this stream.
             Verdict::Apply => Err(TableError::Throttled),
             verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
         },

@@ -1,5 +1,5 @@
-//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. This module and its items alone knows their
-//! attribute names, in items and in the images of the table's stream.
+//! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. Only this module and `item` know the attribute names of
+//! commits and requests, in items and in the images of the table's stream.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -18,12 +18,12 @@ use crate::{
     item::{self, MAX_ITEM_BYTES},
 };
 
-/// The most commits in a forward page. Small ones are more to the megabyte, which is the most that DynamoDB gives at once: their
-/// states are still folded within a second at the least memory that a function has.
+/// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many more small commits: with this limit a page is folded
+/// within a second, even with the least memory that a function has.
 const FORWARD: u32 = 1_000;
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
-/// The most bytes that one transaction takes, items and expressions; the request has room beside it.
+/// The most bytes of commits in one transaction, items and expressions. It is a little less than DynamoDB takes, so that the request has room too.
 const MAX_TRANSACTION_BYTES: usize = 4_000_000;
 
 /// The commit as an item, if it fits in one.
@@ -36,7 +36,7 @@ fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
     Ok(item)
 }
 
-/// The port on two tables. Cheap to clone.
+/// The implementation of the port on two tables. It is cheap to clone.
 ///
 /// ```no_run
 /// use ledgerline::{Aggregate, Consistency, load, tank::Tank};
@@ -64,7 +64,7 @@ impl DynamoDbStore {
         Self { client, commits: commits.into(), requests: None }
     }
 
-    /// The same, remembering requests in the table of this name.
+    /// The same store, which remembers requests in the table of this name.
     #[must_use]
     pub fn with_requests(self, requests: impl Into<String>) -> Self {
         Self { requests: Some(requests.into()), ..self }
@@ -76,8 +76,8 @@ impl DynamoDbStore {
             .ok_or_else(|| StoreError::Unavailable("no Requests table is configured".into()))
     }
 
-    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist. What failed, if that may be over in
-    /// the next moment: a connection that took too long, a database that asks to slow down.
+    /// Opens a connection, so that the first command does not wait for it: reads a commit that cannot exist. Returns an error that may be over in the
+    /// next moment, if there was one: a connection that took too long, a database that asks to slow down.
     ///
     /// # Errors
     /// When the database refuses: the table is not there, or may not be read.
@@ -92,8 +92,7 @@ impl DynamoDbStore {
         if is_refusal && !matches!(error, StoreError::Throttled) { Err(error) } else { Ok(Some(error)) }
     }
 
-    /// Whether the commit is there, read strongly. Nothing of it is sent but its version; it is charged as if it were all sent, one
-    /// read unit for each 4 KB.
+    /// Whether the commit is there, read strongly. Only its version is sent, but the price is that of the whole commit: one read unit for each 4 KB.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -138,7 +137,8 @@ impl DynamoDbStore {
             .map_err(error::store_error)?;
         let items = output.items.unwrap_or_default().into_iter();
         let commits = items.map(|item| item::commit(stream, item)).collect::<Result<Vec<_>, _>>()?;
-        // A page that ends at its limit has a key to go on from even where nothing follows. The end of the range is one, if it is there.
+        // A page that ends at its limit has a key to go on from, even if nothing follows. So the page is also complete if its last commit is the end
+        // of the range.
         let complete =
             output.last_evaluated_key.is_none() || commits.last().is_some_and(|last| last.version == end);
         Ok(Page { commits, complete })
@@ -164,15 +164,15 @@ impl DynamoDbStore {
         Ok(output.item)
     }
 
-    /// The only way in which commits and answers are written: PartiQL INSERT, because a role that may `PutItem` may also
-    /// overwrite, whatever condition the code sends along (rule 3).
+    /// The statement that writes a commit or an answer. PartiQL INSERT is the only way in which they are written, because a role that allows
+    /// `PutItem` allows overwriting too, whatever condition the code sends (rule 3).
     fn statement(table: &str, item: item::Fields) -> (String, Vec<AttributeValue>) {
         let (names, values): (Vec<_>, Vec<_>) = item.into_iter().unzip();
         let fields: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
         (format!("INSERT INTO \"{table}\" VALUE {{{}}}", fields.join(", ")), values)
     }
 
-    /// Writes one item, unless one with its key is there: then the error is `taken`.
+    /// Writes one item. If an item with its key exists, the error is `taken`.
     async fn insert(&self, table: &str, item: item::Fields, taken: AppendError) -> Result<(), AppendError> {
         let (statement, parameters) = Self::statement(table, item);
         let result = self
@@ -219,8 +219,8 @@ impl DynamoDbStore {
     }
 }
 
-/// Why a transaction was not written. The reasons are in the order of the statements: first those of the commits, then that of
-/// the request, which may be there already with the commits or without them.
+/// The reason why a transaction was not written. The reasons are in the order of the statements: first those of the commits, then that of the
+/// request, which may be stored already, with the commits or without them.
 fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
     let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
     let reasons: Vec<&str> = match error.as_service_error() {
@@ -238,7 +238,7 @@ fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> Append
     }
 }
 
-/// The failure of a write, in the words of the event store.
+/// The failure of a write, as an error of the event store.
 fn append_error<E>(error: SdkError<E>) -> AppendError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
@@ -297,7 +297,8 @@ impl EventStore for DynamoDbStore {
         if commits.is_empty() && request.is_none() {
             return Ok(());
         }
-        // The database would call a transaction with one item twice malformed, which is no reason to try again.
+        // The database would refuse a transaction that has one item twice as malformed, and callers would take that error for an outage and try
+        // again.
         let keys: HashSet<_> = commits.iter().map(|commit| (&commit.stream, commit.version)).collect();
         if keys.len() < commits.len() {
             return Err(AppendError::VersionTaken);

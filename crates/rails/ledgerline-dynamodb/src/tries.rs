@@ -1,19 +1,19 @@
-//! How often something was begun that nobody saw the end of. It stands beside the requests and expires like them.
+//! Counts of work that was begun and did not come to an end. They are in the Requests table and expire like requests.
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity, ReturnValue};
 use ledgerline::StoreError;
 
 use crate::{DynamoDbStore, error, item};
 
-/// A set of ids. Before, a number was counted in `tries`, to which a call that was sent again added twice.
+/// The attribute with the ids of the beginnings. Earlier versions counted a number in `tries`: a call that was sent again was counted twice.
 const BEGUN: &str = "begun";
 
 impl DynamoDbStore {
-    /// Notes that something begins, and tells how often it began before without an end. `id` is that of this beginning: a call that is sent
-    /// again, because its answer was lost, counts once. The note is forgotten in the second `expires`, counted from 1970.
+    /// Notes that some work begins, and returns how often it began before without an end. `id` is the id of this beginning: a call that is sent
+    /// again, because its answer was lost, counts once. The database deletes the note after `expires`, in Unix seconds.
     ///
-    /// `what` has no spaces and is not the name of a stream: the keys of clients' requests have a space before the caller, those of
-    /// process managers begin with a stream.
+    /// `what` has no spaces and does not begin with the name of a stream, because it must not be the key of a request: a client's key has a space
+    /// before the caller, and a process manager's key begins with a stream.
     ///
     /// # Errors
     /// When the Requests table cannot be written.
@@ -37,7 +37,7 @@ impl DynamoDbStore {
         Ok(begun.map_or(0, |begun| begun.iter().filter(|other| *other != id).count() as u64))
     }
 
-    /// Notes that it came to an end, whichever.
+    /// Deletes the note, because the work came to an end, with success or without.
     ///
     /// # Errors
     /// When the Requests table cannot be written.

@@ -1,4 +1,4 @@
-//! The guards against a real wire: rows and positions in one write, newer rows only, and what it costs.
+//! The guards, tested over a real connection: rows and positions in one write, newer rows only, and the number of calls.
 
 #![allow(
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ const STREAM: &str = "tank-1";
 const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "tankId" };
 
-/// What went into a tank.
+/// A row for an amount that was filled into a tank.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -73,7 +73,7 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
 }
 
-/// A late or repeated older event does not bring back what was forgotten.
+/// An older event that comes late or twice does not bring back a row that was forgotten.
 #[tokio::test]
 async fn rule_8_holds_for_rows_that_were_forgotten() {
     let (table, wire) = table("LevelsTable").await;
@@ -88,7 +88,7 @@ async fn rule_8_holds_for_rows_that_were_forgotten() {
     }
     assert_eq!(table.get::<serde_json::Value>(&[("tankId", "1")]).await.unwrap(), None);
     assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap(), (3, None));
-    // Forgotten without ever having been seen.
+    // A row can be forgotten before it was ever written.
     assert_eq!(table.forget(&LEVELS, "2", 2, 9).await.unwrap(), Written);
     assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap(), Shows(2));
 }
@@ -101,7 +101,7 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
         changes.fold(&mut expected);
         wire.take();
         assert_eq!(table.apply(&KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Apply, version));
-        // The same again changes nothing.
+        // The same changes a second time change nothing.
         assert_eq!(table.apply(&KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Skip, version));
         assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
     };
@@ -131,7 +131,7 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
     assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
 }
 
-/// A commit that takes more than one write is begun, goes on, and is done once.
+/// A commit that takes more than one write is begun, may be begun again, and is done once.
 #[tokio::test]
 async fn what_was_begun_comes_again_until_it_is_done() {
     let (table, _) = table("FillsTable").await;
@@ -147,7 +147,7 @@ async fn what_was_begun_comes_again_until_it_is_done() {
     assert_eq!(table.begin(&KEYS, STREAM, 1, &rows(1, 1), None).await.unwrap(), (Verdict::Skip, 1));
 }
 
-/// Many streams that change one sum: each waits for its turn instead of being delivered again.
+/// Many streams change one sum: each waits for its turn, so that no message has to be delivered again.
 #[tokio::test]
 async fn one_sum_over_many_streams_is_exact() {
     let (table, _) = table("FillsTable").await;
@@ -183,7 +183,7 @@ async fn rule_7_only_the_next_commit_is_applied() {
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
 }
 
-/// The same for commits that add no row, which only move the position.
+/// The same rule for commits without rows, which only move the position.
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows() {
     let (table, _) = table("FillsTable").await;
@@ -201,7 +201,7 @@ async fn rule_9_rows_and_position_are_one_write() {
     assert_eq!(wire.operations(), ["PutItem"]);
     table.apply(&KEYS, STREAM, 2, &rows(2, 3)).await.unwrap();
     assert_eq!(wire.operations(), ["TransactWriteItems"]);
-    // What is out of order leaves no row behind.
+    // A commit that is out of order writes no row.
     table.apply(&KEYS, STREAM, 9, &rows(9, 3)).await.unwrap();
     assert_eq!(shown(&table).await, [2, 2, 2]);
 }
@@ -219,15 +219,16 @@ fn tank() -> StreamId {
     StreamId::new("tank", "1").unwrap()
 }
 
-/// A read unit and a write unit for a commit of one row, where a transaction with its position takes four write units.
+/// A commit of one row costs one read unit and one write unit, and the first commit of a stream one read unit more. A transaction of the row and the
+/// position costs four write units.
 #[tokio::test]
 async fn the_newest_row_that_was_inserted_is_the_position() {
     let (table, wire) = table("FillsTable").await;
     for (version, verdict, operations) in [
-        // Whether a position was put beside the rows is looked up before the first of them.
+        // Before the first row, a position beside the rows is looked for.
         (1, (Verdict::Apply, 1), &["Query", "GetItem", "PutItem"][..]),
         (1, (Verdict::Skip, 1), &["Query", "GetItem"]),
-        // No row of a commit is shown before those of the commits before it.
+        // The rows of a commit are not shown before the rows of the commits before it.
         (3, (Verdict::Gap, 1), &["Query", "GetItem"]),
         (2, (Verdict::Apply, 2), &["Query", "PutItem"]),
         (3, (Verdict::Apply, 3), &["Query", "PutItem"]),
@@ -243,7 +244,7 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
 }
 
-/// They put the position beside the rows. What is there from before, when it was always there, says no less.
+/// Commits without rows put the position beside the rows. The newer one of the two positions counts.
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     let (table, _) = table("FillsTable").await;
@@ -267,7 +268,7 @@ async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     assert_eq!(shown(&table).await, [2, 2, 3, 6]);
 }
 
-/// Rows and positions as they were written before a row said the position.
+/// Earlier versions of the program wrote rows without a position, and the position always beside them. Such a table can be continued.
 #[tokio::test]
 async fn rows_of_before_go_on_from_the_position_beside_them() {
     let (table, _) = table("FillsTable").await;
@@ -294,7 +295,8 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     let (table, wire) = table("FillsTable").await;
     table.insert(&KEYS, &tank(), 1, &inserted(1, 2)).await.unwrap();
     for left in [1, 2, 150, 299] {
-        // As it is after so many of them, and as it would be if the log had been restored to before them.
+        // The table has this many rows of the commit, as after a crash. Their content is that of another commit, as after the log was restored from a
+        // backup.
         for place in 0..left {
             let entry = contract::commit(&tank(), 2).entry(place);
             let row = json!({ "tankId": "1", "entry": entry, "version": 2, "#position": 1, "lost": true });

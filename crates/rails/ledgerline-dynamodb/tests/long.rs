@@ -1,4 +1,4 @@
-//! A stream of a million commits whose states nobody can read any more.
+//! A stream of a million commits whose embedded states cannot be read any more.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test a panic is the report")]
 
@@ -14,7 +14,7 @@ use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_local::testing;
 use serde_json::json;
 
-/// How long a command takes at most.
+/// The most time that a command may take.
 const COMMAND: Duration = Duration::from_secs(8);
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
             "stream": stream.as_str(), "version": version, "command": format!("c-{version}"),
             "at": "2026-11-21T09:30:00Z", "meta": { "actor": "ada" },
             "events": [{ "type": event_type, "schema": schema, "data": data.to_string() }],
-            // As it stands there after the schema was changed.
+            // The state has an old schema, as after a change of the schema.
             "state": { "schema": 0, "data": "{}" },
         });
         let item = serde_dynamo::to_item(commit).unwrap();
@@ -61,7 +61,7 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
     for (round, within) in [("not prepared", 60), ("prepared", 1)] {
         let began = Instant::now();
         let mut tries = 0;
-        // Each is a cold instance.
+        // Each try is a cold instance.
         loop {
             tries += 1;
             let cache = Cache::<Tank>::new(std::num::NonZeroUsize::MIN);
@@ -73,7 +73,7 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
         }
         eprintln!("{round}: a command after {:?}, {tries} tries", began.elapsed());
         assert!(began.elapsed() < Duration::from_secs(within));
-        // The state that the command embedded is gone as well.
+        // The state that the command embedded is removed too, so that the next load cannot begin from it.
         let version = newest(&store, &stream).await;
         let key = AttributeValue::S(stream.to_string());
         let update = client.update_item().table_name(&table).key("stream", key);

@@ -33,8 +33,8 @@ const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
 /// The number of streams whose states a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// The time that a command may take, with all its repairs. It is less than the function's timeout, so that the client gets an answer (rule
-/// 11). A commit that was appended by then stays in the log, and a client that asks again with the same Idempotency-Key gets its answer.
+/// The time that a command may take, with all its repairs. It is less than the function's timeout (rule 11), so that the client gets an
+/// answer. A commit that was appended by then stays in the log, and a client that asks again with the same Idempotency-Key gets its answer.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// The function that makes the body of a success, from the stream, and the state and the version after the command.
@@ -175,12 +175,12 @@ pub fn acts<A: Aggregate>(
 /// ```
 ///
 /// With the arguments `--fold account-1 account-2` it folds these streams and keeps their states. Otherwise the first command after a
-/// deployment with another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). For that it needs
-/// `COMMITS_TABLE` and `REQUESTS_TABLE` alone.
+/// deployment with another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). It needs `COMMITS_TABLE`
+/// and `REQUESTS_TABLE` for that.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
-/// missing.
+/// missing, or what [`http::run`](crate::http::run) reads.
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     if let Some(streams) = ahead::asked(std::env::args()) {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);

@@ -1,8 +1,8 @@
-//! The fanout: of every new commit, the state goes to the functions of state views, the commit to one FIFO queue for each log projector, and the events
-//! that somebody wants there to the bus, one entry each with the state attached.
+//! The fanout. The state of every new commit goes to the functions of state views. The commit itself goes to one FIFO queue for each log
+//! projector or process manager. Its events go to the bus, one entry for each event that `BUS_EVENTS` names, with the state attached.
 //!
-//! It returns the first record that could not be passed on; that one and all after it come again, so everything here
-//! may happen twice. What cannot be passed on at all goes to the dead-letter queue by itself (rule 11).
+//! The fanout returns the first record that could not be passed on. That record and all after it come again, so everything here may happen
+//! twice. The fanout itself sends a record that can never be passed on to the dead-letter queue (rule 11).
 
 mod attach;
 mod bus;
@@ -40,11 +40,13 @@ use crate::{
     stream::{self, Handler, Record, Unreadable},
 };
 
-/// The lower of the limits that EventBridge and SQS had and have: 256 KB.
+/// The largest entry, invocation or message in bytes, if the template does not set one: 256 KB, the lowest limit that EventBridge or SQS
+/// has had.
 const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
 
-/// How long states are folded in one invocation. With it, an outage in which no call is answered must not use up its thirty seconds: an entry is
-/// sent five times, four seconds each, and an invocation that does not come to an end counts against its record.
+/// The time for which one invocation folds states. Such a fold, followed by an outage in which no call is answered, must fit into the
+/// invocation's thirty seconds: an entry is sent five times, at four seconds each. An invocation that does not come to an end would count
+/// as a try of its first record.
 const FOLDING: Duration = Duration::from_secs(6);
 
 /// The parts of the fanout.
@@ -59,20 +61,20 @@ pub struct Fanout {
     dead_letters: String,
 }
 
-/// What the fanout is told by the template.
+/// The configuration that the template gives to the fanout.
 #[derive(Debug, Clone)]
 pub struct Wiring {
-    /// Name of the bus.
+    /// The name of the bus.
     pub event_bus: String,
-    /// Begins the `source` of every entry; a dot and the category follow.
+    /// The beginning of the `source` of every entry; a dot and the category follow.
     pub event_source: String,
-    /// Types of the events that are put on the bus; every one where nobody says.
+    /// The types of the events that are put on the bus; `None` for all types.
     pub bus_events: Option<BTreeSet<String>>,
     /// Name of each state view's function, and the categories whose states it gets.
     pub state_views: BTreeMap<String, Vec<String>>,
     /// URL of each log projector's queue, and the categories whose commits it gets.
     pub log_queues: BTreeMap<String, Vec<String>>,
-    /// URL of the queue for what cannot be passed on.
+    /// The URL of the queue for records that cannot be passed on.
     pub dead_letter_queue: String,
     /// The largest entry and message, in bytes.
     pub max_message_bytes: usize,
@@ -99,7 +101,7 @@ impl Wiring {
     }
 }
 
-/// Reads the lines of a variable that says to whom what goes of which categories.
+/// Reads a variable with one line for each receiver: its name or URL, and the categories that it gets.
 fn by_category(
     name: &'static str,
     lines: &[String],
@@ -181,7 +183,7 @@ impl Fanout {
         }
     }
 
-    /// From `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`], with its connections opened.
+    /// The fanout that `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`] describe, with its connections opened.
     async fn from_env<L: Aggregates>() -> Result<Self, Error> {
         let wiring = Wiring::from_env()?;
         let sdk = crate::sdk_config().await;
@@ -193,7 +195,7 @@ impl Fanout {
         Ok(fanout)
     }
 
-    /// Puts something that cannot be passed on where somebody will find it. Whether that worked.
+    /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the queue took it.
     async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
         let body = serde_json::to_string(letter).unwrap_or_default();
         match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await {
@@ -206,13 +208,13 @@ impl Fanout {
     }
 }
 
-/// A record or commit that cannot be passed on, with what it takes to find it in the log.
+/// A record or commit that cannot be passed on, with the fields by which an operator finds it in the log.
 #[derive(Debug, serde::Serialize)]
 #[serde(untagged, rename_all_fields = "camelCase")]
 enum DeadLetter<'a> {
     /// A record that holds no commit.
     Record(&'a Unreadable),
-    /// A commit that the bus or a queue will never take.
+    /// A commit that a view, the bus or a queue will never take, that can never have a state, or that ended the function each time.
     Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
 }
 
@@ -242,7 +244,8 @@ impl Handler for Fanout {
 }
 
 impl Fanout {
-    /// Sets a record aside that ended the function each time, without looking at it. Whether that failed.
+    /// Sends a record that ended the function each time to the dead-letter queue, without processing it. Returns the index 0 if the queue
+    /// did not take it.
     async fn set_aside(&self, record: &Record) -> Option<usize> {
         let reason = "the function ended each time that it was tried".to_owned();
         let sequence_number = &record.sequence_number;
@@ -264,7 +267,7 @@ impl Fanout {
         None
     }
 
-    /// Passes the records on; the first one that failed.
+    /// Passes the records on. Returns the index of the first one that failed.
     async fn pass_on(&self, records: &[Record]) -> Option<usize> {
         let mut failed = Failed::default();
         let mut commits: Vec<(usize, &Commit)> = Vec::new();
@@ -287,7 +290,8 @@ impl Fanout {
             }
         }
 
-        // What comes after the first failure comes again, and would be set aside again each time.
+        // The records after the first failure come again. A letter for one of them would be written again each time, so it is not written
+        // now.
         letters.sort_by_key(|(index, _)| *index);
         let mut parked = BTreeSet::new();
         for (index, letter) in &letters {
@@ -322,7 +326,7 @@ impl Fanout {
         failed.first
     }
 
-    /// Hands the newest state of each stream to the views, and puts one entry per event on the bus.
+    /// Hands the newest state of each stream to the views, and puts one entry on the bus for each event that the bus wants.
     async fn entries(&self, commits: &[(usize, &Commit)]) -> Sent {
         let mut sent = Sent::default();
         let until = Instant::now() + FOLDING;
@@ -336,7 +340,7 @@ impl Fanout {
             if !shown && !commits.iter().any(|(_, commit)| self.bus.wants(commit)) {
                 continue;
             }
-            // A stream's records may arrive swapped (rule 7), and the same one twice.
+            // The records of a stream may arrive out of order (rule 7), and a record may arrive twice.
             commits.sort_by_key(|(_, commit)| commit.version);
             let states = self.attach.states(&self.store, &commits, until).await;
             let mut state_of_stream = None;
@@ -349,7 +353,7 @@ impl Fanout {
                 match made {
                     Ok((made, detail)) => {
                         entries.extend(made.into_iter().map(|entry| (index, entry)));
-                        // A view overwrites what is older (rule 8): of a stream it needs the newest state only.
+                        // A view overwrites a row that is older (rule 8), so it needs only the newest state of a stream.
                         let category = stream.category().to_owned();
                         let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
                         state_of_stream = detail.map(|detail| State { index, category, detail });
@@ -369,16 +373,16 @@ impl Fanout {
     }
 }
 
-/// What became of the commits of a batch on one of the ways.
+/// The result of a batch on one of the ways: to the views, to the bus or to the queues.
 #[derive(Debug, Default)]
 struct Sent {
     failed: Failed,
-    /// Records that will never be passed on this way, and why.
+    /// The records that will never be passed on this way, each with the reason.
     set_aside: Vec<(usize, String)>,
 }
 
 impl Sent {
-    /// Takes what is left of a call.
+    /// Adds the entries that a call left over, each with the index of its record.
     fn take(&mut self, left: impl IntoIterator<Item = (usize, send::Declined)>) {
         for (index, refusal) in left {
             match refusal {
@@ -396,7 +400,7 @@ impl Sent {
     }
 }
 
-/// The first record that failed: it and everything after it come again.
+/// The index of the first record that failed. That record and all after it come again.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Failed {
     first: Option<usize>,

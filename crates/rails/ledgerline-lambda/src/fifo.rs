@@ -1,5 +1,5 @@
-//! What log projectors and process managers share, the functions behind a FIFO queue of commits: batches, gaps, and commits that are
-//! too large for a message.
+//! The runner that log projectors and process managers share, the functions behind a FIFO queue of commits. It handles batches, gaps, and
+//! commits that are too large for a message.
 
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
     wire::{Message, Reference},
 };
 
-/// Commits that are read at once to repair a gap: bounds the memory that it takes (rule 11).
+/// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
 /// Takes the commits of a queue, one after the other.
@@ -40,13 +40,13 @@ const REPAIR_WINDOW: u64 = 50;
 /// }
 /// ```
 pub trait Consumer {
-    /// Takes the commit if it is the next one in its stream (rule 7). Otherwise nothing is done, and the verdict says
-    /// what the consumer's position in the stream is good for; with it comes the position.
+    /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise. Returns the verdict on the commit, and
+    /// the consumer's position in the stream.
     fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
 }
 
-/// Runs a consumer of commits: every commit exactly once and in order (rule 7), or at least once for what a consumer does
-/// besides its position. `needs` names its source, a queue with the categories of its commits, and its tables; the log is added.
+/// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a consumer does outside the write of its
+/// position happens at least once. `needs` names the source, a queue with the categories of its commits, and the tables; the log is added.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
@@ -66,7 +66,7 @@ pub async fn run<C: Consumer + 'static>(
     serve(needs.log(), build.boxed_local()).await
 }
 
-/// Compiled once for all functions behind a FIFO queue.
+/// This function has no type parameters, so it is compiled once for all functions behind a FIFO queue.
 fn serve(
     needs: Needs,
     build: LocalBoxFuture<'_, Result<Handle<SqsEvent, SqsBatchResponse>, Error>>,
@@ -79,17 +79,17 @@ fn serve(
 pub struct Fifo<S, C> {
     /// The log, for gaps and for commits that are too large for a message.
     pub store: S,
-    /// Takes the commits.
+    /// The consumer that applies the commits.
     pub consumer: C,
 }
 
-/// Why a commit was not applied. The message comes again, then it goes to the dead-letter queue.
+/// The reason why a commit was not applied. Its message comes again; after the last try it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The fanout did not write this message.
     #[error("not a message of this program: {0}")]
     Malformed(String),
-    /// The log does not have what the message names.
+    /// The log does not have the commit that the message names.
     #[error("version {version} of {stream} is not in the log")]
     Missing {
         /// The stream.
@@ -97,8 +97,8 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
-    /// The position in the stream is one that the log does not have: the log was restored to an earlier time, and what was applied since
-    /// is still there. Skipped, the commits that take those versions now would never be applied.
+    /// The log does not have the version of the position: the log was restored to an earlier time, and the read table still has the commits
+    /// after that time. If this commit were skipped, the commits that now take those versions would never be applied.
     #[error(
         "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
     )]
@@ -125,7 +125,7 @@ pub enum ApplyError {
         stream: StreamId,
         /// The version.
         version: u64,
-        /// What is wrong.
+        /// The error of the event or the row.
         source: ChangesError,
     },
     /// The log could not be read.
@@ -137,15 +137,15 @@ pub enum ApplyError {
     /// The state of a stream could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A command on behalf of the commit came to nothing that is known.
+    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known whether the command is in the log.
     #[error("it is not known what became of the command {id}")]
     Command {
-        /// The command's id.
+        /// The id of the command.
         id: String,
-        /// Why.
+        /// The failure of the command.
         source: ExecuteError,
     },
-    /// What has to be done beyond the tables could not be done.
+    /// An effect of the commit beyond the tables, such as a mail or a command, could not be completed.
     #[error("{0}")]
     Effect(String),
 }
@@ -162,7 +162,7 @@ impl ApplyError {
         Err(Self::NotWanted { stream: commit.stream.clone(), version: commit.version })
     }
 
-    /// An event of this commit cannot be read, or a row of it cannot be written.
+    /// The error for a commit whose event cannot be read, or whose row cannot be written.
     #[must_use]
     pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
         Self::Changes { stream: commit.stream.clone(), version: commit.version, source: source.into() }
@@ -188,7 +188,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 continue;
             }
             let body = message.body.as_deref().unwrap_or_default();
-            // A panic over one message must not take the batch with it.
+            // A panic at one message must not fail the whole batch.
             let taken = AssertUnwindSafe(self.take(body)).catch_unwind().await;
             let mut failed = |error: &str| {
                 let commit = Message::read(body).ok().and_then(Message::into_commit);
@@ -200,7 +200,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             match taken {
                 Ok(Ok((Verdict::Apply, commit))) => applied.add(&commit),
                 Ok(Ok((Verdict::Skip, commit))) => skipped.add(&commit),
-                // Said where it was repaired.
+                // The repair of the gap has its own log line.
                 Ok(Ok((Verdict::Gap, _))) => {}
                 Ok(Err(error)) => failed(&Causes(&error).to_string()),
                 Err(_) => failed("panic"),
@@ -220,7 +220,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         self.take(body).await.map(|_| ())
     }
 
-    /// Applies the commit in one message: what it was good for, and which it was.
+    /// Applies the commit in one message. Returns the verdict, and the commit.
     async fn take(&self, body: &str) -> Result<(Verdict, Box<Commit>), ApplyError> {
         let commit = match Message::read(body).map_err(ApplyError::Malformed)? {
             Message::Commit(commit) => commit,
@@ -231,7 +231,8 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 }
             }
         };
-        // Whatever ends the function takes the line of the batch with it.
+        // A failure that ends the function loses the log line of the whole batch. This line says, at the level DEBUG, which commit it was
+        // at.
         tracing::debug!(stream = %commit.stream, version = commit.version, "projection begins");
         Ok((self.commit(&commit).await?, commit))
     }
@@ -245,7 +246,8 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 metrics::projected(commit.at);
             }
             Verdict::Skip => {
-                // What comes again comes at its position, mostly. What is further back is a replay, or the log is.
+                // A commit that is delivered twice mostly has the version of the position itself. A commit further back comes from a
+                // replay, or the log went backwards; then the log does not have the position's version.
                 if position > version && self.store.get(stream, position).await?.is_none() {
                     return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
                 }
@@ -261,8 +263,8 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         Ok(verdict)
     }
 
-    /// Applies everything after the position up to the version, from the log (rule 7), window by window: a gap may be
-    /// a whole history, as for a projector that is new. What is applied stays applied if the time runs out.
+    /// Applies everything after the position up to the version, from the log (rule 7). It goes window by window, because a gap may be a
+    /// whole history, for example of a new projector. What is applied stays applied if the time runs out.
     async fn repair(&self, stream: &StreamId, mut position: u64, version: u64) -> Result<(), ApplyError> {
         let first = position;
         while position < version {
@@ -281,11 +283,11 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 return Err(ApplyError::Missing { stream: stream.clone(), version: window });
             }
             for commit in missing.iter().rev() {
-                // Another instance may be at the same gap: what it applied is skipped. A gap inside the log is none
-                // that could be repaired.
+                // Another instance may repair the same gap, so commits that it applied are skipped. A gap inside the log cannot be
+                // repaired.
                 match self.consumer.take(commit).await? {
-                    // The one that waited longest speaks for the gap: a metric has room for a hundred values at once, and
-                    // a gap may be a whole history.
+                    // Only the commit that waited longest is measured: a metric has room for a hundred values at once, and a gap may be a
+                    // whole history.
                     (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
                     (Verdict::Apply | Verdict::Skip, _) => {}
                     (Verdict::Gap, position) => {
@@ -307,7 +309,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts what it applied of the one stream.
+    /// A consumer of one stream that only counts what it applied.
     struct Counter(Mutex<u64>);
 
     impl Consumer for Counter {
@@ -321,7 +323,7 @@ mod tests {
         }
     }
 
-    /// A backup ended before what this consumer has applied, and the log goes on from there.
+    /// The log was restored from a backup that ends before the consumer's position, and new commits follow it.
     #[tokio::test]
     async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
         let stream = StreamId::new("tank", "1").unwrap();
@@ -335,7 +337,7 @@ mod tests {
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
             assert!(error.to_string().contains("it went backwards"), "{error}");
         }
-        // A replay of what the log has, and a repetition, are neither.
+        // A replay of commits that the log has, and a repeated commit, are no error.
         for version in 4..=5 {
             fifo.store.append(&commit(version), None).await.unwrap();
         }

@@ -1,6 +1,7 @@
 //! HTTP: requests as functions see them, responses, and problems (RFC 9457).
 
 use std::{
+    collections::HashMap,
     fmt::Display,
     panic::AssertUnwindSafe,
     str::FromStr,
@@ -14,6 +15,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use ledgerline::Meta;
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -22,7 +24,7 @@ use crate::{
     Error,
     callers::{self, Limit},
     config::{self, ConfigError},
-    needs::Needs,
+    needs::{Endpoint, Needs, Source},
     start::{Handle, start},
     wire::field_of,
 };
@@ -33,14 +35,14 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 /// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of keys.
 const MAX_SUBJECT: usize = 255;
 
-/// Begins the `type` of every problem; its code follows. Set at start, because it belongs to the product and not to the
-/// rails.
+/// The beginning of the `type` of every problem; the problem's code follows. It is set at start, because it belongs to the product and not
+/// to the rails.
 static PROBLEM_TYPE_PREFIX: OnceLock<String> = OnceLock::new();
 
-/// What kind of problem it is: every problem of a kind has this code and this status.
+/// A kind of problem. Every problem of the kind has this code and this status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProblemType {
-    /// Stable name in kebab case: the end of the problem's `type`.
+    /// The stable name in kebab case, which is the end of the problem's `type`.
     pub code: &'static str,
     /// The HTTP status.
     pub status: StatusCode,
@@ -50,7 +52,7 @@ macro_rules! problem_types {
     ($($(#[$attribute:meta])* $name:ident = $code:literal, $status:ident;)+) => {
         $($(#[$attribute])* pub const $name: ProblemType = ProblemType { code: $code, status: StatusCode::$status };)+
 
-        /// Every kind of problem that is not a refusal by a domain (`Aggregate::REFUSALS`).
+        /// All kinds of problems that are not a refusal by a domain (`Aggregate::REFUSALS`).
         pub const PROBLEM_TYPES: &[ProblemType] = &[$($name),+];
     };
 }
@@ -64,7 +66,7 @@ problem_types! {
     NO_ROUTE = "no-route", NOT_FOUND;
     /// Another writer took the version that `If-Match` names.
     OVERTAKEN = "overtaken", CONFLICT;
-    /// Too many races were lost.
+    /// The command lost too many races against other writers.
     CONTENDED = "conflict", CONFLICT;
     /// `If-Match` names another version.
     PRECONDITION_FAILED = "precondition-failed", PRECONDITION_FAILED;
@@ -78,11 +80,11 @@ problem_types! {
     PRECONDITION_REQUIRED = "precondition-required", PRECONDITION_REQUIRED;
     /// The caller sends too many requests.
     TOO_MANY_REQUESTS = "too-many-requests", TOO_MANY_REQUESTS;
-    /// Something is wrong on this side.
+    /// The server failed; its logs say why.
     INTERNAL = "internal", INTERNAL_SERVER_ERROR;
-    /// The database asks to come back.
+    /// The service is busy, or the database does not answer in time. The client may try again.
     UNAVAILABLE = "unavailable", SERVICE_UNAVAILABLE;
-    /// The view does not show the version yet that was asked for.
+    /// The view does not yet show the version that the request asks for.
     READ_MODEL_BEHIND = "read-model-behind", SERVICE_UNAVAILABLE;
 }
 
@@ -91,13 +93,13 @@ problem_types! {
 pub struct Problem {
     /// The HTTP status.
     pub status: StatusCode,
-    /// Stable name in kebab case: the end of the problem's `type`.
+    /// The stable name in kebab case, which is the end of the problem's `type`.
     pub code: &'static str,
-    /// What is wrong this time.
+    /// The text that says what is wrong this time.
     pub detail: String,
     /// The field, parameter or header that is wrong.
     pub field: Option<String>,
-    /// The version of the aggregate, where another one was expected.
+    /// The version of the aggregate, if another one was expected.
     pub version: Option<u64>,
 }
 
@@ -120,13 +122,13 @@ impl Problem {
         Self::new(NO_ROUTE, "there is no such route")
     }
 
-    /// The database asks to come back.
+    /// The service is busy, or the database does not answer in time. The client may try again.
     #[must_use]
     pub fn unavailable() -> Self {
         Self::new(UNAVAILABLE, "the service is busy, try again")
     }
 
-    /// Something is wrong on this side, and logged.
+    /// A failure of the server, which is in its logs.
     #[must_use]
     pub fn internal() -> Self {
         Self::new(INTERNAL, "the request could not be handled")
@@ -178,7 +180,7 @@ impl Response {
         Self { status, headers: Vec::new(), body: Some(body) }
     }
 
-    /// The same, with the ETag of a version.
+    /// The same response, with the ETag of a version.
     #[must_use]
     pub fn with_version(mut self, version: u64) -> Self {
         self.headers.push((header::ETAG, etag(version)));
@@ -226,8 +228,8 @@ pub fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// The versions in a list of entity tags (RFC 9110, 8.8.3). `None` for `*`. Weak tags and tags that are no version of
-/// ours are left out: they match nothing.
+/// The versions in a list of entity tags (RFC 9110, 8.8.3). `None` for `*`. Weak tags, and tags that are not a version, are left out,
+/// because they match nothing.
 #[must_use]
 pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
@@ -235,7 +237,7 @@ pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     }
     let versions = tags.split(',').filter_map(|tag| {
         let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
-        // One spelling for each version: "3", not "03" or "+3".
+        // Each version has one spelling: "3", not "03" or "+3".
         digits.parse::<u64>().ok().filter(|version| version.to_string() == digits)
     });
     Some(versions.collect())
@@ -252,7 +254,7 @@ impl From<ApiGatewayV2httpRequest> for HttpRequest {
 }
 
 impl HttpRequest {
-    /// Method and path of the route as the template has them: `POST /tanks/{id}/fills`.
+    /// The method and the path of the route, as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn route(&self) -> &str {
         self.0.route_key.as_deref().or(self.0.request_context.route_key.as_deref()).unwrap_or_default()
@@ -282,8 +284,8 @@ impl HttpRequest {
         value.map_err(|error: V::Err| Problem::field(name, error.to_string()))
     }
 
-    /// A parameter of the query. Read from the raw query: the API joins repeated parameters with commas, which then
-    /// cannot be told from commas in a value.
+    /// A parameter of the query. It is read from the raw query, because the API joins repeated parameters with commas, which cannot be told
+    /// from commas in a value.
     ///
     /// # Errors
     /// When it is there twice.
@@ -299,8 +301,8 @@ impl HttpRequest {
     /// A header, if it is there.
     ///
     /// # Errors
-    /// When it is there and no ASCII text. To ignore it would be to do what the client did not ask for: to carry out
-    /// twice what came with a key, or without a condition what came with one.
+    /// When it is there and is not ASCII text. If it were ignored, the service would do what the client did not ask for: carry out a
+    /// command with a key twice, or a command with a condition without it.
     pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
         let value = self.0.headers.get(name).map(HeaderValue::to_str).transpose();
         value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
@@ -309,7 +311,7 @@ impl HttpRequest {
     /// The body.
     ///
     /// # Errors
-    /// When it is larger than [`MAX_BODY_BYTES`], or not what its encoding promises.
+    /// When it is larger than [`MAX_BODY_BYTES`], or is said to be base64 and is not.
     pub fn body(&self) -> Result<Vec<u8>, Problem> {
         let text = self.0.body.as_deref().unwrap_or_default();
         let body = match self.0.is_base64_encoded {
@@ -336,7 +338,7 @@ impl HttpRequest {
             return Err(malformed("the body is missing: send a JSON object".into()));
         }
         if body.trim_ascii_start().first() != Some(&b'{') {
-            // Serde would read the fields of a struct from an array too, by their place.
+            // Serde would read the fields of a struct from an array as well, by their place.
             return Err(malformed("the body is not a JSON object".into()));
         }
         let mut reader = serde_json::Deserializer::from_slice(&body);
@@ -344,7 +346,7 @@ impl HttpRequest {
             let field = field_of(&error);
             let inner = error.into_inner();
             if inner.is_data() {
-                // Where in the text it was is in the field's name; people do not count columns.
+                // The line and the column are left out: the field's name says where the error is, and people do not count columns.
                 let message = inner.to_string();
                 let detail = message.rsplit_once(" at line ").map_or(message.as_str(), |(detail, _)| detail);
                 Problem { field, ..malformed(detail.to_owned()) }
@@ -370,22 +372,24 @@ impl HttpRequest {
     /// The caller: the subject of the token, which the API's authorizer has verified.
     ///
     /// # Errors
-    /// `401` when there is none: the API has no authorizer, or the token names nobody. What belongs to its creator must
-    /// never be created by nobody.
+    /// `401` when there is no caller: the API has no authorizer, or the token has no subject or a very long one. An aggregate belongs to
+    /// its creator, so it must not be created without a caller.
     pub fn actor(&self) -> Result<&str, Problem> {
         let authorizer = self.0.request_context.authorizer.as_ref();
-        let subject = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
-        subject
+        let of_token = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
+        let of_iam = authorizer.and_then(|authorizer| authorizer.iam.as_ref()?.user_arn.as_deref());
+        of_token
             .map(String::as_str)
+            .or_else(|| of_iam.map(principal))
             .filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len()))
             .ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
     }
 
-    /// Where the request came from, for the commit that it causes.
+    /// The origin of the request, for the commit that it causes.
     #[must_use]
     pub fn meta(&self) -> Meta {
         let context = &self.0.request_context;
-        // Only what is harmless in a log and an item is taken over from outside.
+        // The client chooses this header, so its value is used only if it is harmless in a log and in an item.
         let harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
         let header = |name| self.header(name).ok().flatten();
         let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
@@ -399,9 +403,59 @@ impl HttpRequest {
     }
 }
 
-/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, and 24 of its own. Callers write this header as they
-/// like, and it goes into every commit.
-/// Source: the developer guide of X-Ray, "Tracing header".
+/// The caller of a function URL: the ARN of a user, or that of a role without the name of the session, which is another one each time.
+fn principal(arn: &str) -> &str {
+    match arn.rsplit_once('/') {
+        Some((role, _session)) if arn.contains(":assumed-role/") => role,
+        Some(_) | None => arn,
+    }
+}
+
+/// What a request through a function URL has instead of a route.
+/// Source: the developer guide of Lambda, "Invoking Lambda function URLs", request payload format.
+const NOT_ROUTED: &str = "$default";
+
+/// Finds the route of a request that came through a function URL, as the HTTP API would have done: an exact path first, then one with parameters, which
+/// are decoded.
+fn with_route(endpoints: &[Endpoint], mut request: ApiGatewayV2httpRequest) -> ApiGatewayV2httpRequest {
+    if request.route_key.as_deref() != Some(NOT_ROUTED) {
+        return request;
+    }
+    let asked =
+        format!("{} {}", request.request_context.http.method, request.raw_path.as_deref().unwrap_or("/"));
+    let mut routes: Vec<_> = endpoints.iter().map(|endpoint| endpoint.route).collect();
+    routes.sort_by_key(|route| route.matches('{').count());
+    if let Some((route, parameters)) =
+        routes.into_iter().find_map(|route| Some((route, parameters(route, &asked)?)))
+    {
+        request.route_key = Some(route.to_owned());
+        request.path_parameters = parameters;
+    }
+    request
+}
+
+/// The parameters of the path, if this method and path are those of the route.
+fn parameters(route: &str, asked: &str) -> Option<HashMap<String, String>> {
+    if route.split('/').count() != asked.split('/').count() {
+        return None;
+    }
+    let mut parameters = HashMap::new();
+    for (of_route, part) in route.split('/').zip(asked.split('/')) {
+        match of_route.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+            Some(name) if !part.is_empty() => {
+                let value = percent_decode_str(part).decode_utf8().ok()?;
+                parameters.insert(name.to_owned(), value.into_owned());
+            }
+            Some(_) => return None,
+            None if of_route == part => {}
+            None => return None,
+        }
+    }
+    Some(parameters)
+}
+
+/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, `-`, and 24 more digits. Clients write this header as they
+/// like, and the trace goes into every commit, so any other form is dropped. Source: the developer guide of X-Ray, "Tracing header".
 fn trace(header: &str) -> Option<String> {
     let root = header.split(';').map(str::trim).find(|part| part.starts_with("Root="))?;
     let hexadecimal =
@@ -417,7 +471,7 @@ struct Nothing {}
 /// Runs a function behind the HTTP API.
 ///
 /// # Errors
-/// When the parts cannot be built, or `PROBLEM_TYPES` is missing.
+/// When the parts cannot be built, `PROBLEM_TYPES` is missing, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
 pub async fn run<Parts: Routes>(
     needs: Needs,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
@@ -434,22 +488,26 @@ pub async fn run<Parts: Routes>(
 
 type Answers = Box<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
-/// Compiled once for all functions behind the HTTP API.
+/// This function has no type parameters, so it is compiled once for all functions behind the HTTP API.
 fn serve(
     mut needs: Needs,
     build: LocalBoxFuture<'_, Result<Answers, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     needs.environment.insert("PROBLEM_TYPES");
     needs.optional.insert(callers::LIMIT);
+    let endpoints = match &needs.source {
+        Source::Http(endpoints) => endpoints.clone(),
+        Source::States { .. } | Source::Queue(_) | Source::Stream => Vec::new(),
+    };
     let build = async {
         let (developer, limit, answers) = (developer()?, Limit::from_env()?, build.await?);
-        // Set once in a process: a second function in it, which only a test has, is of the same product.
+        // The prefix can be set once in a process. Only a test runs a second function in a process, and it is of the same product.
         let _ = PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
         Ok(Box::new(move |mut request: ApiGatewayV2httpRequest| {
             if request.request_context.authorizer.is_none() {
                 request.request_context.authorizer.clone_from(&developer);
             }
-            let request = HttpRequest(request);
+            let request = HttpRequest(with_route(&endpoints, request));
             let answer = match limit.as_ref().map_or(Ok(()), |limit| limit.take(&request)) {
                 Ok(()) => answers(request),
                 Err(problem) => async { Response::from(problem) }.boxed_local(),
@@ -460,8 +518,8 @@ fn serve(
     start(needs, build.boxed_local())
 }
 
-/// The caller where nothing verifies tokens, because `sam local start-api` leaves authorizers out. Not on AWS: a function
-/// with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start.
+/// The caller of requests without an authorizer, from `DEVELOPMENT_USER`, because `sam local start-api` leaves authorizers out. There is no
+/// such caller on AWS: a function with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start.
 fn developer() -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     let name = "DEVELOPMENT_USER";
     let user = config::parsed_or(name, String::new())?;
@@ -475,7 +533,7 @@ fn developer() -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     Ok(Some(serde_json::from_value(json!({ "jwt": { "claims": { "sub": user } } }))?))
 }
 
-/// Answers a request, whatever becomes of it: a panic is answered with 500 like any other failure of this side.
+/// Answers a request in every case: a panic is answered with 500, like any other failure of the server.
 async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
     let correlation_id = request.meta().correlation_id.unwrap_or_default();
     let span = tracing::info_span!("request", correlation_id, route = request.route());
@@ -487,7 +545,7 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
     result.unwrap_or_else(Response::from)
 }
 
-/// What answers the requests of a function.
+/// The part of a function that answers its requests.
 ///
 /// ```no_run
 /// use http::StatusCode;
@@ -557,6 +615,41 @@ mod tests {
     }
 
     #[test]
+    fn a_request_through_a_function_url_finds_its_route_and_its_caller() {
+        let endpoints = ["GET /tanks/{id}", "GET /tanks/full", "POST /tanks", "POST /tanks/{id}/fills"]
+            .map(|route| Endpoint { route, scope: crate::needs::Scope::Read });
+        let asked = |method: &str, path: &str, arn: &str| {
+            let event = json!({
+                "version": "2.0", "routeKey": "$default", "rawPath": path, "headers": {}, "isBase64Encoded": false,
+                "requestContext": {
+                    "routeKey": "$default", "http": { "method": method, "path": path }, "timeEpoch": 0,
+                    "authorizer": { "iam": { "userArn": arn, "callerId": "AROA1:session" } },
+                },
+            });
+            HttpRequest(with_route(&endpoints, serde_json::from_value(event).unwrap()))
+        };
+        let role = "arn:aws:sts::123456789012:assumed-role/shop/session-7";
+        let fills = asked("POST", "/tanks/a%20b/fills", role);
+        assert_eq!((fills.route(), fills.path_parameter("id").unwrap()), ("POST /tanks/{id}/fills", "a b"));
+        assert_eq!(fills.actor().unwrap(), "arn:aws:sts::123456789012:assumed-role/shop");
+        let user = "arn:aws:iam::123456789012:user/division/ada";
+        assert_eq!(asked("GET", "/tanks/7", user).actor().unwrap(), user);
+        for (method, path, route) in [
+            ("GET", "/tanks/7", "GET /tanks/{id}"),
+            ("GET", "/tanks/full", "GET /tanks/full"),
+            ("POST", "/tanks", "POST /tanks"),
+            ("POST", "/tanks/", NOT_ROUTED),
+            ("GET", "/tanks/", NOT_ROUTED),
+            ("PUT", "/tanks", NOT_ROUTED),
+            ("GET", "/tanks/7/fills", NOT_ROUTED),
+            ("GET", "/tanks/%ff", NOT_ROUTED),
+        ] {
+            assert_eq!(asked(method, path, user).route(), route, "{method} {path}");
+        }
+        assert_eq!(asked("GET", "/tanks/7", "").actor().unwrap_err().status, StatusCode::UNAUTHORIZED);
+    }
+
+    #[test]
     fn of_a_tracing_header_only_the_trace_is_kept_and_only_in_its_form() {
         let root = "Root=1-5759e988-bd862e3fe1be46a994272793";
         for (header, kept) in [
@@ -622,7 +715,7 @@ mod tests {
         assert_eq!(response.body.unwrap()["type"], "urn:problem:internal");
     }
 
-    /// A key or a condition that cannot be read must not be passed over.
+    /// A key or a condition that cannot be read must not be ignored.
     #[test]
     fn a_header_that_is_no_ascii_text_is_refused() {
         let mut event = serde_json::to_value(&request("").0).unwrap();

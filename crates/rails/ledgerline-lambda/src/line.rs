@@ -1,11 +1,12 @@
-//! Commits in a line of the logs.
+//! The commits of a batch in one line of the logs.
 
 use std::fmt::Write;
 
 use ledgerline::{Commit, StreamId};
 
-/// What became of the commits of a batch, in one field: `account-163…@3 JKJaXmPL, account-164…@1 K8dZ0aX`. A line for each of them would cost three
-/// times as much. Each has its stream, its version and its correlation id, by which somebody looks for a command that is not shown.
+/// The commits of a batch that had the same result, in one field: `account-163…@3 JKJaXmPL, account-164…@1 K8dZ0aX`. One line for each
+/// commit would cost three times as much. Each commit has its stream, its version and its correlation id: by these an operator searches for
+/// a command that is not shown.
 #[derive(Debug, Default)]
 pub(crate) struct Line(String);
 
@@ -18,11 +19,11 @@ impl Line {
     /// Adds a version of a stream.
     pub(crate) fn add_version(&mut self, stream: &StreamId, version: u64, correlation_id: Option<&str>) {
         let comma = if self.0.is_empty() { "" } else { ", " };
-        // A text takes everything.
+        // Writing into a `String` never fails.
         let _ = write!(self.0, "{comma}{stream}@{version} {}", correlation_id.unwrap_or("-"));
     }
 
-    /// The field's value; none of no commits.
+    /// The value of the field, or `None` if no commit was added.
     pub(crate) fn some(&self) -> Option<&str> {
         Some(self.0.as_str()).filter(|line| !line.is_empty())
     }

@@ -9,7 +9,7 @@ use crate::{
     needs::{Action, Needs, Source, Table},
 };
 
-/// Runs a log projector: makes the changes of every commit exactly once and in order (rule 7).
+/// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
 ///
 /// ```no_run
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
@@ -31,10 +31,11 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. What [`LogView::check`] says of the view.
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    // The position is put beside the rows. Before rows that are inserted, it is read: it is that of the newest row, or the one beside them.
+    // Every log projector may put its position beside the rows. A projector that inserts rows also reads its position: from the newest row,
+    // or from the item beside the rows.
     let reads = if inserts(&view) { &[Action::Query, Action::GetItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(reads.iter().copied());
     let actions = actions.chain([Action::PutItem]);
@@ -54,9 +55,9 @@ fn inserts(view: &LogView) -> bool {
 /// The parts of a log projector.
 #[derive(Debug)]
 pub struct LogProjector {
-    /// Where the rows are.
+    /// The table that has the rows.
     pub table: ReadTable,
-    /// What they are.
+    /// The view that says what the rows are.
     pub view: LogView,
 }
 

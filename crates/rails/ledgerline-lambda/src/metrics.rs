@@ -1,31 +1,50 @@
-//! What is counted and measured, written to the logs after each invocation in CloudWatch's embedded metric format.
+//! The metrics. They are written to the logs after each invocation, in CloudWatch's embedded metric format.
 //!
-//! Every metric carries the function's name. Recording is free where no recorder is installed, as in tests.
+//! Every metric has the function's name as a dimension. Recording costs nothing if no recorder is installed, as in tests.
 
-use std::io::Write;
+use std::{collections::BTreeSet, io::Write};
 
 use jiff::Timestamp;
 use ledgerline::{CONFLICTS, RETRIES};
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_cloudwatch_embedded::{Builder, Collector};
+use serde_json::Value;
 
-use crate::{Error, config};
+use crate::{
+    Error,
+    config::{self, ConfigError},
+};
 
-/// Commands, by what became of them: the label `Outcome`.
+/// The number of commands by outcome, in the label `Outcome`.
 const COMMANDS: &str = "Commands";
-/// From a commit until the bus and the queues had it.
+/// The time from a commit until the views, the bus and the queues took it, in milliseconds.
 const FANOUT_LAG: &str = "FanoutLag";
-/// From a commit until a read model had it.
+/// The time from a commit until a read model or process manager had applied it, in milliseconds.
 const PROJECTION_LAG: &str = "ProjectionLag";
-/// Commits of a stream that a log projector had not seen when the next one came.
+/// The number of commits of a stream that were missing when a later one came to a log projector or process manager.
 const POSITION_LAG: &str = "PositionLag";
-/// Gaps that were filled from the log (rule 7).
+/// The number of gaps that were filled from the log (rule 7).
 const GAPS_REPAIRED: &str = "GapsRepaired";
-/// What was set aside into a dead-letter queue by the fanout itself (rule 11).
+/// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
-/// Installs the recorder. `METRICS_NAMESPACE` names the metrics' place in CloudWatch.
-pub(crate) fn init() -> Result<&'static Collector, Error> {
+/// The metrics of a function that runs.
+pub(crate) struct Metrics {
+    collector: &'static Collector,
+    /// The only metrics that are written, if these are not all.
+    only: Option<BTreeSet<&'static str>>,
+}
+
+/// Installs the recorder. `METRICS_NAMESPACE` is the namespace of the metrics in CloudWatch. With `WATCHING=small`, only the metrics that have an
+/// alarm are written: each other one costs US$ 0.30 a month, and a line of the log for each invocation.
+pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
+    let only = match config::parsed_or("WATCHING", "full".to_owned())?.as_str() {
+        "full" => None,
+        "small" => Some(alarms.clone()),
+        _ => {
+            return Err(ConfigError::Invalid { name: "WATCHING", reason: "write full or small".into() }.into());
+        }
+    };
     let collector = builder()?.init()?;
     describe_counter!(COMMANDS, Unit::Count, "commands by outcome");
     describe_counter!(CONFLICTS, Unit::Count, "lost races for a version");
@@ -35,7 +54,7 @@ pub(crate) fn init() -> Result<&'static Collector, Error> {
     describe_histogram!(POSITION_LAG, Unit::Count, "commits missing when one came");
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
-    Ok(collector)
+    Ok(Metrics { collector, only })
 }
 
 fn builder() -> Result<Builder, Error> {
@@ -44,54 +63,74 @@ fn builder() -> Result<Builder, Error> {
     Ok(Builder::new().cloudwatch_namespace(namespace).with_dimension("Function", function))
 }
 
-/// Writes what was recorded since the last time, a line for each set of labels.
-pub(crate) fn flush(collector: &Collector) {
-    // In one piece: the logs of other tasks must not get between the parts of a line.
-    let mut lines = Vec::new();
-    let written = collector.flush(&mut lines).and_then(|()| std::io::stdout().lock().write_all(&lines));
+/// Writes what was recorded since the last time, one line for each set of labels.
+pub(crate) fn flush(metrics: &Metrics) {
+    // The lines are written in one piece, so that log lines of other tasks cannot get between their parts.
+    let written = lines(metrics).and_then(|lines| std::io::stdout().lock().write_all(&lines));
     if let Err(error) = written {
         tracing::warn!(%error, "metrics were lost");
     }
 }
 
-/// A command was answered.
+fn lines(Metrics { collector, only }: &Metrics) -> std::io::Result<Vec<u8>> {
+    let mut lines = Vec::new();
+    collector.flush(&mut lines)?;
+    let Some(only) = only else { return Ok(lines) };
+    let mut kept = Vec::new();
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let mut line: Value = serde_json::from_slice(line)?;
+        let Some(metrics) = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array_mut() else { continue };
+        metrics.retain(|metric| metric["Name"].as_str().is_some_and(|name| only.contains(name)));
+        if metrics.is_empty() {
+            continue;
+        }
+        // Lambda takes a line without these two fields for INFO, and drops it if less is logged.
+        line["level"] = "WARN".into();
+        line["timestamp"] = Timestamp::now().to_string().into();
+        serde_json::to_writer(&mut kept, &line)?;
+        kept.push(b'\n');
+    }
+    Ok(kept)
+}
+
+/// Counts a command that was answered.
 pub(crate) fn command(outcome: &'static str) {
     counter!(COMMANDS, "Outcome" => outcome).increment(1);
 }
 
-/// Something is tried again.
+/// Counts tries after the first one.
 pub fn retries(count: usize) {
     counter!(RETRIES).increment(count as u64);
 }
 
-/// A commit of this time was passed on.
+/// Measures the lag of a commit of this time that was passed on.
 pub fn passed_on(at: Timestamp) {
     histogram!(FANOUT_LAG).record(milliseconds_since(at));
 }
 
-/// A commit of this time is shown by a read model.
+/// Measures the lag of a commit of this time that was applied.
 pub(crate) fn projected(at: Timestamp) {
     histogram!(PROJECTION_LAG).record(milliseconds_since(at));
 }
 
-/// A commit came to a log projector that had not seen this many before it.
+/// Measures how many commits were missing when a commit came.
 pub(crate) fn position_lag(commits: u64) {
-    // A histogram takes a float: exact up to 2^53 commits.
+    // A histogram takes a float, which is exact up to 2^53 commits.
     #[expect(clippy::cast_precision_loss, reason = "no stream has that many commits")]
     histogram!(POSITION_LAG).record(commits as f64);
 }
 
-/// A gap was filled from the log.
+/// Counts a gap that was filled from the log.
 pub(crate) fn gap_repaired() {
     counter!(GAPS_REPAIRED).increment(1);
 }
 
-/// A record was set aside.
+/// Counts a record that was set aside.
 pub fn parked() {
     counter!(PARKED_RECORDS).increment(1);
 }
 
-/// Counts something that an application names, such as what somebody has to look at.
+/// Counts under a name that an application chooses, such as something that an operator has to look at.
 pub fn count(name: &'static str) {
     describe_counter!(name, Unit::Count, "");
     counter!(name).increment(1);
@@ -103,25 +142,20 @@ fn milliseconds_since(at: Timestamp) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     /// CloudWatch ignores a line that does not have the shape of its specification.
     #[test]
     fn what_is_recorded_is_written_once_in_the_embedded_metric_format() {
-        let collector = init().unwrap();
+        let mut metrics = init(&BTreeSet::from(["LeakingTanks"])).unwrap();
         command("committed");
         command("committed");
         command("refused");
         count("LeakingTanks");
         passed_on(Timestamp::now());
-        let written = || {
-            let mut lines = Vec::new();
-            collector.flush(&mut lines).unwrap();
-            String::from_utf8(lines).unwrap()
-        };
-        let lines: Vec<Value> = written().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let written = |metrics: &Metrics| String::from_utf8(lines(metrics).unwrap()).unwrap();
+        let lines: Vec<Value> =
+            written(&metrics).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let committed = lines.iter().find(|line| line["Outcome"] == "committed").unwrap();
         assert_eq!(committed["Commands"], 2);
         let directive = &committed["_aws"]["CloudWatchMetrics"][0];
@@ -137,6 +171,16 @@ mod tests {
         };
         assert_eq!(unit("FanoutLag"), Some("Milliseconds".into()));
         assert_eq!(unit("LeakingTanks"), Some("Count".into()));
-        assert_eq!(written(), "", "what was written is not written again");
+        assert_eq!(written(&metrics), "", "what was written is not written again");
+
+        // With WATCHING=small.
+        metrics.only = Some(BTreeSet::from(["LeakingTanks"]));
+        command("committed");
+        count("LeakingTanks");
+        let written = written(&metrics);
+        let line: Value = serde_json::from_str(&written).unwrap();
+        assert_eq!(line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Name"], "LeakingTanks");
+        assert_eq!(line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().map(Vec::len), Some(1));
+        assert_eq!((&line["LeakingTanks"], &line["level"]), (&1.into(), &"WARN".into()));
     }
 }

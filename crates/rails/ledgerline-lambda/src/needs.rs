@@ -1,43 +1,43 @@
-//! What a function needs, as data: where its events come from, what it does with which tables, what else it calls, the variables of
-//! its environment, and the metrics that somebody has to be told of.
+//! The needs of a function, as data: the source of its events, its tables and what it does with them, its other calls, the variables of its
+//! environment, and its metrics that need an alarm.
 //!
-//! A runner makes it of what the function hands over (routes, a view), and the function is held to it: a variable that is not named
-//! here cannot be read, a commit of another category is refused, and what its role does not allow is denied. `--needs` prints it, so
-//! that a check of the wiring asks the functions themselves.
+//! A runner makes the needs from what the function gives it (routes, a view), and the function is held to them: a variable that is not
+//! named here cannot be read, a commit of another category is refused, and an action that its role does not allow is denied. `--needs`
+//! prints the needs, so that a check of the wiring asks the functions themselves.
 
 use std::{collections::BTreeSet, sync::OnceLock};
 
 use ledgerline::{Index, LogTable, StateTable, Write};
 use serde::Serialize;
 
-/// Variables of every function: those of Lambda, and those that begin with `AWS_`.
-const EVERYWHERE: [&str; 2] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE"];
+/// The variables that every function may read, beside those that begin with `AWS_`.
+const EVERYWHERE: [&str; 3] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE", "WATCHING"];
 
-/// The variables that this process may read, once a runner has said so.
+/// The variables that this process may read. It is set when a runner declares its needs.
 static DECLARED: OnceLock<BTreeSet<&'static str>> = OnceLock::new();
 
-/// What a function needs.
+/// The needs of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Needs {
-    /// Where its events come from.
+    /// The source of its events.
     pub source: Source,
     /// The tables that it reads or writes.
     pub tables: Vec<Table>,
-    /// The partition keys that it touches of a table, where these are not all.
+    /// The partition keys of its tables that it touches, if these are not all.
     pub keys: Vec<Keys>,
-    /// What it calls besides its tables.
+    /// The calls that it makes besides those of its tables.
     pub calls: Vec<Call>,
-    /// The variables that it reads, those that name its tables among them.
+    /// The variables that it reads, including those that name its tables.
     pub environment: BTreeSet<&'static str>,
-    /// The variables that it reads where they are set.
+    /// The variables that it reads if they are set.
     pub optional: BTreeSet<&'static str>,
-    /// Metrics of the application's own whose alarm tells somebody.
+    /// The metrics of the application that need an alarm.
     pub metrics: BTreeSet<&'static str>,
 }
 
-/// The partition keys that an action of a function touches: what its role has to say in `dynamodb:LeadingKeys`, so that nobody appends to
-/// streams of others.
+/// The partition keys that an action of a function touches. Its role has to name them in `dynamodb:LeadingKeys`, so that no function
+/// appends to the streams of another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Keys {
@@ -45,21 +45,21 @@ pub struct Keys {
     pub variable: &'static str,
     /// The action.
     pub action: Action,
-    /// Patterns, as IAM has them: `tank-*`.
+    /// The patterns of the keys, as IAM has them: `tank-*`.
     pub like: BTreeSet<String>,
 }
 
-/// A call of a service that is no table.
+/// A call of a service other than that of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Call {
     /// The action, as IAM names it: `events:PutEvents`.
     pub action: &'static str,
-    /// The variable that says on what.
+    /// The variable that names what is called.
     pub variable: &'static str,
 }
 
-/// What a function does with a table, as IAM names it.
+/// An action of a function on a table, as IAM names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Action {
     /// Reads several items by their keys.
@@ -68,22 +68,22 @@ pub enum Action {
     /// Writes or deletes several items.
     #[serde(rename = "dynamodb:BatchWriteItem")]
     BatchWriteItem,
-    /// Deletes an item, also in a transaction.
+    /// Deletes an item, by itself or in a transaction.
     #[serde(rename = "dynamodb:DeleteItem")]
     DeleteItem,
     /// Reads an item by its key.
     #[serde(rename = "dynamodb:GetItem")]
     GetItem,
-    /// Appends: inserts an item that is not there, and can do nothing else (rule 3).
+    /// Inserts an item that is not there, and can do nothing else: appends are made with it (rule 3).
     #[serde(rename = "dynamodb:PartiQLInsert")]
     PartiQLInsert,
-    /// Writes an item, also in a transaction.
+    /// Writes an item, by itself or in a transaction.
     #[serde(rename = "dynamodb:PutItem")]
     PutItem,
-    /// Reads the items of a partition. For those of an index, name the index.
+    /// Reads the items of a partition. A read of an index names the index in [`Table::indexes`] instead.
     #[serde(rename = "dynamodb:Query")]
     Query,
-    /// Changes an item, also in a transaction.
+    /// Changes an item, by itself or in a transaction.
     #[serde(rename = "dynamodb:UpdateItem")]
     UpdateItem,
 }
@@ -98,13 +98,13 @@ impl From<Write> for Action {
     }
 }
 
-/// Where a function's events come from.
+/// The source of a function's events.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Source {
     /// The HTTP API.
     Http(Vec<Endpoint>),
-    /// The states of one aggregate, of a category: the fanout invokes the function with them, or a rule of the bus does with its entries.
+    /// The states of one aggregate, in its category. The fanout invokes the function with them, or a rule of the bus does with its entries.
     States {
         /// The category.
         category: &'static str,
@@ -122,11 +122,11 @@ pub enum Source {
 pub struct Endpoint {
     /// Method and path: `POST /tanks/{id}/fills`.
     pub route: &'static str,
-    /// What a caller's token must allow.
+    /// The scope that a caller's token must have.
     pub scope: Scope,
 }
 
-/// What a caller's token must allow.
+/// The scope that a caller's token must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Scope {
@@ -140,15 +140,15 @@ pub enum Scope {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Table {
-    /// The variable that names it.
+    /// The variable that names the table.
     pub variable: &'static str,
-    /// Name of its partition key.
+    /// The name of its partition key.
     pub partition: &'static str,
-    /// Name of its sort key, if it has one.
+    /// The name of its sort key, if it has one.
     pub sort: Option<&'static str>,
     /// The indexes that are read: name, partition key and sort key.
     pub indexes: Vec<Index>,
-    /// What is done with the table itself, besides reading its indexes.
+    /// The actions on the table itself, besides reading its indexes.
     pub actions: BTreeSet<Action>,
 }
 
@@ -195,7 +195,7 @@ impl From<LogTable> for Table {
 }
 
 impl Table {
-    /// This table, with which this is done.
+    /// The table, with these actions on it.
     #[must_use]
     pub fn with(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
         let mut table = table.into();
@@ -203,7 +203,7 @@ impl Table {
         table
     }
 
-    /// The same, of which this index is read.
+    /// The same table, with this index to read.
     #[must_use]
     pub fn index(mut self, index: Index) -> Self {
         self.indexes.push(index);
@@ -226,12 +226,12 @@ impl Needs {
         }
     }
 
-    /// The same, with a table, and the variable that names it.
+    /// The same needs, with a table and the variable that names it.
     #[must_use]
     pub fn table(mut self, table: Table) -> Self {
         self.environment.insert(table.variable);
         match self.tables.iter_mut().find(|known| known.variable == table.variable) {
-            // Two routes read it, each by an index of its own.
+            // Two routes may read one table, each by an index of its own.
             Some(known) => {
                 let new: Vec<_> =
                     table.indexes.into_iter().filter(|index| !known.indexes.contains(index)).collect();
@@ -243,14 +243,14 @@ impl Needs {
         self
     }
 
-    /// The same, with what it takes to send commands to aggregates of these categories, and of no others: to append to the log, to
-    /// remember answers, which nobody changes, and to keep states of long streams.
+    /// The same needs, with those of sending commands to aggregates of these categories, and of no others: to append to the log, to
+    /// remember answers, which are never changed, and to keep states of long streams.
     #[must_use]
     pub fn commands(self, categories: &[&str]) -> Self {
         use Action::{GetItem, PartiQLInsert, PutItem, Query};
         let streams = |category: &&str| format!("{category}-*");
-        // The keys of requests: a client's has a space before the caller, that of a process manager begins with the stream that it
-        // reacts to.
+        // The keys of requests: the key of a client's request has a space before the caller, and the key of a process manager's request
+        // begins with the stream of the commit that it reacts to.
         let requests = match &self.source {
             Source::Queue(of) => of.iter().map(streams).collect(),
             Source::Http(_) | Source::States { .. } | Source::Stream => BTreeSet::from(["* *".to_owned()]),
@@ -263,7 +263,7 @@ impl Needs {
             .keys(REQUESTS.variable, [PutItem], states)
     }
 
-    /// The same, touching only such partition keys of this table by these actions.
+    /// The same needs, with actions that touch only these partition keys of this table.
     fn keys(
         mut self,
         variable: &'static str,
@@ -274,7 +274,7 @@ impl Needs {
         self
     }
 
-    /// The same, with what the fanout has beside the log: tries that are counted, and states that are kept.
+    /// The same needs, with those of the fanout beside the log: to count tries, and to keep states.
     pub(crate) fn beside_the_log(self) -> Self {
         use Action::{DeleteItem, GetItem, PutItem, UpdateItem};
         let actions = [GetItem, PutItem, UpdateItem, DeleteItem];
@@ -282,53 +282,54 @@ impl Needs {
         self.table(Table::with(REQUESTS, actions)).keys(REQUESTS.variable, actions, like)
     }
 
-    /// The same, with reading the log.
+    /// The same needs, with reading the log.
     pub(crate) fn log(self) -> Self {
         self.table(Table::with(COMMITS, [Action::GetItem, Action::Query]))
     }
 
-    /// The same, with looking for commits of these categories, and of no others.
+    /// The same needs, with looking for commits of these categories, and of no others.
     pub(crate) fn commits_of(self, categories: &BTreeSet<&str>) -> Self {
         let like = categories.iter().map(|category| format!("{category}-*")).collect();
         self.table(Table::with(COMMITS, [Action::GetItem])).keys(COMMITS.variable, [Action::GetItem], like)
     }
 
-    /// The same, with a variable.
+    /// The same needs, with a variable.
     #[must_use]
     pub fn variable(mut self, variable: &'static str) -> Self {
         self.environment.insert(variable);
         self
     }
 
-    /// The same, with a variable that may be missing.
+    /// The same needs, with a variable that may be missing.
     #[must_use]
     pub fn optional(mut self, variable: &'static str) -> Self {
         self.optional.insert(variable);
         self
     }
 
-    /// The same, with a call of a service on what this variable says: `("ses:SendEmail", "MAIL_SENDER")`.
+    /// The same needs, with a call of a service on what this variable names: `("ses:SendEmail", "MAIL_SENDER")`.
     #[must_use]
     pub fn call(mut self, action: &'static str, variable: &'static str) -> Self {
         self.calls.push(Call { action, variable });
         self.variable(variable)
     }
 
-    /// The same, with a metric of the application's own, whose alarm tells somebody.
+    /// The same needs, with a metric of the application that needs an alarm.
     #[must_use]
     pub fn metric(mut self, metric: &'static str) -> Self {
         self.metrics.insert(metric);
         self
     }
 
-    /// From now on this process reads no other variables.
+    /// Declares these needs: from now on this process reads no other variables.
     pub(crate) fn declare(&self) {
-        // Set once in a process: a second function in it, which only a test has, is not held to anything.
+        // The variables can be declared once in a process. Only a test runs a second function in a process, which is then held to the needs
+        // of the first.
         let _ = DECLARED.set(self.environment.union(&self.optional).copied().collect());
     }
 }
 
-/// Whether this process may read the variable: any, before a runner has said which ones.
+/// Whether this process may read the variable. It may read any, before a runner has declared its needs.
 pub(crate) fn may_read(variable: &str) -> bool {
     DECLARED.get().is_none_or(|declared| is_among(declared, variable))
 }

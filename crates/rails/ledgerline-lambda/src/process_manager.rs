@@ -1,5 +1,4 @@
-//! The runner of process managers: functions behind a FIFO queue of commits that do something about them, such as to
-//! send a mail or a command.
+//! The runner of process managers: functions behind a FIFO queue of commits that react to them, for example with a mail or a command.
 
 use std::time::Duration;
 
@@ -20,14 +19,15 @@ use crate::{
     start,
 };
 
-/// Where a process manager keeps its position in each stream.
+/// The table in which a process manager keeps its position in each stream.
 pub const POSITIONS: LogTable = LogTable { variable: "POSITIONS_TABLE", partition: "stream", sort: "entry" };
 
-/// For how long it is remembered that a command was sent on behalf of an event, in seconds: ten years. A message lives for
-/// weeks, but a commit can be replayed at any time, and then must not move money again.
+/// The time for which a command on behalf of an event is remembered, in seconds: ten years. A message lives for weeks, but a commit can be
+/// replayed at any time, and a replay must not move money again.
 const REMEMBERED_SECONDS: i64 = 3_650 * 86_400;
 
-/// How long one command may take. Two of them fit into the function's timeout.
+/// The time that one command may take. It is less than the function's timeout of ten seconds. A second command that is as slow ends with
+/// the function: the message comes again, and the first command is remembered.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Reacts to commits: sends commands, or calls another system.
@@ -53,7 +53,7 @@ pub trait Reaction {
     /// The categories whose commits it reacts to.
     const OF: &'static [&'static str];
 
-    /// What it needs, of what every process manager needs: its queue, the log, its positions.
+    /// The needs of the process manager. `needs` has those of every process manager: its queue, the log, its positions.
     ///
     /// ```
     /// use ledgerline_lambda::needs::Needs;
@@ -66,8 +66,8 @@ pub trait Reaction {
         needs
     }
 
-    /// Does what is due after this commit. Every commit comes in the order of its stream, and may come again after
-    /// something of it was done: whatever is done here has to take that.
+    /// Does what is due after this commit. The commits of a stream come in order, and a commit may come again after a part of this was
+    /// done. So everything here must be safe to repeat.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 
@@ -108,9 +108,9 @@ pub async fn run<R: Reaction + 'static>(
 /// The parts of a process manager.
 #[derive(Debug)]
 pub struct ProcessManager<R> {
-    /// How far it got in each stream.
+    /// The table with its position in each stream.
     pub positions: ReadTable,
-    /// What it does about a commit.
+    /// The reaction to a commit.
     pub reaction: R,
 }
 
@@ -122,7 +122,7 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
         match judge(position, version) {
             Verdict::Apply => {
                 self.reaction.react(commit).await?;
-                // Afterwards: a crash in between repeats the reaction, and loses nothing.
+                // The position is written after the reaction: a crash in between repeats the reaction, and loses nothing.
                 Ok(self.positions.apply(&POSITIONS, stream, version, &Changes::new(POSITIONS)).await?)
             }
             verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, position)),
@@ -135,22 +135,22 @@ impl<R: Reaction> Consumer for ProcessManager<R> {
 pub struct Due<'a, A: Aggregate> {
     /// The commit that it is due after.
     pub cause: &'a Commit,
-    /// Tells it from other commands that are due after the same commit.
+    /// The name that tells it from other commands that are due after the same commit.
     pub step: &'a str,
     /// The stream that it is for.
     pub stream: &'a StreamId,
     /// The command.
     pub command: &'a A::Command,
-    /// On whose behalf it is sent.
+    /// The caller on whose behalf it is sent.
     pub actor: Option<&'a str>,
 }
 
 impl<A: Aggregate> Due<'_, A> {
-    /// Sends the command, once: its id is made of the commit and the step, and remembered with the answer, so that a
-    /// redelivery gets the first answer and repeats nothing. The inner error is the code of the domain's refusal.
+    /// Sends the command once. Its id is made of the commit and the step, and is remembered with the answer, so that a redelivery gets the
+    /// first answer and repeats nothing. The inner error is the code of the domain's refusal.
     ///
     /// # Errors
-    /// When it could not be found out what became of it: the message has to come again.
+    /// When the command failed, or its outcome is not known: the message has to come again.
     pub async fn send(
         &self,
         store: &impl EventStore,
@@ -158,7 +158,7 @@ impl<A: Aggregate> Due<'_, A> {
     ) -> Result<Result<(), String>, ApplyError> {
         const DONE: &str = "done";
         let Commit { stream, version, meta, .. } = self.cause;
-        // No caller's key is like it: those have a space in them.
+        // No client's key equals this id: a client's key has a space before the caller.
         let id = format!("{stream}:{version}:{}", self.step);
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             answer.map_or_else(|refusal| refusal.code().to_owned(), |_| DONE.to_owned())

@@ -28,21 +28,21 @@ use crate::{
 /// The variable with the milliseconds for which a read with `minVersion` waits.
 const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 
-/// The first pause before a view that is behind is read again. Each pause is twice as long as the one before, so that waiting while
-/// a projector does not work costs twenty reads and not hundreds.
+/// The first pause before a view that is behind is read again. Each pause is twice as long as the one before, so that a wait costs twenty
+/// reads and not hundreds while a projector does not work.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// The longest pause between two reads: a reader waits at most this much longer than necessary.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
-/// Rows in a page, where the request does not say how many.
+/// The number of rows in a page, if the request does not say how many.
 const DEFAULT_LIMIT: i32 = 50;
-/// The most rows in a page.
+/// The largest number of rows in a page.
 const MAX_LIMIT: i32 = 200;
 
 /// A route of a function that answers from views.
 pub struct Query {
     key: &'static str,
     tables: Vec<Table>,
-    /// The category of the streams for whose versions it waits.
+    /// The category of the streams for whose versions the route waits.
     waits: Option<&'static str>,
     answer: Answer,
 }
@@ -57,8 +57,8 @@ impl fmt::Debug for Query {
 }
 
 impl Query {
-    /// A route that is answered by this function, from these tables, with what it does with each. `key` is method and path as the template has them:
-    /// `GET /tanks/{id}`.
+    /// A route that this function answers from these tables. Each table says which actions the function needs on it. `key` is the method
+    /// and the path, as the template has them: `GET /tanks/{id}`.
     #[must_use]
     pub fn new(
         key: &'static str,
@@ -103,8 +103,8 @@ impl<Row> Clone for VisibleTo<Row> {
 
 impl<Row> Copy for VisibleTo<Row> {}
 
-/// A route that answers with one row of a view that is written from states of this aggregate: `GET /tanks/{id}`. `missing` is the
-/// answer where there is no row, or none that the caller may see. `shown` makes the answer of the row.
+/// A route that answers with one row of a view that is written from states of this aggregate: `GET /tanks/{id}`. `missing` is the answer if
+/// there is no row, or none that the caller may see. `shown` makes the answer of the row.
 #[must_use]
 pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -121,7 +121,7 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
             Ok(match row {
                 Some(row) if is_visible(&row, visible, actor) => (Shown::Version(version), Some(row)),
                 Some(_) => (Shown::ToOthers, None),
-                // Forgotten: no version will ever be shown again, so nobody waits for one.
+                // The view has forgotten the row: it will show no version again, so a wait for one would be in vain.
                 None if version > 0 => (Shown::Version(u64::MAX), None),
                 None => (Shown::Version(0), None),
             })
@@ -150,7 +150,7 @@ fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
 pub struct Part {
     /// The value of the partition key.
     pub partition: String,
-    /// Only rows whose sort key begins like this.
+    /// The text with which the sort keys of the rows begin; `None` for all rows.
     pub starts_with: Option<String>,
 }
 
@@ -161,7 +161,7 @@ impl Part {
         Self { partition: partition.into(), starts_with: None }
     }
 
-    /// The caller's own.
+    /// The rows of the caller's own partition.
     ///
     /// # Errors
     /// When the request names no caller.
@@ -170,8 +170,8 @@ impl Part {
     }
 }
 
-/// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The answer has the rows
-/// under `name`; `part` says which rows, `shown` makes the answer of each.
+/// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The answer has the rows under `name`.
+/// `part` says which rows, and `shown` makes the answer of each row.
 #[must_use]
 pub fn page<Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -225,7 +225,7 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
             let position = views.table(table)?.position(&table, &stream).await.map_err(problem)?;
             Ok((Shown::Version(position), ()))
         };
-        // The position first: the rows, read strongly after it, show at least this version.
+        // The position is read before the rows. So the rows, which are read strongly after it, show at least this version.
         let (version, ()) = views.read(request, &stream, read).await?;
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
         let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
@@ -255,13 +255,13 @@ pub fn of_log<'a>(
     }
 }
 
-/// How far a view is, for the caller.
+/// The version that a view shows to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// This version is shown; 0 where nothing is.
+    /// The view shows this version; 0 if it shows nothing.
     Version(u64),
-    /// What is shown is another caller's. It is as if there were nothing, and would never be anything: a caller who waits longer where there is
-    /// something would learn that there is.
+    /// The row belongs to another caller. The answer is that for a row that does not exist, and comes without a wait: a longer wait would
+    /// tell the caller that there is a row.
     ToOthers,
 }
 
@@ -273,20 +273,20 @@ pub struct Views {
 }
 
 impl Views {
-    /// No tables yet. Reads with `?minVersion=` wait so.
+    /// Views without tables. Reads with `?minVersion=` wait as this [`Patience`] says.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience: Some(patience), ..Self::default() }
     }
 
-    /// The same with one more table.
+    /// The same views, with one more table.
     #[must_use]
     pub fn with(mut self, table: impl Into<Table>, read: ReadTable) -> Self {
         self.tables.insert(table.into().variable, read);
         self
     }
 
-    /// The tables that these routes name, with their connections opened, and `READ_YOUR_WRITE_TIMEOUT_MS` where one of them waits.
+    /// The tables that these routes name, with their connections opened, and `READ_YOUR_WRITE_TIMEOUT_MS` if one of the routes waits.
     async fn from_env(routes: &[Query]) -> Result<Self, Error> {
         let mut names = BTreeMap::new();
         for table in routes.iter().flat_map(|query| &query.tables) {
@@ -299,7 +299,7 @@ impl Views {
         for (variable, (name, partition)) in names {
             let table = ReadTable::new(client.clone(), name);
             if tables.is_empty() {
-                // All of them share the connection, also with the log.
+                // All tables, and the log, share one client and its connection.
                 table.connect(partition).await;
             }
             tables.insert(variable, table);
@@ -319,10 +319,11 @@ impl Views {
         })
     }
 
-    /// Reads until the view shows the version of this stream that the request asks for with `minVersion`, or time is up. Nobody waits for a version
-    /// that is not in the log: it may never come, and whoever asked for such versions would hold an instance with each request.
+    /// Reads until the view shows the version of this stream that the request asks for with `minVersion`, or time is up. A version that is
+    /// not in the log is not waited for: it may never come, and a caller who asks for such versions would hold an instance with each
+    /// request.
     ///
-    /// `read` says what is shown, and gives what it read.
+    /// `read` returns the version that is shown, and what it read.
     ///
     /// # Errors
     /// `503` when the version is not shown in time; what `read` fails with.
@@ -370,7 +371,8 @@ impl Views {
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: the variables of its tables, and where a route waits `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`.
+/// When its configuration is wrong: the variables of its tables, and, if a route waits, `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`,
+/// or what [`http::run`](crate::http::run) reads.
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
     let endpoint = |query: &Query| Endpoint { route: query.key, scope: Scope::Read };
     let source = Source::Http(routes.iter().map(endpoint).collect());
@@ -401,7 +403,7 @@ impl Routes for Queries {
     }
 }
 
-/// How long a read with `minVersion` waits, and the log that says whether there is anything to wait for.
+/// The time that a read with `minVersion` waits, and the log that says whether there is anything to wait for.
 #[derive(Debug)]
 pub struct Patience {
     duration: Duration,
@@ -410,19 +412,20 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// This long, for versions that are in this log.
+    /// A wait of this duration, for versions that are in this log.
     #[must_use]
     pub fn new(duration: Duration, log: DynamoDbStore) -> Self {
         Self { duration, log, in_vain: InVain::default() }
     }
 
-    /// From `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE`. The log is not read to connect: the role allows streams of the function's own categories.
+    /// The wait that `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE` describe. No read opens the log's connection here: the role allows
+    /// only streams of the function's own categories.
     fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, ConfigError> {
         let duration = Duration::from_millis(config::parsed(TIMEOUT)?);
         Ok(Self::new(duration, DynamoDbStore::new(client, config::text(COMMITS.variable)?)))
     }
 
-    /// Whether the version is in the log. Where the log does not say, nobody waits: whoever asks again asks the log again.
+    /// Whether the version is in the log. If the log does not answer, the read does not wait; the next request asks the log again.
     async fn is_coming(&self, stream: &StreamId, version: u64) -> bool {
         self.log.has(stream, version).await.unwrap_or_else(|error| {
             tracing::warn!(%stream, version, error = %Causes(&error), "whether the version will be shown is not known");
@@ -453,7 +456,7 @@ impl Patience {
             if version >= wanted {
                 return Ok((version, found));
             }
-            // For strangers too, who would else see by the time of the answer that there is something.
+            // The log is asked for strangers as well. Otherwise they would see by the time of the answer that there is a row.
             let comes = match is_coming {
                 None => *is_coming.insert(self.is_coming(stream, wanted).await),
                 Some(comes) => comes,
@@ -480,7 +483,7 @@ impl Patience {
 pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Result<Response, Problem> {
     let known = match request.header("If-None-Match")? {
         None => false,
-        // If-None-Match compares weakly: W/"3" is "3" here.
+        // If-None-Match compares weakly, so W/"3" counts as "3".
         Some(tags) => versions_of(&tags.replace("W/", "")).is_none_or(|versions| versions.contains(&version)),
     };
     if known {
@@ -493,7 +496,7 @@ pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Result<R
 /// The page size that the request asks for with `limit`.
 ///
 /// # Errors
-/// When it is no number from 1 to 200.
+/// When it is not a whole number from 1 to 200.
 pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
     let Some(text) = request.query("limit")? else { return Ok(DEFAULT_LIMIT) };
     text.parse()
@@ -509,7 +512,7 @@ pub fn listed(name: &str, rows: Value, cursor: Option<String>) -> Value {
     Value::Object([(name.to_owned(), rows)].into_iter().chain(cursor).collect())
 }
 
-/// The one place where failures of read tables become HTTP.
+/// The problem that a client is told of for a failed read table. This is the only place where such failures become HTTP.
 #[must_use]
 #[expect(clippy::needless_pass_by_value, reason = "it is mapped over results")]
 pub fn problem(error: TableError) -> Problem {

@@ -25,18 +25,18 @@ use tracing_subscriber::{
 
 use crate::{Error, config, metrics, needs::Needs};
 
-/// What a function does with an event.
+/// The handler of a function, from an event to its answer.
 pub type Handle<Event, Answer> = Box<dyn Fn(Event) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
 /// Runs a function with these needs: builds what handles its events, then handles one event at a time. With the argument
 /// `--needs` it prints the needs instead, as JSON.
 ///
-/// Both are behind pointers, so that what is compiled for a call of this depends on the kind of events alone. Each kind is
-/// called for in one place of this crate; otherwise the runtime and the reading of events would be compiled once more for
+/// `build` and the handler are behind pointers, so that what is compiled for a call of this function depends on the kind of events alone.
+/// Each kind is called for in one place of this crate. Otherwise the runtime and the reading of events would be compiled once more for
 /// every function, which was most of the time that building a function's binary took.
 ///
 /// # Errors
-/// When it cannot be built. It is logged, and the process ends: a misconfigured function must not take events.
+/// When the handler cannot be built. The error is logged, and the process ends: a misconfigured function must not take events.
 pub fn start<'a, Event, Answer>(
     needs: Needs,
     build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
@@ -47,13 +47,14 @@ where
 {
     async move {
         if std::env::args().nth(1).as_deref() == Some("--needs") {
-            // In one piece, and then the process ends: nothing is configured yet.
+            // The needs are written in one piece before anything is configured, and the process ends: a check of the wiring sets no
+            // variables.
             writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&needs)?)?;
             return Ok(());
         }
         needs.declare();
         init_logs();
-        let built = async { Ok::<_, Error>((metrics::init()?, build.await?)) };
+        let built = async { Ok::<_, Error>((metrics::init(&needs.metrics)?, build.await?)) };
         let (metrics, handle) = match built.await {
             Ok(built) => built,
             Err(error) => {
@@ -61,11 +62,12 @@ where
                 return Err(error);
             }
         };
+        let metrics = &metrics;
         lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
             let handled = handle(event.payload);
             async move {
                 let answer = handled.await;
-                // Before the answer goes out: afterwards the instance may be frozen.
+                // The metrics are written before the answer goes out, because the instance may be frozen afterwards.
                 metrics::flush(metrics);
                 answer
             }
@@ -75,15 +77,15 @@ where
     .boxed_local()
 }
 
-/// JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber
-/// writes no time. Lambda passes the level of the function's `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
+/// Logs are JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber writes no time.
+/// Lambda passes the level of the function's `LoggingConfig` in `AWS_LAMBDA_LOG_LEVEL`.
 fn init_logs() {
     let level = config::parsed_or("AWS_LAMBDA_LOG_LEVEL", "INFO".to_owned()).unwrap_or_default();
-    // Lambda has a level above the highest of tracing.
+    // Lambda has the level FATAL, above the highest level of tracing.
     let level =
         if level == "FATAL" { LevelFilter::ERROR } else { level.parse().unwrap_or(LevelFilter::INFO) };
-    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all that begin
-    // with it: "aws" is every crate of the SDK.
+    // The runtime and the SDK log whole payloads at their finer levels (rule 14). A target counts for all targets that begin with it: "aws"
+    // is every crate of the SDK.
     let quiet = ["lambda_runtime", "aws", "hyper", "h2", "rustls"]
         .map(|target| (target, level.min(LevelFilter::WARN)));
     let levels = Targets::new().with_default(level).with_targets(quiet);
@@ -100,9 +102,9 @@ fn init_logs() {
 
 /// The configuration of every client: bounded in time and tries (rule 11), well within a function's own timeout.
 ///
-/// Region, credentials and endpoints are those of the environment, where Lambda and emulators put them. The SDK's own chain would look for them
-/// in files, containers and instances too: that was a tenth of each function's program, and is read at each start. Whoever runs a function with a
-/// profile of their own exports its credentials first (`aws configure export-credentials --format env`).
+/// Region, credentials and endpoints come from the environment, where Lambda and emulators put them. The SDK's own chain looks for them in
+/// files, containers and instances as well. That chain was a tenth of each function's program, and is read at each start. An operator who
+/// runs a function with a profile exports its credentials first (`aws configure export-credentials --format env`).
 pub async fn sdk_config() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let mut sdk = SdkConfig::builder()
@@ -117,7 +119,7 @@ pub async fn sdk_config() -> SdkConfig {
     sdk.build()
 }
 
-/// What the environment says of one service: `AWS_ENDPOINT_URL_DYNAMODB`.
+/// The settings of one service in the environment, such as `AWS_ENDPOINT_URL_DYNAMODB`.
 #[derive(Debug)]
 struct OfTheService;
 
@@ -128,13 +130,13 @@ impl LoadServiceConfig for OfTheService {
     }
 }
 
-/// How often a client sends a request.
+/// The number of times that a client sends a request, and the pauses in between (rule 11).
 #[must_use]
 pub fn retries() -> RetryConfig {
     RetryConfig::standard().with_max_attempts(3).with_max_backoff(Duration::from_millis(500))
 }
 
-/// How long a client waits.
+/// The time that a client waits (rule 11).
 #[must_use]
 pub fn timeouts() -> TimeoutConfig {
     TimeoutConfig::builder()
@@ -149,8 +151,8 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
     aws_sdk_dynamodb::Client::new(&sdk_config().await)
 }
 
-/// The event store of the table in `COMMITS_TABLE`, with its connection opened. Where that fails for the moment only, the function starts all the same: it
-/// would be started again, and again, each time for as long as its first event waits.
+/// The event store of the table in `COMMITS_TABLE`, with its connection opened. The function starts even if that fails for the moment, by a
+/// timeout or a throttle: otherwise it would be started again and again, while its first event waits.
 ///
 /// # Errors
 /// When the variable is missing, or the table is not there or may not be read.

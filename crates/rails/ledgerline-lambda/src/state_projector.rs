@@ -1,7 +1,8 @@
 //! The runner of state projectors: functions whose read model is one row per aggregate.
 //!
-//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that Lambda tries three times within minutes. What it fails at
-//! then waits in a queue, from which the same function takes it again, a minute apart, for as long as an outage or a deployment may last.
+//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that Lambda tries three times within minutes. An
+//! invocation that fails each time waits in a queue. The same function takes it from there, again and again with a minute in between, for
+//! as long as an outage or a deployment may last.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -25,11 +26,11 @@ use crate::{
     wire::{BusEntry, field_or_root},
 };
 
-/// For how long a row that was forgotten keeps older events out, in seconds: 30 days. An event may be
-/// retried by EventBridge for a day, by Lambda for six hours, and wait in dead-letter queues for 14 days.
+/// The time for which a forgotten row keeps older events out, in seconds: 30 days. EventBridge may retry an event for a day, Lambda for six
+/// hours, and it may wait in dead-letter queues for 14 days.
 const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 
-/// Runs a state projector: writes the row of every event's state, unless the row is as new already (rule 8).
+/// Runs a state projector. It writes the row of every state, unless the row in the table is as new already (rule 8).
 ///
 /// ```no_run
 /// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
@@ -75,7 +76,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
     serve(needs, build.boxed_local()).await
 }
 
-/// Compiled once for all state projectors.
+/// This function has no type parameters, so it is compiled once for all state projectors.
 fn serve(
     needs: Needs,
     build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
@@ -83,21 +84,22 @@ fn serve(
     start(needs, build)
 }
 
-/// What the fanout invokes a function of a state view with.
+/// The payload with which the fanout invokes a function of a state view.
 #[derive(Debug, Deserialize)]
 struct Invocation {
-    /// As the details of entries on the bus.
+    /// The states, each in the form of the detail of an entry on the bus.
     states: Vec<Value>,
 }
 
-/// The entries in an event: those that the fanout sends, that of a rule, or those of messages in the queue of what is tried again. Such a message is what
-/// Lambda puts there, the event in `requestPayload` (developer guide, "Capturing records of Lambda asynchronous invocations"), or what EventBridge puts
-/// there, the event itself.
+/// The details of the entries in an event. The event is an invocation by the fanout, an entry from a rule, or messages from the queue of
+/// failed invocations. Such a message is what Lambda puts there, with the event in `requestPayload` (developer guide, "Capturing records of
+/// Lambda asynchronous invocations"), or what EventBridge puts there, the event itself.
 ///
-/// A message that was received before begins with another of its states each time: one that ends the function does not keep the others from their rows.
+/// A message that was received before begins with another of its states each time, so that a state that ends the function does not keep the
+/// others from their rows.
 ///
 /// # Errors
-/// When it is none of these.
+/// When the event is none of these.
 pub fn details(event: Value) -> Result<Vec<Value>, Error> {
     let invoked = |event: Value| {
         if event.get("states").is_some() {
@@ -133,15 +135,15 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
 /// The parts of a state projector.
 #[derive(Debug)]
 pub struct StateProjector<A: Aggregate, Row> {
-    /// Where the rows are.
+    /// The table that has the rows.
     pub table: ReadTable,
     /// The log, for entries whose state this program cannot read.
     pub log: DynamoDbStore,
-    /// What they are.
+    /// The view that says what the rows are.
     pub view: StateView<A, Row>,
 }
 
-/// Why an entry was not projected. It comes again, then it goes to the dead-letter queue.
+/// The reason why an entry was not projected. The entry comes again; after the last try it goes to the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 enum ProjectError {
     #[error("not an entry of this program: the field {0}")]
@@ -163,7 +165,7 @@ fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectEr
     ProjectError::Malformed(field_or_root(error))
 }
 
-/// What became of an entry.
+/// The result of an entry that was projected.
 struct Projected {
     stream: StreamId,
     version: u64,
@@ -172,20 +174,21 @@ struct Projected {
 }
 
 impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
-    /// Projects the details of these entries, one after the other. One that fails does not keep the others from their rows.
+    /// Projects the details of these entries, one after the other. An entry that fails does not keep the others from their rows.
     ///
     /// # Errors
-    /// When one is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went backwards, or a table
-    /// fails: that of the first one.
+    /// When an entry is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went
+    /// backwards, or a table fails. The error is that of the first such entry.
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
         let (mut written, mut older) = (Line::default(), Line::default());
         let mut failed = Ok(());
         for detail in details {
-            // Somebody who looks for a command that is not shown searches by these two. An entry that cannot be read may still have them.
+            // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
+            // have them.
             let stream =
                 detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
             let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
-            // A panic over one of them must not take the others with it.
+            // A panic at one entry must not keep the others from their rows.
             let projected = AssertUnwindSafe(self.write(detail)).catch_unwind().await;
             match projected.unwrap_or(Err(ProjectError::Panic)) {
                 Ok(projected) => {
@@ -196,7 +199,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                 Err(error) => {
                     let stream = stream.as_ref().map(StreamId::as_str);
                     tracing::error!(stream, correlation_id, error = %Causes(&error), "projection");
-                    // The runtime logs the error as well: without the details of a call, which may be pages.
+                    // The runtime logs this error as well. As a text it has no details of a call, which may be pages long.
                     failed = failed.and(Err(Causes(&error).to_string().into()));
                 }
             }
@@ -210,7 +213,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Projects the detail of one entry.
     ///
     /// # Errors
-    /// As those of [`all`](Self::all).
+    /// The errors of [`all`](Self::all).
     pub async fn project(&self, detail: Value) -> Result<(), Error> {
         self.all(vec![detail]).await
     }
@@ -223,14 +226,15 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let overwritten = match (self.view.row)(stream.id(), shown, state) {
             Some(row) => self.table.put_newer(&row, shown).await?,
             None => {
-                // From now on, also where the event itself waited for weeks: others may have waited with it.
+                // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
                 let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
                 self.table.forget(&self.view.table, stream.id(), shown, expires).await?
             }
         };
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown
-            // Not shown by mistake: an older entry came late. Nothing would overwrite a row that is ahead of the log.
+            // A newer row is normal if this entry came late. But if the log does not have the row's version, the log went backwards, and
+            // the row would stay as it is until the log has grown past it.
             && self.log.get(stream, newer).await?.is_none()
         {
             return Err(ProjectError::WentBack { stream: stream.clone(), version: newer });
@@ -247,8 +251,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         })
     }
 
-    /// The state that the entry carries. Where an older or newer fanout wrote it in a shape that this program does not read, the newest one
-    /// that the log has, with its version: in a deployment, whichever function is replaced first, rows are right.
+    /// The version and the state that the entry shows. If an older or newer fanout wrote the state in a schema that this program does not
+    /// read, they are the newest ones that the log has. So rows are right during a deployment, whichever function is replaced first.
     async fn state(
         &self,
         stream: &StreamId,

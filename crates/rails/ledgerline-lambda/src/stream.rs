@@ -19,10 +19,10 @@ use crate::{
     wire::field_or_root,
 };
 
-/// What a record says of an item that is new.
+/// The name of the event in the record of a new item.
 const INSERT: &str = "INSERT";
 
-/// A batch whose records are not read yet: one that cannot be read must not fail the others.
+/// A batch whose records are not read yet, because one that cannot be read must not fail the others.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Batch {
@@ -32,32 +32,32 @@ pub struct Batch {
 /// A record of a commit that was inserted.
 #[derive(Debug)]
 pub struct Record {
-    /// Names it in the response.
+    /// The number that names the record in the response.
     pub sequence_number: String,
-    /// When it was written, in seconds since 1970; `None` where nobody says, as in a replay.
+    /// The time when it was written, in seconds since 1970; `None` if the record does not say, as in a replay.
     pub created: Option<i64>,
-    /// The replay that it comes from, if it does not come from the stream: what stands after `replay/` where a record of the stream
-    /// has the stream's ARN.
+    /// The name of the replay that it comes from; `None` if it comes from the stream. A replay puts `replay/` and its name where a record
+    /// of the stream has the stream's ARN.
     pub run: Option<String>,
-    /// The commit, or what is known of a record that cannot be read.
+    /// The commit, or what is known of the record if it cannot be read.
     pub commit: Result<Commit, Unreadable>,
 }
 
-/// A record that cannot be read, with what it takes to find it.
+/// A record that cannot be read, with the fields by which an operator finds it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unreadable {
-    /// Why, without its content (rule 14).
+    /// The reason why it cannot be read, without its content (rule 14).
     pub reason: String,
-    /// The stream's name, where that could be read.
+    /// The stream's name, if that could be read.
     pub stream: Option<String>,
-    /// The version, where that could be read.
+    /// The version, if that could be read.
     pub version: Option<u64>,
     /// The record's id.
     pub event_id: Option<String>,
     /// Its place in the stream.
     pub sequence_number: String,
-    /// The stream that it came from.
+    /// The ARN of the DynamoDB stream that it came from.
     pub event_source_arn: Option<String>,
 }
 
@@ -85,9 +85,9 @@ pub async fn run<Parts: Handler>(
     start(needs, build.boxed_local()).await
 }
 
-/// What handles the records of a stream.
+/// The part of a function that handles the records of a stream.
 ///
-/// The one there is, is the fanout:
+/// The only one is the fanout:
 ///
 /// ```no_run
 /// use ledgerline::{Aggregates, Visitor, tank::Tank};
@@ -105,12 +105,12 @@ pub async fn run<Parts: Handler>(
 /// }
 /// ```
 pub trait Handler: 'static {
-    /// Handles a batch; the index of the first record that failed.
+    /// Handles a batch. Returns the index of the first record that failed.
     fn handle(&self, records: &[Record]) -> impl Future<Output = Option<usize>>;
 }
 
-/// The commits that the batch inserted. The mapping's filter lets nothing else through. Without this
-/// check, a mapping that lost its filter would fan expired and changed items out as new.
+/// The records of the commits that the batch inserted. The filter of the event source mapping passes nothing else. Without this check, a
+/// mapping that lost its filter would pass expired and changed items on as new commits.
 #[must_use]
 pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.iter().filter_map(|raw| record(raw.get())).collect()
@@ -118,7 +118,8 @@ pub fn records(batch: Batch) -> Vec<Record> {
 
 fn record(raw: &str) -> Option<Record> {
     let Ok(record) = serde_json::from_str::<EventRecord>(raw) else {
-        // Once more, for the name of the field: to know it always would cost a third of all that reading a record takes.
+        // The record is read a second time to learn the name of the field. A reader that always knows the name would make reading a record
+        // a third slower.
         let mut read = serde_json::Deserializer::from_str(raw);
         let field = serde_path_to_error::deserialize::<_, EventRecord>(&mut read);
         let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
@@ -141,7 +142,7 @@ fn record(raw: &str) -> Option<Record> {
     }
 }
 
-/// What there is to say of a record without a commit, unless it says that nothing was inserted.
+/// The record with what can be read of it, without a commit; `None` if its event is not an insertion.
 fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let raw: Value = serde_json::from_str(raw).unwrap_or_default();
     if raw["eventName"] != INSERT {
@@ -152,7 +153,7 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let event_source_arn = text(&raw["eventSourceARN"]);
     let run = replay(event_source_arn.as_deref());
     let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64();
-    // Whole seconds. A replay says 0.
+    // The time is cut to whole seconds. A replay has a 0 here.
     #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
     let created = created.filter(|created| *created > 0.0).map(|created| created as i64);
     let commit = Err(Unreadable {
@@ -166,13 +167,13 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
     Some(Record { sequence_number, created, run, commit })
 }
 
-/// The replay that a record comes from, if any.
+/// The name of the replay that a record comes from, if any.
 fn replay(event_source_arn: Option<&str>) -> Option<String> {
     event_source_arn?.strip_prefix("replay/").map(ToOwned::to_owned)
 }
 
-/// The lowest failed sequence number becomes the checkpoint. A record without a number cannot be named: an empty
-/// identifier fails the whole batch.
+/// The response that names the record that failed. Its sequence number, the lowest that failed, becomes the checkpoint. A record without a
+/// number cannot be named: an empty identifier fails the whole batch.
 #[must_use]
 pub fn response(records: &[Record], failed: Option<usize>) -> DynamoDbEventResponse {
     let mut response = DynamoDbEventResponse::default();

@@ -1,4 +1,4 @@
-//! What travels: entries on the bus, messages on the queues.
+//! The formats of what functions send to each other: entries on the bus, messages on the queues.
 
 use jiff::Timestamp;
 use ledgerline::{Commit, Meta, StreamId};
@@ -17,7 +17,7 @@ pub struct BusEntry {
     pub aggregate_schema: u32,
     /// The event.
     pub last_event: Event,
-    /// Where it came from.
+    /// The origin of the commit that the event is in.
     pub meta: Meta,
 }
 
@@ -48,21 +48,21 @@ pub struct Event {
     pub schema: u32,
     /// The payload, byte for byte as it was stored.
     pub payload: Box<RawValue>,
-    /// When it was committed.
+    /// The time of its commit.
     pub at: Timestamp,
 }
 
-/// A message on a FIFO queue: a commit, or where to find one that is too large for a message.
+/// A message on a FIFO queue: a commit, or a reference to one that is too large for a message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Message {
     /// The commit, without its state.
     Commit(Box<Commit>),
-    /// Where to find it.
+    /// The place of the commit in the log.
     Reference(Reference),
 }
 
-/// Where a commit is in the log.
+/// The place of a commit in the log.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Reference {
     /// The stream.
@@ -86,13 +86,14 @@ impl Message {
     /// # Errors
     /// When it is neither a commit nor a reference. The reason says which field, never a value (rule 14).
     pub fn read(body: &str) -> Result<Self, String> {
-        // By hand rather than untagged: a commit with a damaged field must not pass for a reference to itself.
+        // The kind of message is told by hand and not by serde's `untagged`: a commit with a damaged field must not be taken for a
+        // reference to itself.
         let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
         if fields.contains_key("events") {
             let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
                 .map_err(|error| format!("the field {}", field_or_root(&error)))?;
             match commit.version {
-                // Versions begin at 1. Position 0 is that of a stream without commits.
+                // Versions begin at 1; position 0 is that of a stream without commits.
                 0 => Err("the field version".to_owned()),
                 _ => Ok(Self::Commit(Box::new(commit))),
             }
@@ -103,8 +104,8 @@ impl Message {
     }
 }
 
-/// The field that an error is about: serde tells where it was, or which name it missed or did not expect. The rest of what serde says may quote
-/// a value, and stays out (rule 14).
+/// The field that an error is about: serde tells where the field is, or the name of a field that is missing, unknown or double. The rest of
+/// serde's message may quote a value, and is left out (rule 14).
 pub(crate) fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Option<String> {
     let message = error.inner().to_string();
     let named = ["missing field `", "unknown field `", "duplicate field `"]
@@ -114,7 +115,7 @@ pub(crate) fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<
     named.or_else(|| Some(path).filter(|path| path != "."))
 }
 
-/// The same for a message: the whole is a field, too.
+/// The same for the text of an error, with `.` for the whole value.
 pub(crate) fn field_or_root<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     field_of(error).unwrap_or_else(|| ".".to_owned())
 }

@@ -1,4 +1,5 @@
-//! The fanout with the real SDK clients, against a DynamoDB and an AWS that refuses what a test wants refused.
+//! The fanout with the real SDK clients, against an emulated DynamoDB and a stand-in for the rest of AWS that refuses what a test tells it
+//! to.
 
 #![allow(
     clippy::unwrap_used,
@@ -36,7 +37,7 @@ use ledgerline_lambda::{
 use ledgerline_local::testing::{self, Wire};
 use serde_json::{Value, json};
 
-/// EventBridge, SQS and Lambda behind one port: takes everything but what it was told to refuse.
+/// EventBridge, SQS and Lambda behind one port. They take everything except what a test tells them to refuse.
 #[derive(Clone, Default)]
 struct Aws(Arc<Mutex<Taken>>);
 
@@ -44,14 +45,14 @@ struct Aws(Arc<Mutex<Taken>>);
 struct Taken {
     calls: Vec<String>,
     entries: Vec<Value>,
-    /// Functions, and what they were invoked with.
+    /// The functions that were invoked, each with its payload.
     invocations: Vec<(String, Value)>,
     messages: Vec<Value>,
     dead_letters: Vec<Value>,
-    /// Entries and messages with one of these texts in them are refused, as often as is said.
+    /// The texts of entries, invocations and messages that are refused, with the number of times that each is still refused.
     refuse: BTreeMap<String, usize>,
     refuse_dead_letters: bool,
-    /// Calls of this operation are refused as a whole.
+    /// The operation whose calls are refused as a whole.
     refuse_calls: Option<&'static str>,
 }
 
@@ -66,7 +67,7 @@ impl Taken {
     }
 }
 
-/// Lambda's Invoke.
+/// The operation Invoke of Lambda.
 async fn invoke(
     State(aws): State<Aws>,
     Path(function): Path<String>,
@@ -232,7 +233,7 @@ impl World {
         Self { fanout, clients, wiring, store, wire, aws }
     }
 
-    /// The same, with another store.
+    /// Makes the fanout anew, with this store and the present wiring.
     fn replace_store(&mut self, store: DynamoDbStore) {
         let wiring = self.wiring.clone();
         self.fanout = Fanout::new::<Tanks>(store, self.clients.clone(), wiring);
@@ -330,7 +331,7 @@ async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queu
     assert_eq!(taken.messages.len(), 3);
 }
 
-/// DESIGN, section 5: n commits with embedded states are n/10 calls to the bus and to each queue, and no read.
+/// The budget of a batch (docs/costs.md): n commits with embedded states are n/10 calls to the bus and to each queue, and no read.
 #[tokio::test]
 async fn a_batch_keeps_its_budget() {
     let world = World::new().await;
@@ -352,7 +353,7 @@ fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
     invocations.map(|(_, body)| body["states"].as_array().unwrap().iter().map(state).collect()).collect()
 }
 
-/// A view overwrites what is older (rule 8): what the same batch overwrites at once is not even sent.
+/// A view overwrites a row that is older (rule 8), so a state that the same batch overwrites at once is not sent.
 #[tokio::test]
 async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     let mut world = World::with(256 * 1024, &["levels:live"]).await;
@@ -372,7 +373,7 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     assert_eq!(taken.messages.len(), 5);
 }
 
-/// DESIGN, section 5: n commits are n/10 invocations of each function. A bus that nobody listens to costs nothing.
+/// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that wants no event costs nothing.
 #[tokio::test]
 async fn views_keep_the_budget_of_a_batch() {
     let mut world = World::with(256 * 1024, &["levels", "heights"]).await;
@@ -421,7 +422,7 @@ async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
         world.store.append(commit, None).await.unwrap();
     }
     world.wire.take();
-    // Swapped, with a hole, and twice.
+    // The records are out of order, have a hole, and one of them comes twice.
     let commits = [&long[11], &long[8], &short[1], &long[8]].map(Clone::clone);
     assert_eq!(world.fanout.handle(&batch(commits)).await, None);
     assert_eq!(world.wire.operations(), ["Query"; 2 + 1], "two pages of one stream, one of the other");
@@ -465,7 +466,7 @@ async fn rule_10_only_what_was_refused_is_sent_again() {
     for mask in [0b1, 0b10_0000_0000, 0b01_0101_0101, 0b11_1111_1111] {
         let world = World::new().await;
         for id in (0..10).filter(|id| mask & (1 << id) != 0) {
-            // Once by the bus, once by the queue: both see the name of the stream.
+            // Each is refused once by the bus and once by the queue, because both see the name of the stream.
             world.refuse(&format!("tank-{id:04}"), 2);
         }
         let commits = (0..10).map(|id| history(&stream(id), 1, true).remove(0));
@@ -481,14 +482,14 @@ async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported(
     let world = World::new().await;
     let commits: Vec<_> =
         history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
-    // The queue never takes version 2 of the first stream; the bus knows it by another spelling.
+    // The queue never takes version 2 of the first stream. The bus is not concerned: its entries spell stream and version otherwise.
     world.refuse("\"stream\":\"tank-0001\",\"version\":2,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
     let first: Vec<_> = world.queued().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
     assert_eq!(first, [("tank-0001".to_owned(), 1)]);
 }
 
-/// The second commit of a stream waits for a record that comes after it in the batch: it has to come again too.
+/// The second commit of a stream waits for a record that comes after it in the batch, so it has to come again too.
 #[tokio::test]
 async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     let world = World::new().await;
@@ -499,7 +500,7 @@ async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     assert_eq!(world.queued(), [("tank-0001".to_owned(), 1)]);
 }
 
-/// SQS calls throttling the sender's fault. It is a reason to send again, not to set aside.
+/// SQS calls throttling the sender's fault. But a throttled message is to be sent again, not to be set aside.
 #[tokio::test]
 async fn throttling_is_not_taken_for_a_permanent_refusal() {
     let world = World::new().await;
@@ -509,7 +510,7 @@ async fn throttling_is_not_taken_for_a_permanent_refusal() {
     assert_eq!((taken.messages.len(), taken.dead_letters.len()), (1, 0));
 }
 
-/// A call that is not answered with its entries took none of them.
+/// A call that is answered without its entries took none of them.
 #[tokio::test]
 async fn rule_10_a_call_that_fails_as_a_whole_fails_its_records() {
     for operation in ["PutEvents", "SendMessageBatch"] {
@@ -531,7 +532,7 @@ async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
     assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
 }
 
-/// What comes after the first failure comes again: its dead letter is written then, and once.
+/// The records after the first failure come again. Their dead letters are written then, and only once.
 #[tokio::test]
 async fn dead_letters_are_not_written_for_what_comes_again() {
     let world = World::new().await;
@@ -568,7 +569,7 @@ async fn characters_that_sqs_refuses_are_escaped() {
     );
 }
 
-/// During a deployment, new writers feed an old fanout: their states go along as they are.
+/// New writers feed an old fanout during a deployment: it attaches their states as they are.
 #[tokio::test]
 async fn a_state_of_a_newer_writer_goes_along_as_it_is() {
     let world = World::new().await;
@@ -587,12 +588,12 @@ async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
     let taken = world.taken();
     let body: Value = serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
     assert_eq!(body, json!({ "stream": "tank-0001", "version": 1 }));
-    // The entry with its state does not fit at all: it is set aside, and the log says what was in it.
+    // The entry with its state does not fit at all. So it is set aside, and the log has its content.
     assert_eq!((taken.entries.len(), taken.dead_letters.len()), (0, 1));
     assert_eq!(taken.dead_letters[0]["version"], 1);
 }
 
-/// A fanout that is not yet replaced, in a deployment: what it cannot fold, those behind it fold once they can.
+/// A fanout that is not yet replaced in a deployment meets events that it cannot fold. The functions behind it fold them once they can.
 #[tokio::test]
 async fn what_a_newer_program_wrote_goes_along_without_its_state() {
     let world = World::new().await;
@@ -619,27 +620,27 @@ async fn what_a_newer_program_wrote_goes_along_without_its_state() {
 
 // --- A record that ends the function ----------------------------------------------------------------------------
 
-/// Records of commits that were written so many seconds ago.
+/// Records of commits that were written this many seconds ago.
 fn late(commits: impl IntoIterator<Item = Commit>, seconds: i64) -> Vec<Record> {
     let created = Some(jiff::Timestamp::now().as_second() - seconds);
     batch(commits).into_iter().map(|record| Record { created, ..record }).collect()
 }
 
-/// A commit whose state has to be folded, which nobody survives.
+/// A commit without a state, whose fold ends the function.
 fn bomb() -> Commit {
     let events = vec![encode::<Bomb>(&BombEvent::BombPlanted {}).unwrap()];
     let commit = history(&stream(0), 1, false).remove(0);
     Commit { stream: StreamId::new("bomb", "1").unwrap(), events, ..commit }
 }
 
-/// Invokes the function as Lambda does, in the order of the shard: what fails as a whole is halved and comes again. How often it was
-/// invoked until everything was done.
+/// Invokes the function as Lambda does, in the order of the shard: a batch that fails as a whole is halved and comes again. Returns how
+/// often the function was invoked until all records were done.
 async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
     let (mut at, mut end, mut invocations) = (0, records.len(), 0);
     while at < records.len() {
         invocations += 1;
         assert!(invocations <= at_most, "it does not come to an end: {at} of {} are done", records.len());
-        // What is left of an instance that ended is in the table.
+        // An instance that ended leaves nothing but what is in the table.
         match AssertUnwindSafe(world.fanout.handle(&records[at..end])).catch_unwind().await {
             Ok(None) => (at, end) = (end, records.len()),
             Ok(Some(failed)) => (at, end) = (at + failed, records.len()),
@@ -669,7 +670,7 @@ async fn a_record_that_ends_the_function_is_set_aside_after_a_few_invocations_an
     assert_eq!(letter["reason"], "the function ended each time that it was tried");
 }
 
-/// Bus and queues are gone for hours: nothing is given up, and nobody is needed.
+/// Bus and queues are gone for hours. No record is set aside, and no operator is needed.
 #[tokio::test]
 async fn an_outage_however_long_counts_for_nothing() {
     for refused in ["PutEvents", "SendMessageBatch"] {
@@ -688,7 +689,7 @@ async fn an_outage_however_long_counts_for_nothing() {
     }
 }
 
-/// What is in time costs nothing more, and what is late two writes for a batch. A replay says no time.
+/// A batch in time costs nothing more, and a late batch costs two writes. A replay has no time.
 #[tokio::test]
 async fn tries_are_counted_only_of_what_is_late() {
     let commits = || (1..4).map(|id| history(&stream(id), 1, true).remove(0));
@@ -701,7 +702,7 @@ async fn tries_are_counted_only_of_what_is_late() {
         assert_eq!(world.fanout.handle(&records).await, None);
         assert_eq!(world.wire.operations(), expected);
     }
-    // Without the table, records are passed on all the same.
+    // If the table does not answer, records are passed on all the same.
     let mut world = World::new().await;
     let elsewhere = world.store.clone().with_requests("nowhere");
     world.replace_store(elsewhere);
@@ -709,7 +710,7 @@ async fn tries_are_counted_only_of_what_is_late() {
     assert_eq!(world.queued().len(), 3);
 }
 
-/// A queue takes an id once in five minutes: a second replay within them is no repetition of the first.
+/// A queue ignores an id that it took within the last five minutes. A second replay within them is not a repetition of the first.
 #[tokio::test]
 async fn each_replay_has_ids_of_its_own_and_a_repeated_call_of_it_the_same() {
     let world = World::new().await;

@@ -19,9 +19,9 @@ use ledgerline_lambda::{
 use ledgerline_local::testing;
 use serde_json::json;
 
-/// Longer than any test takes that does not wait.
+/// A time that is longer than any test takes that does not wait.
 const LONG: Duration = Duration::from_secs(60);
-/// Short enough to wait in vain for.
+/// A time that is short enough for a test to wait in vain.
 const SHORT: Duration = Duration::from_millis(80);
 
 fn north() -> StreamId {
@@ -49,7 +49,7 @@ fn request(version: u64) -> HttpRequest {
     HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
 }
 
-/// How often the view was read, and what came of it, where it always shows this.
+/// Reads a view that always shows the same. Returns how often the view was read, and the result.
 async fn always(views: &Views, version: u64, shown: Shown) -> (u64, Result<u64, Problem>) {
     let reads = AtomicU64::new(0);
     let read = async || {
@@ -73,7 +73,7 @@ async fn a_version_of_the_log_is_waited_for_until_it_is_shown() {
 async fn nobody_waits_for_a_version_that_is_not_in_the_log() {
     let views = views(LONG).await;
     for version in [3, u64::MAX] {
-        // Each time: another one may have come since.
+        // The log is asked each time, because the version may be there since.
         for _ in 0..3 {
             let (reads, behind) = always(&views, version, Shown::Version(2)).await;
             let behind = behind.unwrap_err();
@@ -83,7 +83,7 @@ async fn nobody_waits_for_a_version_that_is_not_in_the_log() {
     }
 }
 
-/// Else the time of the answer would tell that there is something.
+/// Otherwise the time of the answer would tell a stranger that there is a row.
 #[tokio::test]
 async fn a_stranger_waits_for_nothing_whatever_there_is() {
     let views = views(LONG).await;

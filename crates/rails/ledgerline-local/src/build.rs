@@ -16,11 +16,11 @@ pub(crate) struct Built {
     pub(crate) name: String,
     /// Its path.
     pub(crate) program: PathBuf,
-    /// It was up to date before.
+    /// Whether it was up to date before.
     pub(crate) fresh: bool,
 }
 
-/// Builds the binaries in the workspace at `root`, and says where each of them is.
+/// Builds the binaries in the workspace at `root`, and returns the path of each.
 ///
 /// # Errors
 /// When cargo is missing or the build fails; cargo has then printed why.
@@ -28,7 +28,7 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
     build_as(profile(), root, binaries)
 }
 
-/// The same, as they are deployed: for what is measured of them.
+/// The same, with the profile of a deployment, for measurements.
 ///
 /// # Errors
 /// As those of [`build`].
@@ -44,8 +44,8 @@ fn build_as(profile: &str, root: &Path, binaries: &[&str]) -> Result<BTreeMap<St
     Ok(programs)
 }
 
-/// The profile that this program was built with: the functions are built as it was. Cargo's folder says so; whether this crate has
-/// its assertions does not, because a workspace may leave out those of its dependencies.
+/// The profile of this program, with which the functions are built as well. The name of cargo's folder tells it. Debug assertions of this crate do
+/// not tell it, because a workspace may leave out those of its dependencies.
 pub(crate) fn profile() -> &'static str {
     let program = std::env::current_exe().unwrap_or_default();
     let profile = |folder: &Path| {
@@ -60,7 +60,7 @@ pub(crate) fn profile() -> &'static str {
 /// Builds the binaries, and hands each over as soon as it is up to date.
 ///
 /// # Errors
-/// As those of [`build`]. What was handed over before is built.
+/// As those of [`build`]. The binaries that were handed over before the error are built.
 pub(crate) fn build_each(
     profile: &str,
     root: &Path,
@@ -69,7 +69,7 @@ pub(crate) fn build_each(
 ) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    // libfaketime's library is for the functions: cargo has been seen to hang with it.
+    // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
     command.env_remove("LD_PRELOAD").current_dir(root).args([
         "build",
         "--message-format=json-render-diagnostics",

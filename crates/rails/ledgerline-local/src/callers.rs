@@ -1,7 +1,7 @@
-//! Who calls the HTTP API: what a JWT authorizer makes of a request, without an identity provider.
+//! The caller of a request to the HTTP API: the claims that a JWT authorizer would pass on, without an identity provider.
 //!
-//! Without a token, a request comes from the development user; `Authorization: Bearer bob` makes it come from bob. A
-//! real token is taken at its word: nothing is verified on a laptop.
+//! A request without a token comes from the development user; `Authorization: Bearer bob` makes it come from bob. The claims of a real token are
+//! believed, because nothing is verified on a laptop.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 /// The `authorizer` of a request's context, for a route that wants one of these scopes.
 ///
 /// # Errors
-/// What API Gateway would refuse the request with.
+/// The status and the message with which API Gateway would refuse the request.
 pub(crate) fn authorizer(
     headers: &HeaderMap,
     developer: &str,
@@ -47,7 +47,7 @@ pub(crate) fn authorizer(
     Ok(json!({ "jwt": { "claims": claims, "scopes": scopes } }))
 }
 
-/// The claims of a token, as text: API Gateway passes all of them on like that.
+/// The claims of a token, all as text, because API Gateway passes them on as text.
 fn claims(payload: &str) -> Option<BTreeMap<String, String>> {
     let payload = BASE64_URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
     let claims: Map<String, Value> = serde_json::from_slice(&payload).ok()?;

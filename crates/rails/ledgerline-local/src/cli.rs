@@ -23,11 +23,10 @@ struct Arguments {
     /// Port of the HTTP API on 127.0.0.1; 0 takes any free one.
     #[arg(long, default_value_t = 3000)]
     port: u16,
-    /// Where the emulated AWS services are, for the AWS CLI and `sam local`; port 0 takes any free one. Containers on
-    /// Linux reach 172.17.0.1:4566.
+    /// Address of the emulated AWS services, for the AWS CLI and `sam local`; port 0 takes any free one. Containers on Linux reach 172.17.0.1:4566.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4566")]
     aws_address: SocketAddr,
-    /// Who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request come from bob.
+    /// The user who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request come from bob.
     #[arg(long, value_name = "NAME", default_value = "developer")]
     user: String,
     /// Write the functions' environment into this file, as `sam local --env-vars` reads it.
@@ -70,7 +69,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What a laptop does without, by kind.
+/// The resources that are not emulated, counted by type.
 fn not_emulated(ignored: &[(String, String)]) -> String {
     let mut kinds = BTreeMap::<_, usize>::new();
     for (_, kind) in ignored {
@@ -85,7 +84,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         None => "memory (keep it with --data DIR)".to_owned(),
     };
     let mut parameters = BTreeMap::new();
-    // On AWS, mails wait until somebody names an address of theirs; here they go to the mailbox.
+    // On AWS, no mail is sent until somebody names a sender's address of their own; here mails go to the mailbox.
     if !template::tree(&arguments.template)?["Parameters"]["MailSender"].is_null() {
         parameters.insert("MailSender".to_owned(), "ledgerline@localhost".to_owned());
     }

@@ -1,9 +1,9 @@
 //! The wire of the emulated DynamoDB.
 //!
-//! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks through all of them at
-//! every transaction: after 12,000 commands, a sixth of the stack's time went there, and ever more of it. So the operations that
-//! functions call all the time are answered here, with tokens that leave by their age. Everything else, and whatever
-//! the database refuses here, is passed on to that server, which words each refusal as AWS does.
+//! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks through all of them at every transaction: after
+//! 12,000 commands, this took a sixth of the stack's time, and the share grew. So the operations that functions call all the time are answered here,
+//! with tokens that are deleted by their age. Everything else is passed on to that server. So is a request that the database refuses here, unless it
+//! is a transaction, because that server words each refusal as AWS does.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,7 +35,7 @@ const TOKEN_AGE: Duration = Duration::from_secs(600);
 /// The most characters that a token has.
 const MAX_TOKEN: usize = 36;
 
-/// The most that a request has: DynamoDB's BatchWriteItem.
+/// The largest request is DynamoDB's BatchWriteItem.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 
 /// Serves the database. Ends with the process.
@@ -58,11 +58,11 @@ pub(crate) async fn serve(
 
 struct Wire {
     database: Database,
-    /// Where the database's own server is.
+    /// The URL of the database's own server.
     own_url: String,
     client: reqwest::Client,
     answered: Mutex<Answered>,
-    /// Who may do what; anybody anything, where there is none.
+    /// The rights of the callers; without them, every request is allowed.
     iam: Option<Arc<Iam>>,
 }
 
@@ -88,7 +88,7 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
 }
 
 impl Wire {
-    /// The answer of an operation that is called all the time; `None` for others, and for what the database refuses.
+    /// The answer of an operation that is called all the time; `None` for others, and for a refusal, unless it is that of a transaction.
     fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;
@@ -113,9 +113,9 @@ impl Wire {
         Some((StatusCode::OK, done?))
     }
 
-    /// Executes a transaction, unless it was executed before under this token: then its first answer is given again. What the
-    /// database refuses is not remembered, and refused here: passed on, it might be executed under a token that nobody
-    /// here knows. `None` where the token itself is wrong.
+    /// Executes a transaction, unless it was executed before under this token: then its first answer is given again. A refusal is not remembered, and
+    /// is answered here: if it were passed on, that server might execute the transaction under a token that is not known here. The result is `None`
+    /// if the token itself is wrong.
     fn once<A: Serialize>(
         &self,
         operation: &str,
@@ -137,7 +137,7 @@ impl Wire {
         let mut hasher = DefaultHasher::new();
         body.hash(&mut hasher);
         let request = hasher.finish();
-        // Held while it is executed: of two with the same token, one waits and then finds the other's answer.
+        // The lock is held during the execution: of two requests with the same token, one waits and then finds the other's answer.
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.forget(Instant::now());
         let key = format!("{operation} {token}");
@@ -161,9 +161,9 @@ impl Wire {
 /// Transactions of the last ten minutes.
 #[derive(Debug, Default)]
 struct Answered {
-    /// Operation and token; the hash of the request, and its answer.
+    /// By operation and token, the hash of the request, and its answer.
     answers: HashMap<String, (u64, Vec<u8>)>,
-    /// When each was answered, oldest first.
+    /// The time of each answer, oldest first.
     ages: VecDeque<(Instant, String)>,
 }
 
@@ -173,7 +173,7 @@ impl Answered {
         self.answers.insert(key, (request, done));
     }
 
-    /// Forgets what is too old: only that is looked at.
+    /// Forgets the answers that are too old, and looks at no other.
     fn forget(&mut self, now: Instant) {
         while let Some((_, key)) = self.ages.pop_front_if(|(at, _)| now.duration_since(*at) >= TOKEN_AGE) {
             self.answers.remove(&key);

@@ -1,6 +1,6 @@
-//! One address for everything that is emulated, as `AWS_ENDPOINT_URL` wants it: for the AWS CLI, for `sam local`, and
-//! for programs beside the stack. Functions take this way to queues and bus too, where it is asked what they may do; the
-//! database asks by itself.
+//! One address for all emulated services, as `AWS_ENDPOINT_URL` needs it: for the AWS CLI, for `sam local`, and for programs beside the stack. The
+//! requests of functions to queues, bus, Lambda and SES come here as well, and their rights are checked here; the server of the database checks
+//! rights itself.
 
 use std::sync::Arc;
 
@@ -28,13 +28,13 @@ use crate::{
 /// The content type of the Query protocol.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
-/// The target of requests.
+/// The services to which requests are passed on.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,
     pub(crate) sqs: Arc<Sqs>,
     pub(crate) events: String,
-    /// Their logical and physical ids, and functions.
+    /// The functions, each with its logical and physical ids.
     pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
     pub(crate) invocations: Arc<Invocations>,
     pub(crate) resources: Vec<Resource>,
@@ -54,12 +54,12 @@ impl Gateway {
             .route("/mailbox", get(mails))
             .route("/outages", post(begin_outage))
             .fallback(pass_on)
-            // The most that one of them takes: DynamoDB's BatchWriteItem.
+            // The largest request is DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
             .with_state(Arc::new(self))
     }
 
-    /// The service of an operation, which the JSON protocols of AWS name in a header.
+    /// The URL of the service of an operation. The JSON protocols of AWS name the operation in a header.
     fn service(&self, target: &str) -> Option<&str> {
         let service = target.split_once('.').map_or(target, |(service, _)| service);
         match service {
@@ -73,7 +73,7 @@ impl Gateway {
 
 async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
-    // CloudFormation has a protocol of its own.
+    // CloudFormation uses the Query protocol, whose requests are forms.
     if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
         return operations::cloudformation(&gateway.resources, &body);
     }
@@ -88,7 +88,7 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
             json!({ "__type": "UnknownOperationException", "message": message }),
         );
     };
-    // The database asks for itself.
+    // The server of the database checks rights itself.
     if *url != gateway.dynamodb
         && let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body)
     {
@@ -130,14 +130,14 @@ fn operated(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
     }
 }
 
-/// What was sent: `?to=` for one address.
+/// The mails that were sent; with `?to=`, those to one address.
 async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -> Json<serde_json::Value> {
     let query = query.unwrap_or_default();
     let to = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "to");
     gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
 }
 
-/// Lets a service fail for a while: `{"of": "BalancesTable", "seconds": 60}`.
+/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`.
 async fn begin_outage(State(gateway): State<Arc<Gateway>>, Json(outage): Json<Outage>) -> StatusCode {
     gateway.hops.always("outage", &format!("{} for {} s", outage.of, outage.seconds));
     gateway.iam.outages.begin(outage);
@@ -157,15 +157,15 @@ async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
     gateway.mailbox.send(mail)
 }
 
-/// Lambda's Invoke: by logical id, as `sam local start-lambda` names functions, by the name that CloudFormation says, or by the
-/// binary's name.
+/// Lambda's Invoke. A function is named by its logical id, as in `sam local start-lambda`, by its physical name, which CloudFormation returns, or by
+/// the name of its binary.
 async fn invoke(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
     headers: HeaderMap,
     payload: Bytes,
 ) -> Response<Body> {
-    // With `:live`, an alias of the function.
+    // The name may end with an alias of the function, such as `:live`.
     let (plain, alias) = name.split_once(':').unwrap_or((&name, ""));
     let named = |(ids, function): &&(Vec<String>, Arc<Function>)| {
         function.name() == plain || ids.iter().any(|id| id == plain)
@@ -202,7 +202,7 @@ async fn invoke(
     }
 }
 
-/// A refusal, or an outage, as the services answer it that have an address for each operation.
+/// A refusal or an outage, as Lambda and SES answer it, which have an address for each operation.
 fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
     if status.is_server_error() {
         return answer(status, refusal);

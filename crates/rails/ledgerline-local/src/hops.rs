@@ -1,9 +1,9 @@
-//! One line for each hop of an event, so that a newcomer sees it travel.
+//! One line for each hop of an event, so that a newcomer sees the way that it takes.
 
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
-/// Prints hops; payloads stay out of them (rule 14).
+/// The printer of hops. It prints no payloads (rule 14).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hops {
     pub(crate) quiet: bool,
@@ -16,7 +16,7 @@ impl Hops {
         }
     }
 
-    /// What is not about one event, and so is printed when hops are not.
+    /// Prints a line that is not about one event, even if hops are not printed.
     #[expect(clippy::print_stdout, reason = "this is what the program prints")]
     pub(crate) fn always(self, hop: &str, text: &str) {
         let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%H:%M:%S%.3f");
@@ -27,7 +27,7 @@ impl Hops {
 /// The stream and version in a commit, an entry of the bus or a message, for people.
 pub(crate) fn name(commit: &Value) -> String {
     let text = |name: &str| commit[name].as_str().unwrap_or("?").to_owned();
-    // A number in JSON, text in a stream's image.
+    // The version is a number in JSON, and text in a stream's image.
     let version = commit["version"].as_u64().map_or_else(|| text("version"), |version| version.to_string());
     format!("{} v{version}", text("stream"))
 }

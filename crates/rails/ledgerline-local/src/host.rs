@@ -37,11 +37,11 @@ use crate::{hops::Hops, operations::Logs};
 /// The most instances of one function at once: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 
-/// What Lambda allows for a function's initialisation.
+/// The time that Lambda allows for a function's initialisation.
 const INIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a function has of the stack's own environment: nothing else than libfaketime's variables, by which somebody moves the clock of
-/// the stack and of all functions at once: <https://github.com/wolfcw/libfaketime>.
+/// The only variables that a function gets from the stack's own environment: those of libfaketime, with which a test moves the clock of the stack and
+/// of all functions at once: <https://github.com/wolfcw/libfaketime>.
 const CLOCK: [&str; 5] = [
     "LD_PRELOAD",
     "FAKETIME_TIMESTAMP_FILE",
@@ -53,13 +53,13 @@ const CLOCK: [&str; 5] = [
 /// How a function is started.
 #[derive(Debug)]
 pub struct Launch {
-    /// Name of the binary, which people know the function by.
+    /// Name of the binary, by which people know the function.
     pub name: String,
     /// ARN.
     pub arn: String,
     /// The binary.
     pub program: PathBuf,
-    /// All of its environment.
+    /// The variables of its environment, besides those that Lambda itself sets.
     pub environment: BTreeMap<String, String>,
     /// How long an invocation may take.
     pub timeout: Duration,
@@ -89,7 +89,7 @@ pub struct Host {
     hops: Hops,
     show_logs: bool,
     started: Instant,
-    /// What the functions wrote, and how invocations ended that did not answer.
+    /// The lines that the functions wrote, and a report of each invocation that its process did not answer.
     pub(crate) logs: Arc<Logs>,
 }
 
@@ -101,9 +101,9 @@ pub struct Function {
     instances: Mutex<Instances>,
     work: Notify,
     next_instance: AtomicU64,
-    /// The binary is being built again: invocations wait.
+    /// Whether the binary is being built again: invocations wait meanwhile.
     held: watch::Sender<bool>,
-    /// When it was last asked for over HTTP, in milliseconds of the host's own clock; 0 for never.
+    /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if there was none.
     requested: AtomicU64,
 }
 
@@ -133,7 +133,7 @@ enum Ending {
 
 #[derive(Debug)]
 struct Instance {
-    /// It has asked for work at least once: its initialisation is over.
+    /// Whether it has asked for work at least once, which ends its initialisation.
     initialised: bool,
     idle: bool,
     /// Why it takes no more invocations, if it does not.
@@ -153,7 +153,7 @@ impl Host {
     /// When no port is free.
     pub(crate) async fn start(hops: Hops, show_logs: bool) -> Result<Arc<Self>> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
-        // With a scheme: the runtime takes a bare authority too, but then no path, which tells the instances apart.
+        // The URL has a scheme, because without one the runtime accepts no path, and the path tells the instances apart.
         let url = format!("http://{}", listener.local_addr()?);
         let started = Instant::now();
         let host = Arc::new(Self {
@@ -169,7 +169,7 @@ impl Host {
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response", post(response))
             .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/error", post(error))
             .route("/{function}/{instance}/2018-06-01/runtime/init/error", post(init_error))
-            // Lambda takes 6 MB of synchronous response.
+            // The largest synchronous response on Lambda has 6 MB.
             .layer(DefaultBodyLimit::max(6 * 1024 * 1024))
             .with_state(Arc::clone(&host));
         tokio::spawn(async move { axum::serve(listener, api).await });
@@ -243,27 +243,27 @@ impl Function {
         self.not_held().await;
     }
 
-    /// When it was last asked for: comparable with others of the same host.
+    /// The time of the last request over HTTP, which is comparable with that of other functions of the same host.
     pub(crate) fn last_requested(&self) -> u64 {
         self.requested.load(Ordering::Relaxed)
     }
 
     async fn not_held(&self) {
-        // It ends with the function, which is borrowed here.
+        // The wait cannot fail, because the sender lives as long as the function, which is borrowed here.
         let _ = self.held.subscribe().wait_for(|held| !held).await;
     }
 
-    /// Lets invocations wait, until [`release`](Self::release) or [`replace`](Self::replace).
+    /// Makes invocations wait, until [`release`](Self::release) or [`replace`](Self::replace).
     pub(crate) fn hold(&self) {
         self.held.send_replace(true);
     }
 
-    /// Goes on with the instances that it has.
+    /// Ends the wait: invocations go on with the instances that run.
     pub(crate) fn release(&self) {
         self.held.send_replace(false);
     }
 
-    /// Goes on with the binary that is there now: instances of the old one end, at once or with what they are at.
+    /// Ends the wait: invocations go on with the new binary. Instances of the old one end at once, or after their current invocation.
     pub(crate) fn replace(&self) {
         for instance in lock(&self.instances).running.values_mut() {
             instance.ending.get_or_insert(Ending::Replaced);
@@ -277,7 +277,7 @@ impl Function {
     /// Invokes the function and waits for its answer.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no answer.
     pub async fn invoke(self: &Arc<Self>, payload: Vec<u8>) -> std::result::Result<Bytes, InvokeError> {
         self.not_held().await;
         let (reply, answer) = oneshot::channel();
@@ -317,7 +317,7 @@ impl Function {
         id
     }
 
-    /// Runs a process until it ends, and says how.
+    /// Runs the process of an instance until it ends. The result says how it ended.
     async fn run_instance(&self, id: u64, kill: &Notify) -> String {
         let Some(host) = self.host.upgrade() else { return "the local stack is ending".into() };
         let mut command = Command::new(&self.launch.program);
@@ -367,7 +367,7 @@ impl Function {
         }
     }
 
-    /// Returns when the instance has not asked for work in time; otherwise never.
+    /// Returns if the instance has not asked for work in time; otherwise it waits for ever.
     async fn hangs_in_init(&self, id: u64) {
         tokio::time::sleep(INIT_TIMEOUT).await;
         if lock(&self.instances).running.get(&id).is_some_and(|instance| instance.initialised) {
@@ -382,7 +382,7 @@ impl Function {
         let ending = ended.as_ref().and_then(|instance| instance.ending);
         if let Some((invocation, reply)) = ended.and_then(|instance| instance.current) {
             if let Some(host) = self.host.upgrade() {
-                // As Lambda reports it.
+                // The report has Lambda's form, so that the filters of the runbook find it.
                 let status = if ending == Some(Ending::TimedOut) { "timeout" } else { "error" };
                 let record = json!({ "requestId": invocation, "status": status });
                 host.logs.add(
@@ -396,7 +396,7 @@ impl Function {
             && ending.is_none()
             && !instances.running.values().any(|instance| instance.initialised)
         {
-            // What cannot start will not start for the next one either: say so instead of trying for ever.
+            // A function that cannot start would not start for the next invocation either. All invocations fail, instead of trying for ever.
             for invocation in instances.waiting.drain(..) {
                 let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
             }
@@ -407,7 +407,7 @@ impl Function {
             self.start_instance(&mut instances);
         }
         drop(instances);
-        // It may have been woken for work that it did not take.
+        // The instance may have been woken for work that it did not take, so another one is woken.
         self.work.notify_one();
         if let Some(host) = self.host.upgrade() {
             host.hops.line("function", &format!("{}: {how}", self.launch.name));
@@ -417,7 +417,7 @@ impl Function {
     /// The next invocation for an instance; `None` when the instance is gone.
     async fn next_for(self: &Arc<Self>, instance: u64) -> Option<(String, Bytes)> {
         loop {
-            // Enabled before looking, so that work that arrives in between is not missed.
+            // The notification is enabled before the look, so that work that arrives in between is not missed.
             let mut work = std::pin::pin!(self.work.notified());
             work.as_mut().enable();
             {
@@ -429,7 +429,7 @@ impl Function {
                 };
                 this.initialised = true;
                 if this.ending.is_some() {
-                    // It is about to be killed. What woke it is another one's.
+                    // The instance is about to be killed, and the work that woke it is for another one.
                     self.work.notify_one();
                     return None;
                 }
@@ -527,7 +527,7 @@ fn function_error(body: &[u8]) -> InvokeError {
     InvokeError { kind: text("errorType"), message: text("errorMessage") }
 }
 
-/// Shows what a function writes: warnings, errors and what is no log line always; the rest, and metrics, on demand.
+/// Shows the lines that a function writes: warnings, errors and lines that are not of its log always; other lines and metrics only with `all`.
 async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl AsyncRead + Unpin) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {

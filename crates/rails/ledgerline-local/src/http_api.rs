@@ -36,7 +36,7 @@ pub(crate) struct Route {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) function: Arc<Function>,
-    /// A token must have one of these.
+    /// The scopes of which a token must have one; empty for any token.
     pub(crate) scopes: Vec<String>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Api {
     pub(crate) routes: Arc<Vec<Route>>,
     pub(crate) written: Arc<Notify>,
     pub(crate) hops: Hops,
-    /// Who calls when no token says so; `None` for an API without an authorizer.
+    /// The user who calls without a token; `None` for an API without an authorizer.
     pub(crate) developer: Option<String>,
 }
 
@@ -120,7 +120,7 @@ async fn handle(
     if let Some(authorizer) = authorizer {
         event["requestContext"]["authorizer"] = authorizer;
     }
-    // Outside of the gateway's patience: while the function is built again, the request waits.
+    // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
     route.function.requested().await;
     let started = Instant::now();
     let invoked = tokio::time::timeout(TIMEOUT, route.function.invoke(event.to_string().into_bytes())).await;

@@ -1,9 +1,8 @@
-//! What functions may do, evaluated as IAM does: each function has an access key of its own, by which a service knows the caller, and
-//! what neither its role allows nor a table's policy leaves open is denied in the words of AWS. A missing right shows here, and not
-//! at the first deployment.
+//! The rights of functions, evaluated as IAM does. Each function has an access key of its own, by which a service knows the caller. A request is
+//! denied, in the words of AWS, if the role does not allow it or a table's policy denies it. A missing right shows here, and not at the first
+//! deployment.
 //!
-//! Policies are evaluated by `iam-rs`; here is which actions on which resources a request comes to. How far that goes is in
-//! docs/decisions/0019.
+//! `iam-rs` evaluates the policies; this module finds the actions and resources of a request. docs/decisions/0019 says how far that goes.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -23,17 +22,18 @@ use crate::{
     template::{ACCOUNT, REGION, Template},
 };
 
-/// The value of the key that a function reads when it opens its connection (`ReadTable::connect`): whether it may is of no concern.
+/// The value of the key that a function reads when it opens its connection (`ReadTable::connect`). Its denial is not printed, because the function
+/// ignores the answer.
 const PROBE: &str = "connect";
 
 /// The callers and what they may do.
 #[derive(Debug)]
 pub(crate) struct Iam {
-    /// By access key.
+    /// The functions, by access key.
     callers: HashMap<String, Caller>,
-    /// By name.
+    /// The tables, by name.
     tables: HashMap<String, Guarded>,
-    /// What was decided of a caller, an action and a resource, where it depends on nothing else.
+    /// The decisions that depend on nothing but the caller, the action and the resource.
     decided: Mutex<Decided>,
     pub(crate) outages: Outages,
     hops: Hops,
@@ -47,7 +47,7 @@ struct Caller {
     /// ARN of the session.
     arn: String,
     role: PolicyEvaluator,
-    /// Some statement has conditions.
+    /// Whether a statement has conditions. Then a decision depends on more than the resource, and is not kept.
     conditions: bool,
 }
 
@@ -56,11 +56,11 @@ struct Guarded {
     /// Name of the partition key.
     partition: String,
     policy: Option<PolicyEvaluator>,
-    /// Some statement of it has conditions.
+    /// Whether a statement of the policy has conditions.
     conditions: bool,
 }
 
-/// Something that a request does.
+/// One action on one resource that a request needs.
 #[derive(Debug, PartialEq)]
 struct Act {
     action: String,
@@ -69,7 +69,7 @@ struct Act {
     context: Vec<(&'static str, Vec<String>)>,
 }
 
-/// Why something is denied.
+/// The reason of a denial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Because {
     /// The role does not allow it.
@@ -81,7 +81,7 @@ enum Because {
 }
 
 impl Iam {
-    /// Of the functions of a template, and of its tables.
+    /// Reads the roles of a template's functions and the policies of its tables.
     pub(crate) fn new(template: &Template, hops: Hops) -> Result<Self> {
         let mut callers = HashMap::new();
         for function in &template.functions {
@@ -116,7 +116,7 @@ impl Iam {
         body: &[u8],
     ) -> Option<(StatusCode, Value)> {
         let key = caller(headers)?;
-        // Those of other clients are those of an administrator.
+        // The credentials of other clients are those of an administrator.
         let caller = self.callers.get(key);
         let request: Value = serde_json::from_slice(body).ok()?;
         let acts = self.acts(target, &request);
@@ -143,7 +143,7 @@ impl Iam {
         Some((StatusCode::BAD_REQUEST, denied))
     }
 
-    /// Why the caller may not do it.
+    /// The reason why the caller may not do it; `None` if it may.
     fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
         let asked = (key.to_owned(), act.action.clone(), act.resource.clone());
         let table = self.table_of(act);
@@ -166,7 +166,7 @@ impl Iam {
     fn evaluate(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
         let arn =
             caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
-        // What cannot be evaluated is not allowed.
+        // An action on a resource that cannot be parsed is denied to functions.
         let Ok(resource) = Arn::parse(&act.resource) else { return caller.map(|_| Because::NotAllowed) };
         let mut context = Context::new();
         for (key, values) in &act.context {
@@ -189,13 +189,13 @@ impl Iam {
         }
     }
 
-    /// The table that something is done with.
+    /// The table that an action is about.
     fn table_of(&self, act: &Act) -> Option<&Guarded> {
         let path = act.resource.split(":table/").nth(1)?;
         self.tables.get(path.split('/').next()?)
     }
 
-    // --- What requests come to ------------------------------------------------------------------------------------
+    // --- The actions of requests ----------------------------------------------------------------------------------
 
     fn acts(&self, target: &str, request: &Value) -> Vec<Act> {
         match target.split_once('.') {
@@ -216,14 +216,15 @@ impl Iam {
             }
             Some(("SES", "SendEmail")) => {
                 let from = request["FromEmailAddress"].as_str().unwrap_or_default();
-                // `Name <address>`, or the address alone.
+                // The sender is `Name <address>`, or the address alone.
                 let address =
                     from.rsplit_once('<').map_or(from, |(_, address)| address.trim_end_matches('>'));
                 let resource = format!("arn:aws:ses:{REGION}:{ACCOUNT}:identity/{address}");
                 let context = vec![("ses:FromAddress", vec![address.to_owned()])];
                 vec![Act { action: "ses:SendEmail".into(), resource, context }]
             }
-            // What no function does is allowed to none that does not name it.
+            // Another operation of EventBridge or SES, which functions do not use, is denied to all functions, because `*` is no ARN. Other services
+            // are not evaluated.
             Some((service, operation)) => {
                 let service = ["AWSEvents", "SES"].iter().find(|known| **known == service);
                 let action = |prefix| act(&format!("{prefix}:{operation}"), "*".into());
@@ -288,7 +289,7 @@ impl Iam {
                     .map(|statement| self.statement(statement).unwrap_or_else(|| self.unread(statement)));
                 acts.flatten().collect()
             }
-            // About tables, not their items: functions do none of it, and are allowed only what they name.
+            // The other operations are about tables, not items. Functions do not use them, and are denied them unless a role names them.
             _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
         }
     }
@@ -307,7 +308,7 @@ impl Iam {
         Some(self.on_table(action, table, None, self.key_of(table, &item[key])))
     }
 
-    /// A statement in PartiQL: `INSERT INTO "table" VALUE {'key': ?, …}` and its like.
+    /// The actions of a statement in PartiQL, such as `INSERT INTO "table" VALUE {'key': ?, …}`; `None` if it is not understood.
     fn statement(&self, statement: &Value) -> Option<Vec<Act>> {
         let text = statement["Statement"].as_str()?;
         let mut words = text.split_whitespace();
@@ -321,11 +322,11 @@ impl Iam {
             ),
             _ => return None,
         };
-        // An index is named behind a dot: "table"."index".
+        // The name of an index follows a dot: "table"."index".
         let mut names = table.split('.').map(|name| name.trim_matches('"'));
         let (table, index) = (json!(names.next()?), names.next());
         let guarded = self.tables.get(table.as_str()?)?;
-        // The parameter that stands where the partition key's value is.
+        // The value of the partition key is the parameter whose `?` follows the key's name.
         let before = text.split_once(&format!("'{}':", guarded.partition));
         let key = before.and_then(|(before, after)| {
             let place = before.matches('?').count();
@@ -335,7 +336,8 @@ impl Iam {
         Some(vec![self.on_table(action, &table, index, key)])
     }
 
-    /// A statement that is not understood here may do anything with each table whose name is in it.
+    /// The actions of a statement that is not understood: every change of each table whose name is in it, so that no spelling is a way around a
+    /// policy.
     fn unread(&self, statement: &Value) -> Vec<Act> {
         let text = statement["Statement"].as_str().unwrap_or_default();
         let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
@@ -364,7 +366,7 @@ impl Iam {
         Some(vec![scalar(&item[&guarded.partition])?])
     }
 
-    /// The value of the partition key that a query is about. In that of an index another attribute has this part.
+    /// The value of the partition key that a query is about. An index has a partition key of its own, so any attribute counts in a query of an index.
     fn queried(&self, table: &Value, request: &Value) -> Option<Vec<String>> {
         let guarded = self.tables.get(table.as_str()?)?;
         let names = request["ExpressionAttributeNames"].as_object();
@@ -402,14 +404,14 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
         "ChangeMessageVisibility" | "ChangeMessageVisibilityBatch" => "sqs:ChangeMessageVisibility",
         "GetQueueAttributes" => "sqs:GetQueueAttributes",
         "PurgeQueue" => "sqs:PurgeQueue",
-        // Functions do nothing else, and are allowed only what they name.
+        // Functions use no other operation, and are denied it unless a role names it.
         other => &format!("sqs:{other}"),
     };
     let queue = request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
     vec![act(action, format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"))]
 }
 
-/// A text or a number, as DynamoDB's JSON has it.
+/// A text or a number in DynamoDB's JSON.
 fn scalar(value: &Value) -> Option<String> {
     ["S", "N"].iter().find_map(|kind| value[kind].as_str()).map(ToOwned::to_owned)
 }
@@ -549,7 +551,7 @@ Resources:
         assert!(dynamodb(TANK, "ExecuteTransaction", both).unwrap().contains("dynamodb:PartiQLUpdate"));
     }
 
-    /// Rule 3: whoever it is.
+    /// Rule 3: the policy of a table applies to every caller.
     #[test]
     fn what_a_tables_policy_denies_is_denied_to_everybody() {
         for caller in [TANK, "AKIASOMEBODY"] {
@@ -559,7 +561,7 @@ Resources:
         assert_eq!(dynamodb("AKIASOMEBODY", "GetItem", json!({ "TableName": LOG, "Key": {} })), None);
     }
 
-    /// What is not understood must not be a way around.
+    /// A statement that is not understood must not be a way around the policy of a table.
     #[test]
     fn a_statement_that_is_not_understood_may_be_a_change() {
         for text in [format!("UPDATE \"{LOG}\"SET x = 1"), format!("MERGE INTO \"{LOG}\"")] {

@@ -6,7 +6,7 @@ use crate::yaml::{Kind, Node};
 
 type Located<T> = Result<T, (usize, String)>;
 
-/// What a loop's key begins with; its name follows.
+/// The beginning of a loop's key; the loop's name follows.
 const LOOP: &str = "Fn::ForEach::";
 
 /// The transform that a template with loops must name.
@@ -57,7 +57,7 @@ fn section_of(section: &Node, root: &Node) -> Located<Node> {
     Ok(Node { line: section.line, kind: Kind::Map(entries) })
 }
 
-/// Runs a loop: what each of its values makes of the body is added to the entries.
+/// Runs a loop: for each of its values, the nodes of the body are added to the entries.
 fn run<'a>(
     key: &str,
     node: &'a Node,
@@ -96,7 +96,7 @@ fn filled(text: &str, bound: &Bound<'_>) -> String {
     bound.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("${{{name}}}"), value))
 }
 
-/// A node of a body, for these values.
+/// A copy of a node of a body, for these values.
 fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
     let line = node.line;
     let kind = match &node.kind {
@@ -119,7 +119,7 @@ fn copy(node: &Node, bound: &Bound<'_>) -> Located<Node> {
             }
             [(function, argument)] if function == "Fn::Sub" && argument.as_str().is_some() => {
                 let text = filled(argument.as_str().unwrap_or_default(), bound);
-                // Nothing is left to be replaced: it is a text from here on, such as the name that a Ref wants.
+                // Without a variable that is left to be replaced, it is a plain text, such as the name that a `Ref` needs.
                 if !text.contains("${") {
                     return Ok(Node::string(line, text));
                 }

@@ -1,4 +1,4 @@
-//! SES: takes mails as its version 2 does, and keeps them where they can be read.
+//! SES: takes mails as version 2 of its API does, and keeps them, so that they can be read.
 //!
 //! Source: the SES API v2 reference, `SendEmail` with simple content.
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// Mails that are kept: the newest ones.
+/// The number of mails that are kept, the newest ones.
 const KEPT: usize = 1_000;
 
 /// The mails that were sent, oldest first.
@@ -91,7 +91,7 @@ impl Mailbox {
         Response::new(Body::from(answer.to_string()))
     }
 
-    /// All of them, or those to one address.
+    /// All mails, or those to one address.
     pub(crate) fn mails(&self, to: Option<&str>) -> Json<Value> {
         let mails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |mail: &&Mail| to.is_none_or(|to| mail.to.iter().any(|address| address == to));

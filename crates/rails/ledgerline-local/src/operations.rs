@@ -1,5 +1,5 @@
-//! What an operator asks AWS for besides the data: the names of the stack's resources, what functions logged, and dead letters
-//! that go back. As much as the commands of a runbook need.
+//! The requests of an operator to AWS besides those for data: the names of the stack's resources, the lines that functions logged, and the return of
+//! dead letters to their queue. As much is emulated as the commands of a runbook need.
 //!
 //! Sources: the API references of CloudFormation (the Query protocol), of CloudWatch Logs (`FilterLogEvents`), and of SQS
 //! (`StartMessageMoveTask`).
@@ -83,7 +83,7 @@ fn xml(status: StatusCode, body: &str) -> Response<Body> {
 /// The most lines that are kept.
 const KEPT: usize = 10_000;
 
-/// What functions logged, oldest first.
+/// The lines that functions logged, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Logs(Mutex<VecDeque<Line>>);
 
@@ -134,11 +134,11 @@ impl Logs {
     }
 }
 
-/// A filter pattern of CloudWatch Logs, as far as runbooks go: `"a phrase"`, or `{ $.level = "ERROR" && $.status >= 500 || … }`.
+/// A filter pattern of CloudWatch Logs, as far as a runbook needs it: `"a phrase"`, or `{ $.level = "ERROR" && $.status >= 500 || … }`.
 #[derive(Debug, PartialEq)]
 enum Pattern {
     Phrase(String),
-    /// One of these, of which all hold.
+    /// Alternatives: a line matches if all conditions of one of them hold.
     Json(Vec<Vec<Condition>>),
 }
 
@@ -198,8 +198,8 @@ impl Condition {
     }
 }
 
-/// `StartMessageMoveTask`: what is in a dead-letter queue goes back to the queue that it is of, before the answer. A message of a FIFO
-/// queue gets an id of its own, so that no deduplication swallows it.
+/// `StartMessageMoveTask`: the messages of a dead-letter queue go back to its source queue, or to the `DestinationArn`, before the answer. A message
+/// to a FIFO queue gets a new deduplication id, because otherwise it might be dropped as a duplicate.
 pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> Result<Value> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]

@@ -1,4 +1,4 @@
-//! Outages that somebody asks for: for a while, a service fails at whatever functions do with a table, a queue or a bus.
+//! Outages on request: for a while, the requests of functions to a table, a queue or the bus fail.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -7,22 +7,22 @@ use std::{
 
 use serde::Deserialize;
 
-/// What fails, and until when.
+/// The resources that fail, each with the end of its outage.
 #[derive(Debug, Default)]
 pub(crate) struct Outages(Mutex<Vec<(String, Instant)>>);
 
-/// What is asked for.
+/// The request for an outage.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outage {
-    /// How the resource's name ends: that of a table or queue, `SendEmail` of the mails, or `events` of the bus.
+    /// The end of the resource's ARN: that of a table (not of its indexes) or a queue, `events` for the bus, or the sender's address for mails.
     pub(crate) of: String,
-    /// For how long.
+    /// The length of the outage.
     pub(crate) seconds: u32,
 }
 
 impl Outages {
-    /// Lets it fail from now on.
+    /// Makes the resource fail from now on.
     pub(crate) fn begin(&self, outage: Outage) {
         let now = Instant::now();
         let mut under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,7 +30,7 @@ impl Outages {
         under_way.push((outage.of, now + Duration::from_secs(outage.seconds.into())));
     }
 
-    /// Whether the resource is out.
+    /// Whether the resource has an outage now.
     pub(crate) fn has(&self, resource: &str) -> bool {
         let under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.iter().any(|(of, until)| resource.ends_with(of.as_str()) && *until > Instant::now())

@@ -1,10 +1,10 @@
-//! Which function may do what on which resource, read off a template: the source, or the output of SAM.
+//! The permissions of functions, each with its action and resource, read from a template: the source, or the output of SAM.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// What changes or removes an item. Nobody may do that to a commit (rule 3).
+/// The actions that change or remove an item. No caller may do that to a commit (rule 3).
 const CHANGES: [&str; 6] = [
     "dynamodb:BatchWriteItem",
     "dynamodb:DeleteItem",
@@ -14,7 +14,7 @@ const CHANGES: [&str; 6] = [
     "dynamodb:UpdateItem",
 ];
 
-/// The table of the event store.
+/// The logical id of the table that holds the commits.
 pub const COMMITS: &str = "CommitsTable";
 
 /// Something that a function may do.
@@ -22,19 +22,19 @@ pub const COMMITS: &str = "CommitsTable";
 pub struct Permission {
     /// Logical id of the function.
     pub function: String,
-    /// On what, as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`, and
-    /// `CommitsTable (item-*)` where only such partition keys are meant.
+    /// The resource, as people name it: `CommitsTable`, `CommitsTable.StreamArn`, `ItemsTable/index/byCreator`, and `CommitsTable (item-*)` if only
+    /// such partition keys are allowed.
     pub resource: String,
     /// The action, as IAM names it.
     pub action: String,
 }
 
-/// What a template grants, and what is wrong with that.
+/// The permissions that a template grants, and the problems with them.
 #[derive(Debug)]
 pub struct Permissions {
     /// What its functions may do.
     pub granted: BTreeSet<Permission>,
-    /// What nobody should be allowed, and what cannot be read.
+    /// The permissions that no function should have, and those that cannot be read.
     pub problems: Vec<Problem>,
 }
 
@@ -51,7 +51,7 @@ fn problem(resource: &str, message: String) -> Problem {
     Problem { resource: resource.to_owned(), message }
 }
 
-/// Reads the permissions off a template.
+/// Reads the permissions from a template.
 #[must_use]
 pub fn read(template: &Value) -> Permissions {
     let mut granted = BTreeSet::new();
@@ -103,12 +103,12 @@ pub fn read(template: &Value) -> Permissions {
     Permissions { granted, problems }
 }
 
-/// Why nobody should be allowed this.
+/// The reason why no function should have this permission; `None` if it may.
 fn too_much(permission: &Permission) -> Option<String> {
     let Permission { function, resource, action } = permission;
-    // A pattern may be the table, whatever else it is. The stream is written by nobody.
+    // A pattern may match the table of commits; a pattern for a stream cannot.
     let commits = resource == COMMITS || resource.contains('*') && !resource.contains("/stream/");
-    // IAM does not tell upper from lower case.
+    // IAM ignores the case of actions.
     if commits && CHANGES.iter().any(|change| change.eq_ignore_ascii_case(action)) {
         return Some(format!("rule 3: {function} may {action} on {resource}"));
     }
@@ -160,7 +160,7 @@ fn unprotected(template: &Value) -> Vec<Problem> {
         .collect();
     let open = CHANGES.iter().filter(|action| !denied.contains(*action));
     let open = open.map(|action| format!("rule 3: the policy of {COMMITS} does not deny {action}"));
-    // One that DynamoDB does not know makes it refuse the table, at the first deployment.
+    // DynamoDB refuses a table whose policy has an action that it does not know, which would show only at the first deployment.
     let unknown = denied.iter().filter(|action| !CHANGES.contains(action));
     let unknown =
         unknown.map(|action| format!("the policy of {COMMITS} denies {action}, which changes no item"));
@@ -200,7 +200,7 @@ pub(crate) fn statements<'t>(template: &'t Value, role: &str, problems: &mut Vec
     documents.into_iter().flat_map(|document| list(&document["Statement"])).collect()
 }
 
-/// One or many, as policies have it.
+/// The values of a field that has one value or a list of them, as in policies.
 #[must_use]
 pub fn list(value: &Value) -> Vec<&Value> {
     match value.as_array() {
@@ -218,7 +218,7 @@ pub fn referred(value: &Value) -> Option<&str> {
     value["Ref"].as_str().or(attribute[0].as_str()).or(whole)
 }
 
-/// A table of which only such partition keys are meant.
+/// The name of a table of which only such partition keys are allowed.
 pub(crate) fn with_keys<'k>(table: &str, keys: impl Iterator<Item = &'k String>) -> String {
     format!("{table} ({})", keys.map(String::as_str).collect::<Vec<_>>().join(", "))
 }

@@ -1,4 +1,4 @@
-//! The sample events, and what the tables beside them say that they are answered with.
+//! The sample events, and the answers to them that the tables beside them list.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,14 +20,14 @@ pub struct Sample {
     pub path: String,
     /// The event.
     pub event: Value,
-    /// What must be in the answer.
+    /// The part of the answer that must be there.
     pub answer: Value,
 }
 
 /// The table beside the events of a function.
 const ANSWERS: &str = "answers.md";
 
-/// Reads the tables of all functions, in their order.
+/// Reads the tables of all functions, in the order in which the events must be sent.
 ///
 /// # Errors
 /// When a line cannot be read, or an event has no line.
@@ -35,14 +35,14 @@ pub fn samples(repository: &Path) -> Result<Vec<Sample>> {
     of(&Source::read(&repository.join("template.yaml"))?, &repository.join("events"))
 }
 
-/// The same, of the functions of this template, with their events in this folder.
+/// The same, for the functions of this template, with their events in this folder.
 ///
 /// # Errors
 /// As those of [`samples`].
 pub fn of(source: &Source, events: &Path) -> Result<Vec<Sample>> {
     let template = template::of(source, &BTreeMap::new(), "http://127.0.0.1")?;
     let mut functions: Vec<_> = template.functions.iter().collect();
-    // Commands, the fanout, what listens to it, queries: later ones find what earlier ones wrote.
+    // The order is commands, the fanout, the functions behind it, queries, so that later events find what earlier ones wrote.
     functions.sort_by_key(|function| {
         let place = |event: &Event| match event {
             Event::HttpApi { method, .. } if method != "GET" => 0,
@@ -60,7 +60,7 @@ pub fn of(source: &Source, events: &Path) -> Result<Vec<Sample>> {
         let lines: Vec<_> = text.lines().filter(|line| line.contains(".json |")).collect();
         let mut told = BTreeSet::from([ANSWERS.to_owned()]);
         for line in lines {
-            // An answer may have a bar in it; what comes before has none.
+            // The answer is the last cell, because only an answer may contain a bar.
             let cells: Vec<_> = line.trim_matches(['|', ' ']).splitn(3, '|').map(str::trim).collect();
             let [case, _, answer] = cells.as_slice() else {
                 return Err(anyhow!("{}: three columns are needed: {line}", table.display()));
@@ -85,7 +85,7 @@ pub fn of(source: &Source, events: &Path) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Whether an answer has everything that is expected of it. A body that is JSON text is looked into.
+/// Whether an answer has every expected field and value. A text is parsed as JSON if an object is expected, as for a body.
 #[must_use]
 pub fn has(answer: &Value, expected: &Value) -> bool {
     match (answer, expected) {

@@ -26,7 +26,7 @@ use crate::{
 /// DynamoDB on a port.
 #[expect(missing_debug_implementations, reason = "the database has none")]
 pub struct DynamoDb {
-    /// The database behind it, for what has no place on the wire.
+    /// The database itself, for access that does not go over the wire.
     pub database: Database,
     /// The address that it listens at.
     pub url: String,
@@ -41,7 +41,7 @@ impl DynamoDb {
         Self::guarded(data, None).await
     }
 
-    /// The same, with requests of functions refused that their roles do not allow.
+    /// The same, but a request of a function is refused if the function's role does not allow it.
     pub(crate) async fn guarded(data: Option<&Path>, iam: Option<Arc<Iam>>) -> Result<Self> {
         let database = match data {
             Some(data) => open(data)?,
@@ -52,7 +52,8 @@ impl DynamoDb {
         Ok(Self { database, url: format!("http://{address}") })
     }
 
-    /// Creates a table of the template, unless it is there since an earlier run. How the one that is kept differs, if it does.
+    /// Creates a table of the template, unless it is kept from an earlier run. The result says how the kept table differs from the template, if it
+    /// differs.
     ///
     /// # Errors
     /// When its definition is wrong.
@@ -60,7 +61,7 @@ impl DynamoDb {
         create_table(&self.database, table)
     }
 
-    /// How clients find it.
+    /// The configuration with which clients find the database.
     #[must_use]
     pub fn sdk_config(&self) -> SdkConfig {
         sdk_config(&self.url)
@@ -76,7 +77,7 @@ pub fn open(data: &Path) -> Result<Database> {
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
-/// Creates a table in a database, unless it is there since an earlier run. How the one that is kept differs, if it does.
+/// Creates a table in a database, unless it is kept from an earlier run. The result says how the kept table differs from the template, if it differs.
 pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<String>> {
     let exists = database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
     if exists.table_names.contains(&table.name) {
@@ -97,8 +98,8 @@ pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<
     Ok(None)
 }
 
-/// How a table differs from its definition: in its key, or in its indexes. Whatever needs the difference would fail at its first
-/// use, and say nothing of why.
+/// The difference between a kept table and its definition, in the key or in the indexes. Without this message, a request that needs the defined key
+/// or index would fail at its first use, without the reason.
 fn difference(wanted: &Value, kept: &Value) -> Option<String> {
     let key = |schema: &Value| {
         let parts = schema.as_array().into_iter().flatten();
@@ -189,7 +190,7 @@ impl Sqs {
 /// EventBridge on a port.
 #[derive(Debug)]
 pub struct EventBridge {
-    /// For counting deliveries under way.
+    /// The provider, which counts the deliveries under way.
     pub provider: Arc<RustackEvents>,
     /// The address that it listens at.
     pub url: String,
@@ -240,13 +241,13 @@ where
     while let Ok((connection, _)) = listener.accept().await {
         let service = service.clone();
         tokio::spawn(async move {
-            // A client that hangs up in the middle is nobody's fault.
+            // An error means that the client hung up in the middle of a request, which needs no report.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
         });
     }
 }
 
-/// An SDK configuration for an emulated service: its URL, and credentials that nobody checks.
+/// An SDK configuration for an emulated service: its URL, and credentials that no service checks.
 #[must_use]
 pub fn sdk_config(url: &str) -> SdkConfig {
     let credentials = aws_sdk_sqs::config::Credentials::new("local", "local", None, None, "local");

@@ -38,7 +38,7 @@ use crate::{
     wiring,
 };
 
-/// What the local stack is asked to do.
+/// The options of the local stack.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The template.
@@ -49,11 +49,11 @@ pub struct Options {
     pub port: u16,
     /// Address of the emulated AWS services; port 0 for any free one.
     pub aws_address: SocketAddr,
-    /// Who calls the API when no token says so.
+    /// The user who calls the API without a token.
     pub user: String,
-    /// Where the functions' environment is written, as `sam local` reads it.
+    /// The file to which the functions' environment is written, as `sam local` reads it.
     pub env_vars: Option<PathBuf>,
-    /// Where data is kept; `None` for memory.
+    /// The folder of the data; `None` for memory.
     pub data: Option<PathBuf>,
     /// Show all that the functions log, not only warnings and errors.
     pub logs: bool,
@@ -66,13 +66,13 @@ pub struct Options {
 /// A running stack. It ends with the process.
 #[derive(Debug)]
 pub struct Stack {
-    /// Where the HTTP API is.
+    /// The URL of the HTTP API.
     pub url: String,
     /// Methods and paths of its routes, and the functions behind them.
     pub routes: Vec<(String, String)>,
-    /// Where the emulated services are: what `AWS_ENDPOINT_URL` is for the AWS CLI and SDKs.
+    /// The URL of the emulated services, which is the value of `AWS_ENDPOINT_URL` for the AWS CLI and SDKs.
     pub aws_url: String,
-    /// Logical id and type of what the template has and a laptop does not.
+    /// Logical id and type of each resource of the template that has no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
     functions: Vec<Arc<Function>>,
 }
@@ -84,7 +84,7 @@ impl Stack {
     /// When the template is wrong, the functions do not build or start, or a port is taken.
     pub async fn start(options: Options) -> Result<Self> {
         let hops = Hops { quiet: options.quiet };
-        // First, so that nobody waits for a build to learn that the port is taken.
+        // The ports are bound first, so that a taken port is reported before the build, which may take minutes.
         let listener = TcpListener::bind(("127.0.0.1", options.port))
             .await
             .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
@@ -164,7 +164,7 @@ impl Stack {
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
             let stream = mapping.stream.clone();
             let mut passed = delivered.clone();
-            // Named after the consumer: another one of the same stream is somewhere else in it.
+            // The file is named after the consumer, because another consumer of the same stream has another position.
             let name = format!("delivered-{}-{}", mapping.stream.table, mapping.function.name());
             let checkpoint = options.data.as_ref().map(|data| data.join(name));
             if let Some(checkpoint) = checkpoint {
@@ -172,7 +172,7 @@ impl Stack {
                 mapping.delivered.send_replace(position.clone());
                 let (kept, seen) = watch::channel(position);
                 passed = seen;
-                // Sources before their dead-letter queues: what moves over in between is then seen in the second.
+                // Each queue comes before its dead-letter queue: a message that moves over in between is then seen in the second.
                 let mut queues: Vec<_> = template.queues.iter().collect();
                 queues.sort_by_key(|queue| !queue.attributes.contains_key("RedrivePolicy"));
                 let queues =
@@ -280,7 +280,7 @@ async fn connect_rules(
         };
         targets.insert(definition.arn.clone(), Arc::new(target));
     }
-    // Before any rule: EventBridge asks for the targets as soon as an event matches.
+    // The targets are set before any rule, because EventBridge asks for them as soon as an event matches.
     let _ = invocations.targets.set(targets);
     for definition in &template.functions {
         for event in &definition.events {
@@ -404,9 +404,8 @@ fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
     routes
 }
 
-/// Writes the environment of every function by its logical id: the file that `sam local --env-vars` reads. There, SAM
-/// itself would fill in logical ids for the names of tables and queues. The functions run in containers, which know this
-/// machine by a name of Docker's.
+/// Writes the environment of every function by its logical id, into the file that `sam local --env-vars` reads. Without the file, SAM would fill in
+/// logical ids for the names of tables and queues. The functions run in containers, which know this machine by a name of Docker's.
 fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -> Result<()> {
     let aws_url = format!("http://host.docker.internal:{aws_port}");
     let functions: BTreeMap<_, BTreeMap<_, _>> = template
@@ -426,13 +425,13 @@ fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The queues and the bus live in memory, so the position in the stream that survives is not the one up to which
-/// records were handed to the fanout, but the one up to which everything that came of them is done: whatever was
-/// still on its way, or in a dead-letter queue, is fanned out again after a restart. Consumers skip what they know.
+/// The position in a stream that survives a restart. The queues and the bus live in memory, so it is not the position up to which records were handed
+/// to the fanout, but the one up to which everything that followed from them is done. Events that were still on their way, or in a dead-letter queue,
+/// are fanned out again after a restart. Consumers skip those that they know.
 struct Checkpoint {
     file: PathBuf,
     delivered: watch::Receiver<String>,
-    /// What is in the file.
+    /// The position that is in the file.
     kept: watch::Sender<String>,
     /// Nothing is taken from the stream while this is held.
     polling: Arc<Mutex<()>>,
@@ -442,12 +441,12 @@ struct Checkpoint {
     under_way: Arc<AtomicUsize>,
 }
 
-/// Between two looks whether everything is done.
+/// The pause between two looks whether everything is done.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
-/// After so long without a moment in which everything was done, one is made: the stream is held until it is. Under steady
-/// load there would be none, and everything since its beginning would be kept, and fanned out again after a restart.
+/// The longest time without a moment in which everything was done. After it, the stream is held until there is such a moment. Otherwise, under steady
+/// load, there would be none, and all records since the load began would be kept, and fanned out again after a restart.
 const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
-/// The longest time for which the stream is held: records that are left then wait for a retry, or are dead letters.
+/// The longest time for which the stream is held. Records that are not done by then wait for a retry, or are dead letters.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
 
 async fn keep_checkpoint(checkpoint: Checkpoint) {
@@ -459,7 +458,7 @@ async fn keep_checkpoint(checkpoint: Checkpoint) {
             true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
             false => None,
         };
-        // Read before looking whether anything is on its way: what is delivered later does not matter then.
+        // The position is read before the look whether anything is on its way, so that records which are delivered later do not matter.
         let position = checkpoint.delivered.borrow().clone();
         let changed = position != *checkpoint.kept.borrow();
         let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };

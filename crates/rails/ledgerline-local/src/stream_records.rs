@@ -1,8 +1,8 @@
-//! What the emulated database lacks for its streams. It finds the records of a stream without an index, so that each
-//! write and each look at the stream would cost what the stream has ever held, and it keeps them for ever.
+//! Additions to the streams of the emulated database. By itself, the database finds the records of a stream without an index, so that the cost of
+//! each write and of each look at the stream grows with all records that it ever had, and it keeps the records for ever.
 //!
-//! Both are mended in the database's own file: indexes for its two questions, and a trigger through which records leave.
-//! Nothing else can reach the data while it is in memory.
+//! Both are mended in the database's own file: indexes for its two queries, and a trigger that deletes records. Nothing but a trigger can reach the
+//! data while it is in memory.
 
 use std::{path::Path, time::Duration};
 
@@ -16,13 +16,13 @@ use rusqlite::Connection;
 use serde_json::json;
 use tokio::sync::watch;
 
-/// The tag of a table that says up to which sequence number everything that reads its stream has passed.
+/// The tag of a table with the sequence number that all readers of its stream have passed.
 const PASSED: &str = "ledgerline:stream-passed";
 
-/// The most records that leave at once: other requests wait meanwhile.
+/// The most records that are deleted at once, because other requests wait meanwhile.
 const BATCH: usize = 2_000;
 
-/// How often records are looked at that may leave.
+/// The pause between two deletions of records.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Opens the database in this file, which is created if it is missing.
@@ -32,7 +32,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) fn open(file: &Path) -> Result<Database> {
     let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
     let opened = || Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()));
-    // Opened once before: it creates its own tables, or brings those of an older version up to date.
+    // The database is opened once before, so that it creates its own tables, or brings those of an older version up to date.
     drop(opened()?);
     prepare(file)?;
     opened()
@@ -54,10 +54,10 @@ pub(crate) fn in_memory() -> Result<Database> {
     Ok(database)
 }
 
-/// The two indexes are those of the database's own queries, to the letter. The trigger fires when the tag is written: a
-/// record leaves when everything that reads the stream has passed it, or after 24 hours, as on AWS (numbers are never
-/// below the clock's microseconds). The newest record stays whatever its age, because the next number is one past it, also
-/// where the clock was set back.
+/// Adds the indexes and the trigger. The two indexes have exactly the expressions of the database's own queries. The trigger fires when the tag is
+/// written: a record is deleted when all readers of the stream have passed it, or after 24 hours, as on AWS (sequence numbers are never below the
+/// clock's microseconds). The newest record stays whatever its age, because the next number is one more than its number, even if the clock was set
+/// back.
 fn prepare(file: &Path) -> Result<()> {
     let schema = format!(
         "CREATE INDEX IF NOT EXISTS ledgerline_newest_record
@@ -81,16 +81,16 @@ fn prepare(file: &Path) -> Result<()> {
     connection.execute_batch(&schema).with_context(|| format!("cannot prepare {}", file.display()))
 }
 
-/// Lets the records of a table's stream leave that each of its readers has passed: what a reader watches is the sequence
-/// number up to which it needs no record again, empty at the beginning. Ends with the readers.
+/// Deletes the records of a table's stream that all of its readers have passed. The value of a reader is the sequence number up to which it needs no
+/// record again, empty at the beginning. The loop ends with the readers.
 pub(crate) async fn leave(database: Database, stream: Stream, mut readers: Vec<watch::Receiver<String>>) {
     loop {
         let passed = readers.iter_mut().map(|reader| reader.borrow_and_update().clone()).min();
-        // What cannot leave now leaves next time: nothing here is worth stopping the stack for.
+        // A deletion that fails is tried again next time, because it is no reason to stop the stack.
         let _ = stream.pass(&database, passed.as_deref().unwrap_or_default());
         tokio::time::sleep(INTERVAL).await;
         let changes: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.changed())).collect();
-        // Without a change, for what has become too old.
+        // The loop goes on without a change, for records that have become too old.
         match tokio::time::timeout(Duration::from_secs(600), futures::future::select_all(changes)).await {
             Ok((Err(_), ..)) => return,
             Ok((Ok(()), ..)) | Err(_) => {}
@@ -111,7 +111,7 @@ impl Stream {
     /// # Errors
     /// When it has none.
     pub(crate) fn of(database: &Database, table: &str) -> Result<Self> {
-        // Not DescribeTable, which counts the table's items.
+        // ListStreams is asked and not DescribeTable, which counts the table's items.
         let streams = database.list_streams(serde_json::from_value(json!({ "TableName": table }))?);
         let streams = streams.map_err(|error| anyhow!("{error}"))?.streams;
         let stream = streams.into_iter().next().ok_or_else(|| anyhow!("table {table} has no stream"))?;
@@ -122,7 +122,7 @@ impl Stream {
         shard_id(&self.table)
     }
 
-    /// The records after this sequence number, or from the oldest on where it is empty.
+    /// The records after this sequence number, or from the oldest on if it is empty.
     pub(crate) fn records_after(
         &self,
         database: &Database,
@@ -142,7 +142,7 @@ impl Stream {
         Ok(database.get_records(serde_json::from_value(request)?).map_err(failed)?.records)
     }
 
-    /// Lets all records up to this sequence number leave, a batch at a time.
+    /// Deletes all records up to this sequence number, a batch at a time.
     fn pass(&self, database: &Database, passed: &str) -> Result<()> {
         let tag =
             json!({ "ResourceArn": table_arn(&self.table), "Tags": [{ "Key": PASSED, "Value": passed }] });
@@ -301,11 +301,11 @@ mod tests {
         };
         store(0..1_000);
         let few = work(1);
-        // Nobody has passed these: all of their records are there, eight times what the cache holds.
+        // No reader has passed these, so all of their records are there: eight times what the cache holds.
         store(1_000..20_000);
         let many = work(2);
 
-        // By its indexes, the database reads a few pages of 4 KB; all records are 16 MB.
+        // With its indexes, the database reads a few pages of 4 KB; all records are 16 MB.
         let bound = WRITES as u64 * 100_000;
         assert!(
             few < bound && many < bound,

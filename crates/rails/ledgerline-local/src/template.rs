@@ -1,5 +1,5 @@
-//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. What it does not
-//! understand it refuses with the line, rather than run something else than what will be deployed.
+//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. A part that is not understood is refused with its
+//! line, because otherwise the local stack would run something else than what is deployed.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,7 +22,7 @@ pub const REGION: &str = "us-east-1";
 /// The name of the local stack.
 pub const STACK: &str = "ledgerline";
 
-/// What is wrong with a template, and where.
+/// An error in a template, with its place.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// There is no such file, or it cannot be read.
@@ -30,7 +30,7 @@ pub enum TemplateError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// Something in it is wrong.
@@ -58,9 +58,9 @@ pub struct Template {
     pub queues: Vec<Queue>,
     /// Names of the event buses.
     pub buses: Vec<String>,
-    /// All resources, those among them that have no meaning on a laptop.
+    /// All resources, even those that have no meaning on a laptop.
     pub resources: Vec<Resource>,
-    /// The HTTP API lets nobody in without a token.
+    /// Whether the HTTP API has an authorizer, with which AWS refuses a request without a token.
     pub authorizer: bool,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
@@ -73,7 +73,7 @@ pub struct Resource {
     pub id: String,
     /// Type.
     pub kind: String,
-    /// Physical id: the name, of a queue the URL.
+    /// Physical id: the name, or the URL of a queue.
     pub physical: String,
 }
 
@@ -94,7 +94,7 @@ pub struct Function {
     pub invoke_config: InvokeConfig,
     /// The sources that invoke it.
     pub events: Vec<Event>,
-    /// What it may do, where the template says so.
+    /// Its role, which says what it may do, if the template names one.
     pub role: Option<Role>,
 }
 
@@ -107,16 +107,16 @@ pub struct Role {
     pub policies: Vec<Value>,
 }
 
-/// What invokes a function.
+/// A source that invokes a function.
 #[derive(Debug)]
 pub enum Event {
     /// A route of the HTTP API.
     HttpApi {
-        /// Upper case, or `ANY`.
+        /// The method in upper case, or `ANY`.
         method: String,
-        /// With `{parameters}`.
+        /// The path, with `{parameters}`.
         path: String,
-        /// A token must have one of these; none for any token.
+        /// The scopes of which a token must have one; empty for any token.
         scopes: Vec<String>,
     },
     /// The stream of a table.
@@ -138,15 +138,15 @@ pub enum Event {
 pub struct StreamSource {
     /// ARN of the stream.
     pub stream: String,
-    /// Where a new mapping begins.
+    /// The record at which a new mapping begins.
     pub starting_position: StartingPosition,
     /// The most records in one invocation.
     #[serde(default = "hundred")]
     pub batch_size: usize,
-    /// For how long records are gathered, unless a batch is full before.
+    /// Seconds for which records are gathered, unless a batch is full before.
     #[serde(default)]
     pub maximum_batching_window_in_seconds: u64,
-    /// Split a batch that fails.
+    /// Whether a batch that fails is split.
     #[serde(default)]
     pub bisect_batch_on_function_error: bool,
     /// Retries before a record is given up; -1 for endless.
@@ -161,16 +161,16 @@ pub struct StreamSource {
     /// Only records that match one of the patterns are passed on.
     #[serde(default)]
     pub filter_criteria: FilterCriteria,
-    /// Where records go that are given up.
+    /// The destination of records that are given up.
     #[serde(default)]
     pub destination_config: DestinationConfig,
-    /// Only one shard here: read and not used.
+    /// The setting is read and not used, because the emulated stream has one shard.
     #[serde(default)]
     #[expect(dead_code, reason = "the emulated stream has one shard, whose order this setting would keep")]
     parallelization_factor: Option<u32>,
 }
 
-/// Where a new mapping of a stream begins. `LATEST`, which would leave out what was committed before, is not emulated.
+/// The record at which a new mapping of a stream begins. `LATEST`, which would leave out what was committed before, is not emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StartingPosition {
@@ -207,17 +207,17 @@ pub struct ScalingConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct RuleSource {
-    /// Its name; made up of the logical ids where the template has none.
+    /// Its name; made of the logical ids if the template has none.
     #[serde(default)]
     pub rule_name: Option<String>,
     /// Name of the bus.
     pub event_bus_name: String,
-    /// Which events.
+    /// The pattern that events must match.
     pub pattern: Value,
-    /// How often the delivery to the function is tried; delivery never fails here, only the function does.
+    /// The retries of the delivery to the function. It is not used, because delivery never fails here; only the function does.
     #[serde(default)]
     pub retry_policy: Value,
-    /// Where events go that could not be delivered.
+    /// The destination of events that could not be delivered. It is not used, for the same reason.
     #[serde(default)]
     pub dead_letter_config: Value,
 }
@@ -230,7 +230,7 @@ pub struct InvokeConfig {
     pub maximum_retry_attempts: u32,
     /// Seconds after which an event is given up.
     pub maximum_event_age_in_seconds: u64,
-    /// Where events go that are given up.
+    /// The destination of events that are given up.
     pub destination_config: DestinationConfig,
 }
 
@@ -244,7 +244,7 @@ impl Default for InvokeConfig {
     }
 }
 
-/// What a function can report of a batch.
+/// The report that a function gives of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum ResponseType {
     /// The records or messages that failed.
@@ -267,19 +267,19 @@ pub struct Filter {
     pub pattern: String,
 }
 
-/// Where things go that are given up.
+/// The destination of records or events that are given up.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct DestinationConfig {
-    /// On failure.
+    /// The destination on failure.
     pub on_failure: Option<Destination>,
 }
 
-/// A queue that takes what is given up.
+/// A queue for records or events that are given up.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct Destination {
-    /// SAM's name of the kind.
+    /// The kind of destination, by SAM's name.
     pub r#type: DestinationType,
     /// ARN of the queue.
     pub destination: String,
@@ -361,13 +361,14 @@ impl Source {
         Ok(Self { path: path.to_owned(), root })
     }
 
-    /// All of it.
+    /// The whole template as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         self.root.to_json()
     }
 
-    /// Where this is written, such as `template.yaml:12`: what these keys and indexes lead to, or the closest to it that is there.
+    /// The place in the file, such as `template.yaml:12`, of the node to which these keys and indexes lead, or of the closest one above it that is
+    /// there.
     #[must_use]
     pub fn place(&self, keys: &[&str]) -> String {
         let mut node = &self.root;
@@ -383,7 +384,7 @@ impl Source {
 
     /// The template, as far as the local stack runs it.
     ///
-    /// `overrides` are values of its parameters; `sqs_url` is where the queues will be.
+    /// `overrides` are values of its parameters; `sqs_url` is the URL of the queues' service.
     ///
     /// # Errors
     /// With the line, when it has something in it that the local stack does not run.
@@ -427,7 +428,7 @@ pub(crate) fn of(
     Ok(template)
 }
 
-/// The tables of a template, which may have no functions: those that tests of the rails use. The path is for errors.
+/// The tables of a template, which may have no functions, such as the template of the rails' tests. The path is for errors.
 ///
 /// # Errors
 /// As those of [`Source::parse`] and [`Source::template`].
@@ -510,7 +511,7 @@ impl<'a> Scope<'a> {
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
                 "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
                 "AWS::Serverless::HttpApi" => template.authorizer = self.authorizer(id, resource)?,
-                // Read where a function names them.
+                // They are read with the function that names them.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
                     if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
@@ -626,7 +627,7 @@ impl<'a> Scope<'a> {
             .iter()
             .filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()))
             .collect();
-        // As it is written: what a policy's name would be is of no use.
+        // The list is read as it is written, because its resolved values would be names, which do not lead to the policies.
         let written = self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
         let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
         for policy in managed.map_or(&[][..], Node::items) {
@@ -636,7 +637,7 @@ impl<'a> Scope<'a> {
         Ok(Role { name: format!("{STACK}-{id}"), policies })
     }
 
-    /// Whether the API has a default authorizer. Which tokens it takes matters only where they are verified.
+    /// Whether the API has a default authorizer. The tokens that it takes do not matter, because they are not verified here.
     fn authorizer(&self, id: &str, resource: &Node) -> Located<bool> {
         let authorization = resource.get("Properties").and_then(|properties| properties.get("Auth"));
         let Some(authorization) = authorization else { return Ok(false) };
@@ -960,7 +961,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// What a deployment would give a resource.
+/// The names that a deployment would give a resource.
 struct Physical {
     name: String,
     reference: String,
@@ -983,7 +984,7 @@ fn is_no_value(node: &Node) -> bool {
     matches!(node.entries(), [(function, argument)] if function == "Ref" && argument.as_str() == Some("AWS::NoValue"))
 }
 
-/// Own values over global ones, maps entry by entry, as SAM merges its Globals.
+/// Merges own values over global ones, and maps entry by entry, as SAM merges its Globals.
 fn merge(own: Node, global: Node) -> Node {
     match (own.kind, global.kind) {
         (Kind::Map(own_entries), Kind::Map(global_entries)) => {

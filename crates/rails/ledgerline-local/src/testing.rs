@@ -1,5 +1,5 @@
-//! For tests of other crates: the template's own tables on an emulated DynamoDB, the calls that go over the wire, and the whole
-//! local stack as its users start it.
+//! Helpers for tests of other crates: the template's own tables on an emulated DynamoDB, the calls that go over the wire, and the whole local stack
+//! as its users start it.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -77,7 +77,7 @@ const TANKS: &str = include_str!("testing/tanks.yaml");
 /// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, or those that ledgerline itself is
 /// tested with.
 ///
-/// The tables have no streams: nobody reads them here, and the emulator's bookkeeping for them grows with every write.
+/// The tables have no streams, because no test reads them here, and the emulator's bookkeeping for them grows with every write.
 pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
     let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
     create_tables(&dynamodb.database, tables);
@@ -106,7 +106,7 @@ fn create_tables(database: &Database, tables: &[&str]) {
         let known = TABLES.iter().find(|table| table.id == *id);
         let mut create = known.unwrap_or_else(|| panic!("no template has the table {id}")).create.clone();
         create.as_object_mut().expect("it is an object").remove("StreamSpecification");
-        // Whatever its name is in the template: tests know it by its logical id.
+        // The name in the template is not used, because tests know the table by its logical id.
         let name = table(id);
         create["TableName"] = name.clone().into();
         let table = template::Table {
@@ -213,7 +213,7 @@ impl Intercept for Wire {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         let consumed = &body["ConsumedCapacity"];
         let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
-        // A transaction reports one table after the other.
+        // A transaction reports the capacity of each of its tables.
         let units =
             consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum());
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
@@ -223,7 +223,7 @@ impl Intercept for Wire {
     }
 }
 
-/// Ends a program after some of its calls, as far as anybody else can see: what it calls then is never sent.
+/// The end of a program after some of its calls, as all others see it: its later calls are never sent.
 #[derive(Debug, Clone)]
 pub struct Crash(Arc<AtomicUsize>);
 
@@ -235,12 +235,12 @@ impl Default for Crash {
 }
 
 impl Crash {
-    /// So many calls are sent from now on, and no other.
+    /// Sends only this many calls from now on.
     pub fn after(&self, calls: usize) {
         self.0.store(calls, Ordering::SeqCst);
     }
 
-    /// Everything is sent from now on. Whether anything was not.
+    /// Sends every call from now on. The result is whether the allowed calls were used up, as they are whenever a call was not sent.
     pub fn recover(&self) -> bool {
         self.0.swap(usize::MAX, Ordering::SeqCst) == 0
     }
@@ -262,7 +262,7 @@ impl Intercept for Crash {
     }
 }
 
-/// SES with a mailbox of its own. What it is told to refuse, it refuses.
+/// SES with a mailbox of its own. A test can make it refuse mails.
 #[derive(Debug, Clone, Default)]
 pub struct Ses {
     mailbox: Arc<Mailbox>,
@@ -271,7 +271,7 @@ pub struct Ses {
 }
 
 impl Ses {
-    /// Starts it, and says where it is.
+    /// Starts it, and returns its URL.
     pub async fn start(&self) -> String {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
@@ -293,12 +293,12 @@ impl Ses {
         url
     }
 
-    /// Refuses so many mails from now on, with this status and code.
+    /// Refuses this many mails from now on, with this status and code.
     pub fn refuse(&self, mails: usize, status: u16, code: &'static str) {
         *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = vec![(status, code); mails];
     }
 
-    /// Thinks for so long about every mail.
+    /// Waits for this time before the answer to every mail.
     pub fn pause(&self, pause: Duration) {
         *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = pause;
     }

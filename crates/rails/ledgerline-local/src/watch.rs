@@ -1,5 +1,5 @@
-//! `--watch`: serves an edit without stopping the stack. The functions are built again, those that came out otherwise
-//! are replaced, and a request to one waits meanwhile.
+//! `--watch`: serves an edit without stopping the stack. The functions are built again, those whose binary has changed are replaced, and requests
+//! wait meanwhile.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
     wiring,
 };
 
-/// Between two looks at the sources. A look costs a millisecond or two.
+/// The pause between two looks at the sources. A look costs a millisecond or two.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The sources, and when each was written.
@@ -46,7 +46,7 @@ impl Watch {
             let now = self.sources();
             let Some(changed) = difference(&seen, &now) else { continue };
             let changed = changed.strip_prefix(&self.root).unwrap_or(changed).to_owned();
-            // What is written while it is built is another edit.
+            // A source that is written during the build is another edit.
             seen = now;
             if changed == Path::new("template.yaml") {
                 self.hops.always("watch", "template.yaml has changed: it is read at the next start");
@@ -65,7 +65,7 @@ impl Watch {
             Ok(replaced) => {
                 let took = started.elapsed().as_secs_f64();
                 self.hops.always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
-                // The template is read at the start: what an edit needs of it is said, and has to wait until then.
+                // The template is read only at the start: a change that an edit needs in it is printed, and has to wait until the next start.
                 match self.unwired() {
                     Ok(problems) => problems.iter().for_each(|problem| self.hops.always("wiring", problem)),
                     Err(error) => self.hops.always("wiring", &format!("{error:#}")),
@@ -73,11 +73,11 @@ impl Watch {
             }
             Err(error) => self.hops.always("watch", &format!("{error:#}: the old ones go on")),
         }
-        // Those that were not built.
+        // Functions that were not built are still held.
         self.functions.iter().for_each(|function| function.release());
     }
 
-    /// Where the functions, as they are now, and the template differ.
+    /// The differences between the functions, as they are now, and the template.
     fn unwired(&self) -> Result<Vec<String>> {
         Ok(wiring::problems(&self.source, &wiring::needs(&self.programs)?))
     }
@@ -91,8 +91,8 @@ impl Watch {
         sources
     }
 
-    /// Builds all functions, first the one that was last asked for: somebody is trying it out. Each goes on as soon as it
-    /// is built. How many were replaced.
+    /// Builds all functions, first the one of the last request, because somebody is trying it out. Each goes on as soon as it is built. The result is
+    /// the number of functions that were replaced.
     async fn build(&self) -> Result<usize> {
         let first = self.functions.iter().max_by_key(|function| function.last_requested());
         let first = first.filter(|function| function.last_requested() > 0);
@@ -124,7 +124,7 @@ fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops) -> Re
     Ok(replaced)
 }
 
-/// What is below this folder and in a build. A file that is gone by now was an editor's own.
+/// Collects the sources below this folder, by their extensions. A file that is gone by now was a temporary one of an editor.
 fn collect(folder: &Path, sources: &mut Sources) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

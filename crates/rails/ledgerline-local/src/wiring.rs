@@ -1,7 +1,7 @@
-//! What functions say that they need, compared with what the template gives them, in both directions: what is missing is not there
-//! when it is needed, and what nobody needs is a right too many, an event that nobody waits for, a table that costs.
+//! The needs of functions, compared with what the template gives them, in both directions. A missing need fails at the first request that uses it. A
+//! surplus is a right too many, an event that no function takes, or a table that costs money.
 //!
-//! The functions are asked themselves: each prints its needs with `--needs`, made of what it runs.
+//! Each function prints its own needs with `--needs`, made from what it runs.
 
 mod roles;
 mod sources;
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{permissions::resources, template::Source};
 
-/// What a function prints with `--needs`: `ledgerline_lambda::needs::Needs`.
+/// The needs that a function prints with `--needs`: `ledgerline_lambda::needs::Needs`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Needs {
@@ -29,7 +29,7 @@ pub struct Needs {
     calls: Vec<Call>,
     environment: BTreeSet<String>,
     optional: BTreeSet<String>,
-    /// Metrics of the application's own whose alarm tells somebody.
+    /// The application's own metrics, each of which needs an alarm that notifies somebody.
     pub metrics: BTreeSet<String>,
 }
 
@@ -44,7 +44,7 @@ impl Needs {
     }
 }
 
-/// Where its events come from.
+/// The source of a function's events.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 enum Events {
@@ -95,7 +95,7 @@ struct Call {
     variable: String,
 }
 
-/// Asks functions what they need. Keys are the names of their binaries, values the binaries.
+/// Asks functions for their needs. The keys are the names of the binaries, the values their paths.
 ///
 /// # Errors
 /// When one cannot be run, or prints something else.
@@ -122,14 +122,15 @@ pub fn needs_of(source: &Source, root: &Path) -> Result<BTreeMap<String, Needs>>
     needs(&crate::build::build(root, &binaries)?)
 }
 
-/// Where functions and template differ: a sentence each, with its place in the template. `needs` are those of the binaries.
+/// The differences between functions and template: one sentence each, with its place in the template. The keys of `needs` are the names of the
+/// binaries.
 #[must_use]
 pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Vec<String> {
     let json = source.json();
     let mut functions = Vec::new();
     for (id, resource) in resources(&json, &["AWS::Serverless::Function"]) {
         let binary = resource["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        // That there is a binary is for the build to say.
+        // A missing binary is reported by the build.
         let Some(needs) = needs.get(binary) else { continue };
         functions.push(Function { id, properties: &resource["Properties"], needs });
     }
@@ -153,7 +154,7 @@ struct Function<'a> {
 }
 
 impl<'t> Template<'t> {
-    /// A problem with a function: where it is, with the closest of these keys below its properties, and what is wrong.
+    /// A problem with a function: its place, which is the closest of these keys below the function's properties, and what is wrong.
     fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
         let path = [&["Resources", function, "Properties"], keys].concat();
         format!("{}: {function}: {message}", self.source.place(&path))
@@ -164,7 +165,7 @@ impl<'t> Template<'t> {
         self.json["Resources"][id]["Type"].as_str().unwrap_or_default()
     }
 
-    /// The value of a function's variable: its own, or that of all functions.
+    /// The value of a function's variable: the function's own, or that of all functions.
     fn variable(&self, function: &Function<'t>, name: &str) -> Option<&'t Value> {
         let json: &'t Value = self.json;
         let globals = &json["Globals"]["Function"];
@@ -188,7 +189,7 @@ fn substituted(value: &Value) -> impl Iterator<Item = &str> {
     text.split("${").skip(1).filter_map(|rest| rest.split('}').next())
 }
 
-/// Names in a sentence.
+/// Names with commas between them, for a sentence.
 fn listed<'a>(names: impl IntoIterator<Item = &'a String>) -> String {
     names.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }

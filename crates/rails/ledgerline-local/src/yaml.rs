@@ -30,7 +30,7 @@ impl Node {
         }
     }
 
-    /// Scalars as CloudFormation passes them on: `true`, `60` and `text` alike are text.
+    /// A scalar as CloudFormation passes it on: `true`, `60` and `text` are all text.
     pub(crate) fn text(&self) -> Option<String> {
         match &self.kind {
             Kind::Scalar(Value::String(text)) => Some(text.clone()),

@@ -1,4 +1,4 @@
-//! What is said of templates that cannot be run.
+//! The messages for templates that cannot be run.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! One concurrent history: several clients send commands to few streams of one aggregate, over a wire that misbehaves, and what
-//! they were told must be explainable by some order of their commands, one after the other.
+//! One concurrent history: several clients send commands to one or two streams of one aggregate, over a wire with faults. Some order of
+//! their commands, one after the other, must explain the answers that they got.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,29 +28,29 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// As long as the template has answers to requests remembered: three days, one of them for clocks that are a day off, and
-/// another one for those that are a day off the other way.
+/// The time for which answers to requests are remembered, as in the template: three days, two of them because one clock may be a day
+/// behind and another one a day ahead.
 pub const RETENTION_SECONDS: i64 = 259_200;
 
-/// The commands of one stream, in an order in which they make sense: the first one starts the stream.
+/// The commands of one stream, in a sensible order: the first one starts the stream.
 #[derive(Debug)]
 pub struct History<A: Aggregate> {
     /// The id of the aggregate.
     pub id: String,
-    /// Who sends the commands.
+    /// The actor who sends the commands.
     pub actor: String,
     /// The commands. Some may be refused.
     pub commands: Vec<A::Command>,
 }
 
 impl<A: Aggregate> History<A> {
-    /// The commits that come of the commands. Whether a commit embeds its state is random.
+    /// The commits that the commands lead to. Whether a commit embeds its state is random.
     #[must_use]
     pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
         self.written(|| rng.bool())
     }
 
-    /// The commits that come of the commands, each with its state.
+    /// The commits that the commands lead to, each with its state.
     #[must_use]
     pub fn commits_with_states(&self) -> Vec<Commit> {
         self.written(|| true)
@@ -84,31 +84,31 @@ impl<A: Aggregate> History<A> {
     }
 }
 
-/// Histories of an aggregate: one for each name, the same for the same name and randomness.
+/// The histories of an aggregate: one for each name, always the same for the same name and randomness.
 pub type Histories<A> = fn(&str, &mut Rng) -> History<A>;
 
-/// As long as a command function waits, before it tells its client that it does not know.
+/// The time that a command function waits before it tells its client that the result is not known.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Longer than any request can be late.
+/// A time that is longer than any request can be late.
 const SETTLED: Duration = Duration::from_secs(60);
 
-/// How much the clocks of two instances differ.
+/// The difference between the clocks of two instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clocks {
-    /// By up to a second.
+    /// Up to a second.
     Near,
-    /// By up to two days: each is a day behind, right, or a day ahead.
+    /// Up to two days: each clock is a day behind, right, or a day ahead.
     DayOff,
 }
 
-/// What a history counted.
+/// The counts of a history.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Tally {
-    /// Commands that were sent.
+    /// The number of commands that were sent.
     pub commands: u64,
-    /// Commits that they left in the log.
+    /// The number of commits that they left in the log.
     pub commits: u64,
-    /// Commands whose client was told nothing certain.
+    /// The number of commands whose client got no certain answer.
     pub uncertain: u64,
 }
 
@@ -122,14 +122,14 @@ impl Tally {
 
 /// An aggregate whose histories are played.
 pub(crate) struct Subject<A: Aggregate> {
-    /// Where commands come from.
+    /// The histories that the commands come from.
     pub(crate) histories: Histories<A>,
-    /// What a client is told of a state.
+    /// The text that a client is told of a state.
     pub(crate) shown: fn(&A::State) -> String,
 }
 
 impl<A: Aggregate> Subject<A> {
-    /// Plays so many histories. What was counted, and how many faults there were.
+    /// Plays so many histories. The result is their counts, and the number of faults.
     pub(crate) fn all(&self, seed: u64, runs: u64, clocks: Clocks) -> Result<(Tally, u64), Finding> {
         let (mut sum, mut faults) = (Tally::default(), 0);
         let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
@@ -155,11 +155,11 @@ pub(crate) fn world() -> Result<(World, DynamoDbStore), Finding> {
     Ok((world, store))
 }
 
-/// What a client asks.
+/// A request of a client: a command or a read.
 struct Operation<A: Aggregate> {
-    /// `None` reads the state strongly.
+    /// The command. `None` reads the state strongly.
     command: Option<Arc<A::Command>>,
-    /// The command is one that starts a stream.
+    /// Whether the command is one that starts a stream.
     creates: bool,
     precondition: Option<Precondition>,
     actor: String,
@@ -186,25 +186,25 @@ impl<A: Aggregate> PartialEq for Operation<A> {
 }
 
 impl<A: Aggregate> std::fmt::Debug for Operation<A> {
-    /// Without the command: that of its id is found again with the seed.
+    /// The text has no command: the seed leads to the command with this id.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = if self.command.is_some() { "command" } else { "read" };
         write!(f, "{what} {} {:?}", self.id, self.precondition)
     }
 }
 
-/// What a client is told.
+/// The answer that a client gets.
 #[derive(Debug, Clone, PartialEq)]
 enum Told {
-    /// This is what is shown of the state, after the command where there was one.
+    /// The version, and what is shown of the state, after the command if there was one.
     State { version: u64, shown: String },
-    /// The domain says no.
+    /// The refusal of the domain, as a text.
     Refused(String),
-    /// The version is this one, and not the one that was named.
+    /// The version of the stream, which is not the one that the client named.
     OtherVersion(u64),
 }
 
-/// An aggregate as plainly as possible: one command after the other, with nothing in between.
+/// The aggregate in its plainest form: one command after the other, without a store. The tester compares the answers with it.
 struct Sequential<A: Aggregate> {
     version: u64,
     state: A::State,
@@ -228,11 +228,11 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
         let decided = A::decide(&self.state, command, &context);
         let refused = |refusal: &Refusal| Told::Refused(refusal.to_string());
         match &decided {
-            // Whatever version the client named.
+            // These refusals come before the precondition (RFC 9110, 13.2.1), whatever version the client named.
             Err(refusal) if refusal.kind() != RefusalKind::Refused => return refused(refusal),
             Ok(_) | Err(_) => {}
         }
-        // What is not there has no version that could be named.
+        // An aggregate without a commit has no version that a client could name.
         if let Some(Precondition::OneOf(versions)) = &operation.precondition
             && (self.version == 0 || !versions.contains(&self.version))
         {
@@ -249,12 +249,12 @@ impl<A: Aggregate> SequentialSpec for Sequential<A> {
     }
 }
 
-/// What was asked and told, in the order in which it was.
+/// The requests and answers, in their order.
 struct Record<A: Aggregate> {
     testers: BTreeMap<StreamId, LinearizabilityTester<usize, Sequential<A>>>,
-    /// Command ids that were told of a version, and whether that one is certainly theirs; and those that were told that they
-    /// changed nothing.
+    /// The commands that were answered with a version, by id, and whether it is certainly the version of their own commit.
     acknowledged: BTreeMap<String, (StreamId, u64, bool)>,
+    /// The ids of the commands that were answered with a refusal or with another version: they must not be in the log.
     declined: BTreeSet<String>,
     lines: Vec<String>,
     tally: Tally,
@@ -280,7 +280,7 @@ impl<A: Aggregate> Record<A> {
 struct Played<'a, A: Aggregate, S> {
     subject: &'a Subject<A>,
     store: &'a S,
-    /// The same log, for the check: whatever is wrong with the store, what is in the log is what is in it.
+    /// The real store on the same log, for the check, which must not depend on the bugs of `store`.
     log: &'a DynamoDbStore,
     wire: &'a Wire,
     seed: u64,
@@ -293,7 +293,7 @@ struct Played<'a, A: Aggregate, S> {
 /// Plays the history of this seed, and checks it.
 ///
 /// # Errors
-/// When no order of the commands explains what the clients were told, or the log is not what they were told.
+/// When no order of the commands explains what the clients were told, or the log contradicts what they were told.
 pub(crate) async fn play<A: Aggregate>(
     subject: &Subject<A>,
     store: &impl EventStore,
@@ -303,12 +303,12 @@ pub(crate) async fn play<A: Aggregate>(
     clocks: Clocks,
 ) -> Result<Tally, Finding> {
     let mut rng = Rng::with_seed(seed);
-    // The SDK's and our own jitter.
+    // The jitter of the SDK and of ledgerline comes from this seed too.
     fastrand::seed(seed);
     let streams: Vec<_> = (0..rng.usize(1..=2))
         .filter_map(|number| StreamId::new(A::CATEGORY, &format!("{seed}-{number}")).ok())
         .collect();
-    // Some histories without faults: races alone must do no harm either.
+    // Some histories have no faults: races alone must do no harm either.
     wire.follow(Plan::Random([0, 150, 400, 700][rng.usize(0..4)]), rng.u64(..));
     let record = Mutex::new(Record::new(subject, &streams));
     let history = Played { subject, store, log, wire, seed, clocks, streams, began: Instant::now(), record };
@@ -328,7 +328,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a client asks next: the first one starts a stream. A client that knows a version may name it.
+    /// The next request of a client. The first one of the first client starts a stream. A client that knows a version may name it.
     fn operation(&self, client: usize, number: usize, known: Option<u64>, rng: &mut Rng) -> Operation<A> {
         let mut history = (self.subject.histories)(&format!("{}-0", self.seed), rng);
         let id = format!("{}-{client}-{number}", self.seed);
@@ -353,7 +353,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
     async fn client(&self, client: usize, mut rng: Rng) {
         let mut cache = cold();
         let mut known: BTreeMap<StreamId, u64> = BTreeMap::new();
-        // A thread of the tester has one operation at a time; who was told nothing goes on as another.
+        // A thread of the tester has one operation at a time. A client whose operation got no answer goes on as another thread.
         let mut thread = client * 1_000;
         for number in 0..rng.usize(2..=4) {
             sleep(Duration::from_millis(rng.u64(0..60))).await;
@@ -366,7 +366,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 if rng.u32(0..3) == 0 {
                     cache = cold();
                 }
-                // No two instances have the same time.
+                // Each instance has a clock of its own.
                 let skew = match self.clocks {
                     Clocks::Near => SignedDuration::from_millis(rng.i64(-500..=500)),
                     Clocks::DayOff => SignedDuration::from_hours(24 * rng.i64(-1..=1)),
@@ -394,8 +394,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         }
     }
 
-    /// Sends the command once. What its client is told, and whether the version is certainly that of a commit of its own; `None`
-    /// when it is told nothing certain.
+    /// Sends the command once. The result is the answer, and whether its version is certainly that of the command's own commit; `None`
+    /// if there is no certain answer.
     async fn ask(
         &self,
         store: &impl EventStore,
@@ -415,7 +415,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         };
         let elapsed = SignedDuration::try_from(self.began.elapsed()).ok()?;
         let at = Timestamp::from_second(1_800_000_000).ok()? + elapsed + skew;
-        // A refusal begins with no number.
+        // The answer to a success begins with its version, the answer to a refusal with "no:", so that they can be told apart.
         let answer = |answer: Result<(&A::State, u64), &Refusal>| match answer {
             Ok((state, version)) => format!("{version} {}", (self.subject.shown)(state)),
             Err(refusal) => format!("no: {refusal}"),
@@ -439,7 +439,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             Ok(Outcome::Repeated(answer)) => match answer.split_once(' ') {
                 Some(("no:", refusal)) => refused(refusal.to_owned()),
                 Some((version, shown)) => {
-                    // The first time, it may have changed nothing.
+                    // The first request may have changed nothing: then this version is that of another commit.
                     Some((Told::State { version: version.parse().ok()?, shown: shown.to_owned() }, false))
                 }
                 None => refused(format!("never: {answer}")),
@@ -449,12 +449,12 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
                 Some((Told::OtherVersion(version), false))
             }
             Err(
-                // What was on its way for longer than anybody waited may still arrive.
+                // A request that was on its way when its caller gave up may still arrive.
                 ExecuteError::Contended
                 | ExecuteError::Store(StoreError::Throttled | StoreError::Unavailable(_))
                 | ExecuteError::Load(LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_))),
             ) => None,
-            // Nothing here may cause these, and no order of commands explains them.
+            // These errors must not happen here. The text that they become is one that no order of commands explains.
             Err(
                 error @ (ExecuteError::CommandIdReused
                 | ExecuteError::TooLarge { .. }
@@ -470,7 +470,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         record.tally.commands += u64::from(operation.command.is_some());
         record.lines.push(format!("{thread:>5} {stream} {operation:?}"));
         if let Some(tester) = record.testers.get_mut(stream) {
-            // It refuses only what this module never does: a second operation of a thread that has one.
+            // The tester refuses only a second operation of a thread that has one, which this module never sends.
             let _ = tester.on_invoke(thread, operation.clone());
         }
     }
@@ -520,7 +520,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         Ok(self.record().tally)
     }
 
-    /// What is wrong with the log of the stream: a hole, a command twice, an acknowledged one missing, one that was declined.
+    /// A fault in the log of the stream: a hole, a command twice, an acknowledged command that is missing, or one that was declined.
     async fn wrong_in_log(&self, stream: &StreamId) -> Option<String> {
         let mut commits = Vec::new();
         let mut range = Range { after: 0, up_to: u64::MAX, limit: None };

@@ -1,5 +1,5 @@
-//! Two versions of every function at once, as while a deployment replaces them one after the other, or is taken back: commands, fanout
-//! and projectors of both, in any mixture, leave what the version that stays would have left alone, and no dead letter.
+//! Two versions of every function at once, as while a deployment replaces them one after the other, or is rolled back. Commands, fanout
+//! and projectors of both, in any mixture, leave the rows that the version that stays would have left alone, and no dead letter.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,7 +29,7 @@ use crate::{
 
 // --- The next version -------------------------------------------------------------------------------------------
 
-/// A tank whose state also counts how often it was filled, which only a fold can tell: its older states cannot be brought up to date.
+/// A tank whose state counts the fills too. Only a fold knows that number, so older states cannot be brought up to date.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counted {
@@ -37,7 +37,7 @@ pub struct Counted {
     fills: u32,
 }
 
-/// How a version writes its events.
+/// The events of a version, and how it writes and reads them.
 trait Events: std::fmt::Debug + Send + Sync + 'static {
     type Event: EventTypes + Serialize + DeserializeOwned + Clone + std::fmt::Debug + PartialEq + Send + Sync;
     fn write(event: tank::Event) -> Self::Event;
@@ -45,7 +45,7 @@ trait Events: std::fmt::Debug + Send + Sync + 'static {
     fn read(event: &Self::Event) -> Option<tank::Event>;
 }
 
-/// As they were: this version can be taken back.
+/// The events as they were before: this version can be rolled back.
 #[derive(Debug)]
 struct AsBefore;
 
@@ -62,7 +62,7 @@ impl Events for AsBefore {
 }
 
 ledgerline::events! {
-    /// What the version before cannot read: a field of another name, and another event.
+    /// Events that the version before cannot read: one has a field with another name, and one is new.
     pub enum NewEvent {
         TankInstalled: 2 [|data| data] { site: String, liquid: String, installed_by: Option<String>, on: Date },
         TankFilled: 2 [litres] { litres: i64, level: i64, note: Option<String>, on: Date },
@@ -73,7 +73,7 @@ ledgerline::events! {
     }
 }
 
-/// `TankFilled` from schema 1 to 2.
+/// The upcaster of `TankFilled` from schema 1 to 2.
 fn litres(mut data: Value) -> Value {
     let amount = data.as_object_mut().and_then(|fields| fields.remove("amount"));
     data["litres"] = amount.unwrap_or_default();
@@ -116,7 +116,7 @@ impl Events for Changed {
             }
             NewEvent::TankMoved { site } => tank::Event::TankMoved { site },
             NewEvent::TankScrapped { on } => tank::Event::TankScrapped { on },
-            // Not shown in the list of what came in and went out.
+            // The event has no amount, so that the list of fills has the amount 0 for it.
             NewEvent::TankEmptied { on } => tank::Event::TankDrawn { amount: 0, level: 0, note: None, on },
         })
     }
@@ -200,28 +200,28 @@ fn next<E: Events>() -> Application {
 
 // --- A rollout --------------------------------------------------------------------------------------------------
 
-/// Which version stays.
+/// The version that stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rollout {
-    /// The next one, whose events the one before cannot read.
+    /// The next version stays. The version before cannot read its events.
     Forward,
-    /// The one before: the next one is taken back. It had other states, and the same events.
+    /// The version before stays: the next one is rolled back. It had other states, but the same events.
     Back,
 }
 
-/// What a rollout counted.
+/// The counts of a rollout.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     commands: u64,
     commits: u64,
-    /// Deliveries that failed, and came again.
+    /// The number of deliveries that failed and came again.
     again: u64,
 }
 
 /// Plays rollouts.
 ///
 /// # Errors
-/// When rows are not those of the fold by the version that stays, or something does not get through to it.
+/// When rows are not those of the fold by the version that stays, or a commit, state or message is never delivered.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(60, 2_000);
     let mut sum = [Tally::default(); 2];
@@ -254,7 +254,7 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     Ok(Tried::new(2 * runs, "rollouts", beside))
 }
 
-/// A message in a queue: group and body.
+/// A message in a queue: its group and its body.
 type Message = (String, String);
 
 /// Functions of two versions, at the same tables and queues.
@@ -262,7 +262,7 @@ struct Mixture<'a> {
     world: &'a World,
     rng: Rng,
     rollout: Rollout,
-    /// Instances that take commands: of the version that goes, and of the one that stays.
+    /// The instances that take commands: of the version that goes, and of the one that stays.
     instances: [Instance; 2],
     pipelines: [Pipeline; 2],
     tanks: Vec<String>,
@@ -270,7 +270,7 @@ struct Mixture<'a> {
     pending: Vec<Commit>,
     states: Vec<Value>,
     queue: VecDeque<Message>,
-    /// Of a hundred, how many choices fall on the version that stays.
+    /// The percentage of choices that fall on the version that stays.
     replaced: u32,
     tally: Tally,
 }
@@ -283,7 +283,7 @@ impl<'a> Mixture<'a> {
         Self {
             world,
             rng: Rng::with_seed(seed),
-            // Ids as the API has them.
+            // The ids have the form that the API demands.
             tanks: (0..2).map(|number| format!("{number:08}-0000-4000-8000-{seed:012}")).collect(),
             rollout,
             instances: [instance(goes), instance(stays)],
@@ -297,7 +297,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// Which of the two versions takes something.
+    /// The version that takes the next delivery, by chance: 0 goes, 1 stays.
     fn version(&mut self) -> usize {
         usize::from(self.rng.u32(0..100) < self.replaced)
     }
@@ -305,7 +305,7 @@ impl<'a> Mixture<'a> {
     async fn play(mut self) -> Result<Tally, String> {
         let steps = self.rng.u32(20..80);
         for step in 0..steps {
-            // At first nothing is replaced yet, at the end everything is.
+            // At first no function is replaced, at the end all are.
             self.replaced = (step * 150 / steps).min(100);
             match self.rng.u32(0..8) {
                 0..=2 => self.command().await?,
@@ -339,7 +339,7 @@ impl<'a> Mixture<'a> {
         Ok(self.tally)
     }
 
-    /// A command to one of the tanks. Whoever is told that it was done finds it in the log.
+    /// Sends a command to one of the tanks. A command that is answered with success must be in the log.
     async fn command(&mut self) -> Result<(), String> {
         let tank = self.tanks[self.rng.usize(0..self.tanks.len())].clone();
         let amount = json!({ "amount": self.rng.i64(1..20) });
@@ -371,7 +371,7 @@ impl<'a> Mixture<'a> {
                 let version = body["version"].as_u64().unwrap_or_default();
                 let commits = self.log.entry(tank).or_default();
                 if version == commits.len() as u64 {
-                    // Nothing changed.
+                    // The command changed nothing.
                     return Ok(());
                 }
                 let commit =
@@ -380,14 +380,14 @@ impl<'a> Mixture<'a> {
                 let commit =
                     commit.ok_or_else(|| format!("told of version {version} after {}", commits.len()))?;
                 self.tally.commits += 1;
-                // Larger ones would go without their states.
+                // Larger commits would have no states: each may come without it.
                 let state = commit.state.clone().filter(|_| self.rng.bool());
                 self.pending.push(Commit { state, ..commit.clone() });
                 commits.push(commit);
                 Ok(())
             }
             400..500 => Ok(()),
-            // The version that goes cannot read the events of the one that stays, and says so.
+            // The version that goes cannot read the events of the one that stays, and must say so.
             500 if self.rollout == Rollout::Forward && version == 0 => Ok(()),
             status => Err(format!("{status} for {sent:?}")),
         }
@@ -412,7 +412,7 @@ impl<'a> Mixture<'a> {
         self.queue.extend(services.take_messages(url).into_iter().map(|queued| (queued.group, queued.body)));
     }
 
-    /// Lambda hands a state to each function that wants it; what fails comes again.
+    /// Lambda hands a state to each function that wants it. A state that failed comes again.
     async fn project(&mut self) {
         if self.states.is_empty() {
             return;
@@ -429,7 +429,7 @@ impl<'a> Mixture<'a> {
         }
     }
 
-    /// A queue hands over a batch. What failed is at the head of its group again.
+    /// A queue hands over a batch. A message that failed is at the head of its group again.
     async fn consume(&mut self) {
         let taken: Vec<_> = self.queue.drain(..self.queue.len().min(10)).collect();
         let messages: Vec<_> = taken

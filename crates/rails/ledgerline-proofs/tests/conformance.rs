@@ -51,8 +51,8 @@ mod behind_the_wire {
     }
 }
 
-/// The answers that the emulator never gives, in the words of AWS: the adapter takes them for what they are. What they look
-/// like on AWS is seen by the test of a real endpoint below, where the races are real.
+/// The answers that the emulator never gives, in the words of AWS: the adapter must understand them. The test of a real endpoint below
+/// shows whether AWS answers like that, because its races are real.
 #[tokio::test]
 async fn what_is_injected_is_what_the_store_knows() {
     let stream = StreamId::new("injected", "1").unwrap();
@@ -83,7 +83,7 @@ async fn what_is_injected_is_what_the_store_knows() {
     }
 }
 
-/// A replica that lags behind shows a beginning of the stream, and never to who asks for the newest.
+/// A replica that lags behind shows a beginning of the stream, but only to eventual reads.
 #[tokio::test]
 async fn what_is_stale_is_a_beginning_of_the_stream() {
     let wire = wire();
@@ -118,7 +118,7 @@ async fn a_real_endpoint_is_like_that() {
         .with_requests(variable("REQUESTS_TABLE"));
     let run = fastrand::u64(..);
 
-    // Races over one stream, with and without a transaction: whatever AWS says, the store knows what it means.
+    // Races over one stream, with and without a transaction: the store must understand every answer of AWS.
     let stream = StreamId::new("conformance", &run.to_string()).unwrap();
     let mut busy = 0;
     for version in 1..=20 {
@@ -219,7 +219,7 @@ async fn send(sqs: &aws_sdk_sqs::Client, url: &str, text: &str) {
             .send()
             .await
             .unwrap();
-        // What is known already is taken like anything else.
+        // A message that is known already is answered with success, like a new one.
         assert_eq!((answer.successful().len(), answer.failed().len()), (3, 0));
     }
 }
@@ -233,7 +233,7 @@ fn a_fifo_queue_keeps_order_and_knows_what_it_has(received: Vec<(String, String)
     assert_eq!(of("b"), ["3 in call 0"]);
 }
 
-/// The call is answered with 200; one of its entries failed, and is named by its place.
+/// The call is answered with 200. One of its entries failed, and the answer names it by its place.
 async fn the_bus_names_the_entry_that_it_did_not_take(events: &aws_sdk_eventbridge::Client, bus: &str) {
     let entry = |detail: &str| {
         aws_sdk_eventbridge::types::PutEventsRequestEntry::builder()

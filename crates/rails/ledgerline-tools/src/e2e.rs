@@ -1,6 +1,6 @@
 //! The deployment, proven on a third party's emulator of AWS with its IAM evaluation on: the real `sam build` and `sam
-//! deploy` of the template as it is, then the scenario over HTTP. What the emulator lacks is made up for in `e2e/*.py`, and
-//! listed in docs/emulator.md.
+//! deploy` of the template as it is, then the scenario over HTTP. `e2e/*.py` adds what the emulator lacks, and docs/emulator.md
+//! lists it.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ const STACK: &str = "ledgerline-e2e";
 const EMULATOR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/emulator.py");
 const DEPLOYMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/deployment.py");
 
-/// Builds for this machine, deploys, and tests what was deployed.
+/// Builds for this machine, deploys, and tests the deployment.
 pub(crate) fn run(build: bool) -> Result<()> {
     tools::require_linux()?;
     let sam = tools::sam()?;
@@ -45,7 +45,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "CAPABILITY_IAM",
         "--parameter-overrides",
         &architecture,
-        // What the emulator takes its time for proves nothing about the product.
+        // The emulator is slow, which proves nothing about the product: with these values, a read waits longer, a failed message comes again
+        // sooner, and no request is throttled.
         "ReadYourWriteTimeout=5000",
         "QueueVisibilityTimeout=10",
         "RequestsPerSecond=1000",
@@ -61,7 +62,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;
 
     invoke_samples(&emulator)?;
-    // Last: it changes who may take the writer's role.
+    // The attempts come last, because they change who may take the writer's role.
     println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
     for (who, attempts) in &denials {
@@ -76,7 +77,7 @@ struct Routes {
     routes: Vec<String>,
 }
 
-/// What became of attempts to change a commit or a remembered answer.
+/// The results of attempts to change a commit or a remembered answer.
 #[derive(Deserialize)]
 struct Attempts {
     tried: BTreeMap<String, String>,
@@ -88,7 +89,7 @@ struct Attempts {
 impl Attempts {
     fn judge(&self, who: &str) -> Result<()> {
         for (what, outcome) in &self.tried {
-            // The rest of the emulator's sentence says who asked for what, as the line does.
+            // Only the reason is printed: the rest of the emulator's sentence says who asked for what, as the line does.
             let reason = [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
             let denied = outcome.starts_with("denied");
             println!(
@@ -115,7 +116,7 @@ impl Attempts {
 /// Invokes every function with every sample event.
 fn invoke_samples(emulator: &Emulator) -> Result<()> {
     let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
-    // What the samples create has to be new here, as on a stack that was just deployed.
+    // The samples create aggregates, whose ids must be new here. They are, because the stack was just deployed.
     let mut wrong = Vec::new();
     for sample in samples(Path::new("."))? {
         let function = functions.get(&sample.function).context("the function is deployed")?;
@@ -132,7 +133,7 @@ fn invoke_samples(emulator: &Emulator) -> Result<()> {
     Ok(())
 }
 
-/// The emulator, and how to reach it. It ends with the value.
+/// The emulator and its address. Its process ends when the value is dropped.
 struct Emulator {
     process: Child,
     python: PathBuf,
@@ -144,7 +145,7 @@ impl Emulator {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let url = format!("http://127.0.0.1:{port}");
         let log = Path::new("target/e2e.log");
-        // What it unpacks stays behind: where it can be found and is replaced next time.
+        // The emulator leaves the files that it unpacks. They are in this folder, so that the next run replaces them.
         let files = env::current_dir()?.join("target/e2e");
         let _ = std::fs::remove_dir_all(&files);
         std::fs::create_dir_all(&files)?;
@@ -155,7 +156,7 @@ impl Emulator {
             .env("MINISTACK_HOST", "127.0.0.1")
             .env("BIND_HOST", "127.0.0.1")
             .env("TMPDIR", &files)
-            // The functions inherit it, and so find the emulator.
+            // The functions inherit this variable, and so find the emulator.
             .env("AWS_ENDPOINT_URL", &url)
             .env("PATH", env::join_paths([python.to_owned()].into_iter().chain(paths()))?)
             .stdout(File::create(log)?)
@@ -177,7 +178,7 @@ impl Emulator {
         Ok(this)
     }
 
-    /// A program that takes the emulator for AWS.
+    /// A program that calls the emulator instead of AWS.
     fn program(&self, bin: &Path, name: &str) -> Command {
         let mut command = tools::program(bin, name);
         command

@@ -28,68 +28,69 @@ use ledgerline_local::{
     wiring::{self, Needs},
 };
 
-/// Checks of this workspace, and what is laid down in it.
+/// Checks of this workspace, and things that are laid down in it.
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
-    /// The pure crates reach no AWS and no runtime; the template gives every function what it says that it needs, and no more; what
-    /// can fail has its dead letters and alarms; sample events, and the pages in docs/permissions/, are there.
+    /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives every function what the function says
+    /// that it needs, and no more; everything that can fail has dead letters and alarms; the sample events, and the pages in
+    /// docs/permissions/, are there.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
-    /// Writes who may do what into docs/permissions/.
+    /// Writes the permissions of each function into docs/permissions/.
     Permissions,
-    /// Lays down an aggregate, a projector, a query or a process manager that compiles, passes and deploys, to go on from; or a
-    /// workspace of its own, in a new folder.
+    /// Lays down an aggregate, a projector, a query or a process manager that compiles, passes its tests and deploys, to go on from; or
+    /// a workspace of its own, in a new or empty folder.
     New {
         /// The kind of thing that is laid down.
         kind: new::Kind,
-        /// Its name: lower-case words with dashes. Of a workspace the folder, whose last part is such a name.
+        /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is such a name.
         name: String,
-        /// The application that a new aggregate is in. One that is not there yet is laid down too.
+        /// The application that a new aggregate is in. If the application is not there yet, it is laid down too.
         #[arg(long = "in", value_name = "APPLICATION")]
         application: Option<String>,
         /// The category of the aggregate that a projector, query or process manager is about.
         #[arg(long, value_name = "CATEGORY")]
         of: Option<String>,
-        /// A projector of every event, from the log, rather than of states; a query of what such a one writes.
+        /// A projector of every event, from the log, instead of states; or a query of the rows of such a projector.
         #[arg(long)]
         log: bool,
     },
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
     /// The workspace's example `soak`: an hour of load on a local stack in which everything is killed and fails for a while, again and
-    /// again, and whether everything is right then.
+    /// again, and then a check that everything is right.
     Soak {
-        /// Passed on to it, such as --minutes.
+        /// Arguments that are passed on to it, such as --minutes.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
     /// `sam local invoke` of every function with every sample event. Needs Docker.
     Samples {
-        /// Where containers find the local stack's services on this machine.
+        /// The address at which containers find the services of the local stack on this machine.
         #[arg(long)]
         address: Option<String>,
-        /// Invoke what the last `sam build` for this machine left.
+        /// Invoke the result of the last `sam build` for this machine.
         #[arg(long)]
         no_build: bool,
-        /// Passed on to `sam local invoke`, such as --skip-pull-image.
+        /// Arguments that are passed on to `sam local invoke`, such as --skip-pull-image.
         #[arg(last = true)]
         sam_arguments: Vec<String>,
     },
-    /// Prints size and start of every function, after `sam build` for this machine.
+    /// Prints the size and the time to start of every function, after `sam build` for this machine.
     Sizes,
-    /// Deploys to an emulator of AWS, installed on first use, and tests what was deployed. Needs Python.
+    /// Deploys to an emulator of AWS, installed on first use, and tests the deployment. Needs Python.
     E2e {
-        /// Deploy what the last `sam build` for this machine left.
+        /// Deploy the result of the last `sam build` for this machine.
         #[arg(long)]
         no_build: bool,
     },
 }
 
-/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or by what it depends on (rule 12).
+/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or through its dependencies (rule 12).
 fn is_pure(package: &Package) -> bool {
     let pure = ["crates/rails/ledgerline", "crates/applications"];
     let folder = folder(package);
@@ -110,11 +111,11 @@ fn is_of_the_rails(package: &Package) -> bool {
     folder(package).parent().is_some_and(|rails| rails.ends_with("crates/rails"))
 }
 
-/// Does what the command line says, in the workspace of the current folder, whose aggregates are these.
+/// Does what the command line says, in the workspace of the current folder. `L` are the aggregates of the workspace.
 pub fn main<L: Aggregates>() -> ExitCode {
     let task = Task::parse();
     let categories = new::categories::<L>();
-    // The folder of a new workspace is named as seen from here.
+    // The path of a new workspace is relative to the current folder, so that must not change.
     let is_workspace = matches!(task, Task::New { kind: new::Kind::Workspace, .. });
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
@@ -174,7 +175,7 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
             .map(|category| format!("two aggregates have the category {category}, and would share streams")),
     );
     let source = Source::read(template)?;
-    // SAM makes Lambda's own functions of what is written here, and says nothing else of them.
+    // The output of SAM has Lambda's own functions instead of these, without what the checks of the wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let needs = wiring::needs_of(&source, metadata.workspace_root.as_std_path())?;
@@ -196,8 +197,8 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a template: where it differs from what the functions need, from the pages of permissions and the runbook in
-/// `docs`, or from what every template must have. Keys of `needs` are the names of the functions' binaries.
+/// The problems of a template: differences from what the functions need, from the pages of permissions and the runbook in
+/// `docs`, or from what every template must have. The keys of `needs` are the names of the functions' binaries.
 ///
 /// # Errors
 /// When the template or a page cannot be read.
@@ -212,7 +213,7 @@ pub fn template_problems(
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         counted.extend(needs.get(binary).map(|needs| (id.to_owned(), needs.metrics.clone())));
     }
-    // What the local stack cannot read, it could not run either.
+    // The local stack could not run a template that it cannot read.
     let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
     Ok([
         unread.map(|error| error.to_string()).into_iter().collect(),
@@ -241,7 +242,7 @@ pub fn sample_problems(source: &Source, needs: &BTreeMap<String, Needs>, events:
         .collect()
 }
 
-/// Where the permissions of a template differ from their pages, or are too many whatever those say.
+/// The differences between the permissions of a template and their pages, and the permissions that no page may allow.
 fn permissions_problems(source: &Source, docs: &Path) -> Result<Vec<String>> {
     let template = source.json();
     let place = |resource: &str| source.place(&["Resources", resource]);
@@ -258,7 +259,7 @@ fn permissions() -> Result<()> {
         .write(Path::new("docs/permissions"))
 }
 
-/// Paths from a pure crate to something that it must not reach.
+/// The paths from a pure crate to a crate that it must not reach.
 fn impurities(metadata: &Metadata) -> Vec<String> {
     let names: BTreeMap<&PackageId, &str> =
         metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
@@ -293,7 +294,7 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
     problems
 }
 
-/// Dependencies, for tests too, of rails on applications: nothing in the rails knows an application.
+/// Dependencies of the rails on applications, those of tests included: the rails must work with any application.
 fn upwards(metadata: &Metadata) -> Vec<String> {
     let packages = metadata.workspace_packages();
     let applications: BTreeSet<&str> = packages
@@ -311,10 +312,10 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Crates that the tests use with other features than the rest, or `local` than the functions that it builds. Cargo compiles
-/// each of them and all that stand on them once for each set of features: minutes, of every first build.
+/// Crates that the functions, `local`, `xtask` or `proofs` use with other features than the tests. Cargo compiles each of them, and all
+/// crates that depend on them, once for each set of features, which takes minutes of every first build.
 fn compiled_twice() -> Result<Vec<String>> {
-    // Of what build scripts and macros use, there may be another set for the same package.
+    // A package may have several sets of features: build scripts and macros have one of their own.
     let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
         let mut cargo = Command::new("cargo");
         cargo

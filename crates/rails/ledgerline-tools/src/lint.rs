@@ -1,4 +1,4 @@
-//! What others' tools say of the template and of the dependencies. Where they are told to be silent, the reason is in
+//! The linters of others, for the template and the dependencies. The reason for each rule that is switched off is in
 //! `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
 
 use std::{fs, path::Path, process::Command};
@@ -10,8 +10,8 @@ use crate::{check, tools};
 /// SAM's own transformation, as a deployment does it.
 const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
 
-/// Whether an advisory is about a dependency. The database of advisories is on the network: where it cannot be fetched and none was before, nothing
-/// is checked, and that is said.
+/// Fails if an advisory is about a dependency. The database of advisories is on the network: if it cannot be fetched, and was not fetched
+/// before, nothing is checked, and the output says so.
 fn advisories(deny: &Path) -> Result<()> {
     let output = Command::new(deny).args(["check", "advisories"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -33,18 +33,18 @@ pub(crate) fn run(categories: &[&str]) -> Result<()> {
     tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
         "--config-file",
         ".cfn-lint-serverless.yaml",
-        // Of the template's own list, too.
+        // The list of rules in the template itself counts too.
         "--merge-configs",
         "template.yaml",
     ]))?;
-    // What it sees of a loop is its body alone: it reads the template with its loops written out.
+    // Checkov sees only the body of a loop, so it gets the template with the loops written out.
     let expanded = "target/expanded.json";
     let template = ledgerline_local::template::tree(Path::new("template.yaml"))?;
     fs::write(expanded, serde_json::to_string_pretty(&template)?)?;
     let mut checkov = tools::program(&tools::checkov()?, "checkov");
     let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;
     print!("{found}");
-    // It is content with a template that it cannot read.
+    // Checkov ends with success even if it cannot read the template.
     if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
         bail!("checkov did not check anything");
     }
@@ -52,7 +52,7 @@ pub(crate) fn run(categories: &[&str]) -> Result<()> {
     tools::run(Command::new(&deny).args(["check", "licenses", "bans", "sources"]))?;
     advisories(&deny)?;
 
-    // The permissions again, as they are after SAM has added to them.
+    // The permissions are checked again, because SAM adds to them.
     let processed = Path::new("target/processed.json");
     let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;
     fs::write(processed, python)?;

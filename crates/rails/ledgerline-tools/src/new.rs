@@ -1,6 +1,6 @@
-//! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that compiles, passes and deploys, for
-//! somebody to go on from. New files, one line in each list of modules, and what `template.yaml` needs. Or a whole workspace
-//! with one of each.
+//! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that compiles, passes its tests and deploys, for
+//! somebody to go on from: new files, one line in each list of modules, and the entries in `template.yaml`. Or a whole workspace with
+//! an aggregate, a projector of each kind and a query.
 //!
 //! The texts are in the folder `new` of this package; `{{word}}` stands for a word of the name.
 
@@ -28,25 +28,25 @@ use serde_json::{Value, json};
 use self::template::{TEMPLATE, with_listed, with_name, with_section};
 use crate::{permissions, tools};
 
-/// Where the applications are listed.
+/// The manifest with the list of applications.
 const LIST: &str = "crates/applications/Cargo.toml";
 
-/// What is laid down.
+/// The kind of thing that is laid down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// A module of a model, and the function that takes its commands.
     Aggregate,
     /// A read model, and the function that writes it.
     Projector,
-    /// A function that does something about events.
+    /// A function that acts on events.
     ProcessManager,
     /// A function that answers from a read model.
     Query,
-    /// A workspace of its own, with a small application. Its name is the folder, which must not be there.
+    /// A workspace of its own, with a small application. Its name is the folder, which must be new or empty.
     Workspace,
 }
 
-/// Words that no module can be named.
+/// Words that cannot be the name of a module.
 const KEYWORDS: [&str; 41] = [
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
     "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
@@ -54,7 +54,7 @@ const KEYWORDS: [&str; 41] = [
     "struct", "trait", "try", "type",
 ];
 
-/// Types of the modules that are laid down, and others that they name.
+/// Types that the modules that are laid down define or name. A type of the same name would clash with them.
 const TYPES: [&str; 40] = [
     "Aggregate",
     "Application",
@@ -98,8 +98,8 @@ const TYPES: [&str; 40] = [
     "VisibleTo",
 ];
 
-/// Packages of a workspace, and those that the packages of an application name: an application must be none of them. Nor may a
-/// function be named like a program of the workspace.
+/// Packages of a workspace, and those that the packages of an application name. An application must not have such a name, nor must a
+/// function have the name of a program of the workspace.
 const PACKAGES: [&str; 21] = [
     "alloc",
     "anyhow",
@@ -127,7 +127,7 @@ const PACKAGES: [&str; 21] = [
 /// The id in the sample events.
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 
-/// Lays it down in the repository that is the current folder.
+/// Lays something down in the workspace that is the current folder.
 pub(crate) fn run<L: Aggregates>(
     kind: Kind,
     name: &str,
@@ -151,7 +151,7 @@ pub(crate) fn run<L: Aggregates>(
     Ok(())
 }
 
-/// Lays down what is named by these words.
+/// Lays down the thing that these words name.
 fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
     let mut change = Change::default();
     match kind {
@@ -165,15 +165,15 @@ fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
     change.make()
 }
 
-/// Writes what follows from what was laid down.
+/// Writes the pages of permissions, which follow from the template, and formats the code.
 fn finish() -> Result<()> {
     permissions::read(&ledgerline_local::template::tree(Path::new(TEMPLATE))?)
         .write(Path::new("docs/permissions"))?;
-    // The texts cannot know where a line with the name in it has to break.
+    // Where a line breaks depends on the length of the name in it, so the texts cannot be formatted before.
     tools::run(std::process::Command::new("cargo").arg("fmt"))
 }
 
-/// Says how to go on.
+/// Prints the next steps.
 fn next_steps(kind: Kind, words: &Words) {
     let text = match kind {
         Kind::Aggregate => text!("next-aggregate"),
@@ -185,7 +185,7 @@ fn next_steps(kind: Kind, words: &Words) {
     println!("{}", words.fill(text).trim_end());
 }
 
-/// What the texts are filled with.
+/// The words that the texts are filled with.
 #[derive(Clone)]
 struct Words(BTreeMap<&'static str, String>);
 
@@ -208,7 +208,7 @@ impl Words {
             Kind::Projector | Kind::ProcessManager | Kind::Query if application.is_some() => {
                 bail!("--in is for aggregates: what is --of an aggregate is in the same application")
             }
-            // One word: what follows the first dash in the name of a stream is the id.
+            // A category is one word: the id in the name of a stream begins after the first dash.
             Kind::Aggregate => {
                 let category = name.replace('-', "");
                 if categories::<L>().contains(&category.as_str()) {
@@ -254,13 +254,13 @@ impl Words {
         ]))
     }
 
-    /// The same, with one more.
+    /// The same words, with one more.
     fn with(mut self, word: &'static str, value: String) -> Self {
         self.0.insert(word, value);
         self
     }
 
-    /// The same, with those of the aggregate that it is about.
+    /// The same words, with those of the aggregate that a projector, query or process manager is about.
     fn about(mut self, known: &Known) -> Result<Self> {
         let Shape { event, schema, payload, state } = known.shape()?;
         self.0.extend([
@@ -291,7 +291,7 @@ impl Words {
             .0
             .iter()
             .fold(text.to_owned(), |text, (word, value)| text.replace(&format!("{{{{{word}}}}}"), value));
-        // Headings of sections in the template end in one column.
+        // The dashes of headings in the template end in one column.
         let lines = filled.lines().map(|line| match line.strip_suffix("{{dashes}}") {
             Some(heading) => format!("{heading}{}", "-".repeat(114_usize.saturating_sub(heading.len()))),
             None => line.to_owned(),
@@ -300,14 +300,14 @@ impl Words {
     }
 }
 
-/// The line about the licence in the manifests of packages, where the workspace has chosen one.
+/// The line about the licence in the manifests of packages; empty if the workspace has not chosen one.
 fn license() -> String {
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
     let chosen = manifest.lines().any(|line| line.starts_with("license = "));
     if chosen { "license.workspace = true\n".to_owned() } else { String::new() }
 }
 
-/// Whether things can be named like this.
+/// Fails if a thing cannot have this name.
 fn check_name(name: &str) -> Result<()> {
     let lower = |part: &str| {
         part.starts_with(|c: char| c.is_ascii_lowercase())
@@ -328,14 +328,14 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Who may take the role of a function.
+/// The policy of a role that says who may take it: Lambda.
 const ASSUMED: &str = "{ Version: \"2012-10-17\", Statement: [{ Effect: Allow, Principal: { Service: lambda.amazonaws.com }, Action: sts:AssumeRole }] }";
 
 fn upper_camel(name: &str) -> String {
     name.split('-').map(|part| part[..1].to_uppercase() + &part[1..]).collect()
 }
 
-/// What a projector has to know of its aggregate.
+/// An aggregate, with all that is needed to lay down a projector, query or process manager about it.
 struct Known {
     application: String,
     name: String,
@@ -345,7 +345,7 @@ struct Known {
     schema: u32,
 }
 
-/// An event and a state that there may be in the log, as the aggregate's file of shapes has them.
+/// An event and a state that may be in the log, from the aggregate's file of shapes.
 struct Shape {
     event: String,
     schema: u64,
@@ -393,7 +393,7 @@ impl Known {
 }
 
 impl Known {
-    /// The newest shape of the first event, and one of the state.
+    /// The newest shape of the first event, and a shape of the current state.
     fn shape(&self) -> Result<Shape> {
         let path = format!("crates/apps/{}/model/shapes/{}.json", self.application, self.category);
         let text = fs::read_to_string(&path).with_context(|| path.clone())?;
@@ -550,7 +550,7 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     queued(words, change, &format!("{name}-projector"))
 }
 
-/// The list of modules of this kind in the functions of an application, which begins with the first one.
+/// The file with the list of modules of this kind in the functions of an application. If it is not there, it is laid down too.
 fn list_of(functions: &str, kind: &str, text: String, change: &mut Change) -> String {
     let list = format!("{functions}/src/{kind}.rs");
     if !Path::new(&list).exists() {
@@ -620,7 +620,7 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     queued(words, change, name)
 }
 
-/// What is behind a FIFO queue of commits: the queue, its place in the fanout, and a sample message.
+/// Adds what a function behind a FIFO queue of commits needs: the queue, its place in the fanout, and a sample message.
 fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
     let (upper, category) = (words.get("Name"), words.get("category"));
     change.named("Queues", upper.to_owned());
@@ -680,8 +680,8 @@ fn answers(line: &str) -> String {
 
 // --- Files ------------------------------------------------------------------------------------------------------
 
-/// Everything that is about to be written: first all of it is looked at, so that a name that is taken leaves nothing half
-/// laid down.
+/// Everything that is about to be written. All of it is checked before the first file is written, so that a name that is taken leaves
+/// nothing half laid down.
 #[derive(Default)]
 struct Change {
     files: BTreeMap<PathBuf, String>,
@@ -691,12 +691,12 @@ struct Change {
     listed: Vec<(String, String, String)>,
     /// Loops of the template, each with a name for its list.
     named: Vec<(&'static str, String)>,
-    /// File, what lines of the list begin with, and the rest of the new one.
+    /// Lists in other files: the file, what the lines of the list begin with, and the rest of the new one.
     sorted: Vec<(PathBuf, String, String)>,
     applications: Vec<String>,
-    /// File of an application's proofs, and what is tried besides.
+    /// The file of an application's proofs, and what it tries in addition.
     tried: Vec<(PathBuf, String)>,
-    /// File of an application's proofs, and a history for it.
+    /// The file of an application's proofs, and a history for it.
     histories: Vec<(PathBuf, String)>,
     /// Sections of the template, each with its application.
     sections: Vec<(String, String)>,
@@ -710,37 +710,37 @@ impl Change {
         }
     }
 
-    /// A line of the list in the template that follows this line, in its alphabetical place.
+    /// Adds a line to the list in the template that follows the line `after`, in its alphabetical place.
     fn listed(&mut self, after: &str, begins: &str, line: &str) {
         self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
     }
 
-    /// A name in the list of one of the template's loops.
+    /// Adds a name to the list of one of the template's loops.
     fn named(&mut self, looped: &'static str, name: String) {
         self.named.push((looped, name));
     }
 
-    /// A line of a list, in its alphabetical place: two people who add to a list at the same time rarely meet there.
+    /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the same time rarely conflict.
     fn sorted(&mut self, path: &str, begins: &str, line: &str) {
         self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
     }
 
-    /// A line of the list of applications.
+    /// Adds a line to the list of applications.
     fn application(&mut self, line: &str) {
         self.applications.push(line.to_owned());
     }
 
-    /// Something that the proofs of an application try.
+    /// Adds something that the proofs of an application try.
     fn tried(&mut self, path: &str, what: &str) {
         self.tried.push((path.into(), what.to_owned()));
     }
 
-    /// A history that the proofs of an application make commits of.
+    /// Adds a history of which the proofs of an application make commits.
     fn history(&mut self, path: &str, text: &str) {
         self.histories.push((path.into(), text.to_owned()));
     }
 
-    /// A section of the application's part of the template.
+    /// Adds a section to the application's part of the template.
     fn section(&mut self, words: &Words, text: String) {
         self.sections.push((words.get("app").to_owned(), text));
     }
@@ -760,7 +760,7 @@ impl Change {
         for (application, section) in &self.sections {
             template = with_section(&template, application, section)?;
         }
-        // Of a name that is taken, some resource is there twice.
+        // If the name is taken, some resource is in the template twice, which is an error of parsing.
         Source::parse(&template, Path::new(TEMPLATE)).context("choose another name")?;
         let mut changed = BTreeMap::<PathBuf, String>::new();
         changed.insert(TEMPLATE.into(), template);
@@ -808,8 +808,8 @@ impl Change {
     }
 }
 
-/// The text with one more line in the list of lines that begin like this, in its alphabetical place. The first one of a list
-/// stands where the file's documentation ends, or in the body that waits for it.
+/// The text with one more line in the list of lines that begin like this, in its alphabetical place. The first line of a list
+/// stands after the documentation of the file, or, if it is indented, in the body of `fn visit`.
 fn with_line(text: &str, begins: &str, line: &str) -> String {
     let new = format!("{begins}{line}");
     let mut lines: Vec<&str> = text.lines().collect();
@@ -829,14 +829,14 @@ fn with_line(text: &str, begins: &str, line: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The proofs of an application with something else to try, in its alphabetical place.
+/// The proofs of an application with one more thing to try, in its alphabetical place.
 fn with_tried(proofs: &str, what: &str) -> Result<String> {
     let new = format!("        .{what}");
     let mut lines: Vec<&str> = proofs.lines().collect();
     let starts = lines.iter().position(|line| line.contains("Application::new::<"));
     let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
     let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
-    // Some go on in further lines, which begin otherwise.
+    // A call may take several lines. The further ones do not begin with a dot, so they do not count.
     let later = |line: &&str| line.starts_with("        .") && *line > new.as_str();
     let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
     lines.insert(starts + place, &new);

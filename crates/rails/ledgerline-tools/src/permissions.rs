@@ -1,4 +1,4 @@
-//! Which function may do what on which resource, read off the template and compared with docs/permissions/.
+//! The permissions of each function on each resource, read from the template and compared with docs/permissions/.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,16 +10,16 @@ use anyhow::{Context, Result};
 use ledgerline_local::permissions::{self, Permission, Permissions, Problem};
 use serde_json::Value;
 
-/// What a template grants, as pages.
+/// The permissions that a template grants, as pages.
 pub(crate) struct Pages(Permissions);
 
-/// Reads the permissions off a template: the source, or the output of SAM.
+/// Reads the permissions from a template: the source, or the output of SAM.
 pub(crate) fn read(template: &Value) -> Pages {
     Pages(permissions::read(template))
 }
 
 impl Pages {
-    /// By function: a page of Markdown with the table of what it may do.
+    /// The pages by function, each with a table of what the function may do.
     fn pages(&self) -> BTreeMap<&str, String> {
         let mut rows = BTreeMap::<&str, BTreeMap<&str, Vec<String>>>::new();
         for Permission { function, resource, action } in &self.0.granted {
@@ -48,7 +48,7 @@ impl Pages {
         Ok(())
     }
 
-    /// What is wrong with it, each with the `place` of its resource, and how the pages in `folder` differ from it.
+    /// The problems of the permissions, each with the `place` of its resource, and the differences of the pages in `folder`.
     pub(crate) fn compared(
         &self,
         template: &Value,
@@ -69,7 +69,7 @@ impl Pages {
             let file = format!("docs/permissions/{function}.md");
             problems.extend(given.difference(&written).map(|row| format!("{file} does not have: {row}")));
             for row in written.difference(&given) {
-                // What is about a resource that is gone allows nothing any more.
+                // A row about a resource that is gone is harmless: it allows nothing any more.
                 let what = row.trim_start_matches("| ").split(|c: char| !c.is_alphanumeric()).next();
                 let is_gone = what.is_some_and(|id| !id.is_empty() && template["Resources"][id].is_null());
                 let list = if is_gone { &mut left_over } else { &mut problems };
@@ -87,11 +87,11 @@ impl Pages {
     }
 }
 
-/// How pages differ from the template.
+/// The differences between the pages and the template.
 pub(crate) struct Compared {
-    /// What nobody wrote down, or what is written down and not so.
+    /// The problems of the template itself, permissions that are on no page, and rows of pages that the template does not grant.
     pub(crate) problems: Vec<String>,
-    /// What is said of functions and resources that are gone.
+    /// Rows and pages about functions and resources that are gone.
     pub(crate) left_over: Vec<String>,
 }
 
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::new::workspace::tests::WORKSPACE;
 
-    /// That of a new workspace.
+    /// The template of a new workspace.
     fn template() -> Value {
         ledgerline_local::template::tree(&WORKSPACE.join("template.yaml")).unwrap()
     }
@@ -147,7 +147,7 @@ mod tests {
         );
     }
 
-    /// Rule 3: whichever way somebody comes to change commits, it is found.
+    /// Rule 3: every permission that allows changing commits is found, however it is written.
     #[test]
     fn a_way_to_change_a_commit_is_found() {
         let statements = "/Resources/itemCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
@@ -185,7 +185,7 @@ mod tests {
         assert!(problems.len() == 1 && problems[0].message.contains("PartiQLDestroy"), "{problems:?}");
     }
 
-    /// What no role of a function shows.
+    /// A permission is found too that the role of a function does not list: by another policy, by a table's policy, or by `NotAction`.
     #[test]
     fn a_permission_from_elsewhere_is_found() {
         let allow =

@@ -1,5 +1,5 @@
-//! What the template must have whatever the functions do: what keeps strangers out, what fails is kept and comes again, what was
-//! stored is not lost with the stack (rules 3 and 11).
+//! The safeguards that the template must have whatever the functions do: strangers are kept out, what fails comes again and is kept, and
+//! stored data is not lost with the stack (rules 3 and 11).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 /// Seconds for which a dead-letter queue keeps what is in it: 14 days, the longest that there is.
 const KEPT: i64 = 1_209_600;
 
-/// What is missing or weakened, with its place.
+/// The safeguards that are missing or weakened, each with its place.
 pub(crate) fn problems(source: &Source) -> Vec<String> {
     let json = source.json();
     let template = Template { source, json: &json, problems: Vec::new() };
@@ -30,7 +30,7 @@ impl Template<'_> {
     fn wrong(&mut self, id: &str, keys: &[&str], message: &str) {
         let place = self.source.place(&[&["Resources", id, "Properties"], keys].concat());
         let problem = format!("{place}: {id}: {message}");
-        // A queue may be that of several.
+        // Several functions or events may have the same queue, whose problem is noted once.
         if !self.problems.contains(&problem) {
             self.problems.push(problem);
         }
@@ -39,13 +39,13 @@ impl Template<'_> {
     /// Notes a property that must have this value.
     fn must(&mut self, id: &str, keys: &[&str], found: &Value, expected: &Value) {
         if found != expected {
-            // Of an event, what stands below its properties.
+            // For an event, the message has only the path below the event's properties.
             let path = if keys.first() == Some(&"Events") { keys.get(3..).unwrap_or_default() } else { keys };
             self.wrong(id, keys, &format!("write {}: {expected}", path.join(".")));
         }
     }
 
-    /// The API lets nobody in without a token.
+    /// The API must refuse every request without a token.
     fn api(mut self) -> Self {
         for (id, api) in resources(self.json, &["AWS::Serverless::HttpApi"]) {
             let auth = &api["Properties"]["Auth"];
@@ -69,7 +69,7 @@ impl Template<'_> {
         self
     }
 
-    /// What cannot be made again stays when the stack goes, and can be restored.
+    /// Tables that cannot be made again from others must stay when the stack is deleted, and must be restorable.
     fn tables(mut self) -> Self {
         for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
             if ![COMMITS, "RequestsTable"].contains(&id) && !id.ends_with("PositionsTable") {
@@ -96,7 +96,7 @@ impl Template<'_> {
                 self.wrong(id, &[], "write DeletionProtectionEnabled: !If [IsProd, true, false]");
             }
             if id == COMMITS {
-                // With keys only, the fanout would have nothing to pass on.
+                // With another view type the records would have no commits, and the fanout could pass nothing on.
                 let keys = ["StreamSpecification", "StreamViewType"];
                 self.must(
                     id,
@@ -124,7 +124,7 @@ impl Template<'_> {
         self
     }
 
-    /// What a function fails at comes again, in order, and is kept where it never gets through (rule 11).
+    /// What a function fails at must come again, in order, and must be kept if it never gets through (rule 11).
     fn functions(mut self) -> Self {
         let functions = || resources(self.json, &["AWS::Serverless::Function"]);
         let views: String = functions()
@@ -133,7 +133,7 @@ impl Template<'_> {
             })
             .collect();
         for (id, function) in functions() {
-            // Somebody invokes it and waits for nothing: the fanout, or a rule.
+            // The function takes states if the fanout or a rule of the bus invokes it, asynchronously.
             let takes_states =
                 views.contains(&format!("${{{id}}}")) || events(function, "EventBridgeRule").next().is_some();
             let taken: Vec<_> = events(function, "SQS")
@@ -156,7 +156,7 @@ impl Template<'_> {
             for (name, properties) in events(function, "DynamoDB") {
                 self.partial(id, name, properties);
                 self.stream(id, name, properties);
-                // What the fanout sets aside itself goes where Lambda puts what it gives up.
+                // The records that the fanout sets aside must go into the queue of those that Lambda gives up.
                 let letters = &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
                 let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
                 if referred(letters) != referred(given_up) {
@@ -187,7 +187,7 @@ impl Template<'_> {
         self
     }
 
-    /// A function that cannot report which records failed gets those again that it has done.
+    /// A function must be able to report which records failed. Else it gets those again that it has done.
     fn partial(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = ["Events", name, "Properties", "FunctionResponseTypes"];
         let expected = Value::from(vec!["ReportBatchItemFailures"]);
@@ -204,7 +204,7 @@ impl Template<'_> {
                 "records that it gives up are lost: DestinationConfig: { OnFailure: { Type: SQS, … } }";
             self.wrong(id, &keys("DestinationConfig"), message);
         }
-        // The defaults are endless: one record would stop its shard until it leaves the stream.
+        // The defaults have no limit: one record would stop its shard until it leaves the stream.
         for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
             if properties[key].as_i64().is_none_or(|most| most < 0) {
                 let message = format!("without {key}, one record stops its shard");
@@ -218,7 +218,7 @@ impl Template<'_> {
             &true.into(),
         );
         self.must(id, &keys("StartingPosition"), &properties["StartingPosition"], &"TRIM_HORIZON".into());
-        // Of several filters, one is enough to let a record through.
+        // There must be exactly one filter: of several, one match is enough for a record.
         let filters = list(&properties["FilterCriteria"]["Filters"]);
         let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
         let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
@@ -229,7 +229,7 @@ impl Template<'_> {
         }
     }
 
-    /// A queue that a function takes from: a FIFO queue of commits, or one of events that are tried again.
+    /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of events that are tried again.
     fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
         let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue") else {
             return;
@@ -238,7 +238,7 @@ impl Template<'_> {
         if commits {
             for (key, expected) in [
                 ("FifoQueue", Value::from(true)),
-                // High throughput: else all streams share 300 messages a second, and one duplicate's number.
+                // High throughput is needed: else all streams share 300 calls a second, and one set of deduplication ids.
                 ("DeduplicationScope", "messageGroup".into()),
                 ("FifoThroughputLimit", "perMessageGroupId".into()),
             ] {
@@ -260,7 +260,7 @@ impl Template<'_> {
         }
         let visible = &properties["VisibilityTimeout"];
         let visible = resolved(self.json, visible);
-        // Without one, Lambda takes three seconds.
+        // The default timeout of Lambda is three seconds.
         let timeout = resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
         if visible.as_i64().unwrap_or(30) < timeout {
             let message =
@@ -269,7 +269,7 @@ impl Template<'_> {
         }
     }
 
-    /// Whether there is a queue of this name that keeps what is in it for as long as it can.
+    /// Whether there is a queue with this logical id and of this kind. It must keep its messages for as long as a queue can.
     fn is_dead_letter_queue(&mut self, queue: Option<&str>, fifo: bool) -> bool {
         let Some(id) = queue else { return false };
         let queue = &self.json["Resources"][id];
@@ -285,7 +285,7 @@ impl Template<'_> {
         true
     }
 
-    /// EventBridge may put into this queue what it cannot deliver.
+    /// EventBridge must be allowed to put events that it cannot deliver into this queue, and the policy must name the rule.
     fn policy(&mut self, queue: &str, rule: &Value) {
         let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
         let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])
@@ -336,7 +336,7 @@ fn resolved<'v>(template: &'v Value, value: &'v Value) -> &'v Value {
     value["Ref"].as_str().map_or(value, |name| &template["Parameters"][name]["Default"])
 }
 
-/// A function's events of a type: names and properties.
+/// A function's events of a type: their names and properties.
 fn events<'t>(function: &'t Value, kind: &'t str) -> impl Iterator<Item = (&'t str, &'t Value)> {
     let events = function["Properties"]["Events"].as_object().into_iter().flatten();
     events

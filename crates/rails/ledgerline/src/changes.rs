@@ -1,4 +1,4 @@
-//! What a commit changes in a read model that is written from the log.
+//! The changes that a commit makes in a read model that is written from the log.
 
 use std::collections::BTreeMap;
 

@@ -20,8 +20,8 @@ impl EventType {
     /// An event type.
     ///
     /// # Panics
-    /// When there is not one upcaster for each schema before the current one: a shape without a way to read it must not exist.
-    /// In a constant, as [`events!`](crate::events) makes it, that is an error of the compiler.
+    /// When there is not one upcaster for each schema before the current one: a shape without a way to read it must not exist. In a constant, as
+    /// [`events!`](crate::events) makes it, that is a compile error.
     #[must_use]
     pub const fn new(name: &'static str, schema: u32, upcasters: &'static [fn(Value) -> Value]) -> Self {
         assert!(
@@ -40,7 +40,7 @@ pub trait EventTypes: Sized {
     /// The type of this event.
     fn event_type(&self) -> &'static EventType;
 
-    /// Reads the data of an event of this type, as its current schema has it.
+    /// Reads the data of an event of this type, in the shape of its current schema.
     ///
     /// # Errors
     /// When there is no such type, or the data has another shape.
@@ -49,9 +49,9 @@ pub trait EventTypes: Sized {
 
 /// Declares the events of an aggregate: what is stored of each, and the number of its shape.
 ///
-/// A shape changes only together with the number, and with an upcaster that makes the data of the schema before look as if it had
-/// been written today: `Opened: 2 [in_euro] { … }`. An event without a number does not compile. The fields are written in camel
-/// case. They are plain, so that a tightened rule never stops old events from being read.
+/// A shape changes only together with the number, and with an upcaster that turns data of the schema before into the current shape:
+/// `Opened: 2 [in_euro] { … }`. An event without a number does not compile. The fields are written in camel case. They have plain types, so that a
+/// tightened rule never stops old events from being read.
 ///
 /// ```
 /// use ledgerline::{EventTypes, with_field};
@@ -153,10 +153,9 @@ pub struct RecordedEvent {
     /// The name of its [`EventType`].
     #[serde(rename = "type")]
     pub event_type: String,
-    /// Number of the shape of `data`, from 1.
+    /// The number of the shape of `data`, from 1.
     pub schema: u32,
-    /// The payload, JSON text. Text, because a number that passes through a database's own types can come back
-    /// in another form.
+    /// The payload as JSON text. It is text because a number that passes through a database's own types can come back in another form.
     pub data: String,
 }
 
@@ -165,11 +164,12 @@ pub struct RecordedEvent {
 pub struct RecordedState {
     /// [`Aggregate::STATE_SCHEMA`] of the writer.
     pub schema: u32,
-    /// The state, JSON text.
+    /// The state as JSON text.
     pub data: String,
 }
 
-/// An event or state that this program cannot write: its type is no JSON, or not what it must be. A programming error in the aggregate.
+/// An event or state that this program cannot write: its type does not become JSON, or not the JSON that it must be. This is a programming error in
+/// the aggregate.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The type cannot be represented as JSON.
@@ -177,13 +177,13 @@ pub enum EncodeError {
     Json {
         /// The name of the event's type, or the category of the state.
         what: &'static str,
-        /// What the writer said.
+        /// The writer's error.
         source: serde_json::Error,
     },
     /// An event is not adjacently tagged as `type` and `data`: it could not be read again.
     #[error("event {0} has no data")]
     WithoutData(&'static str),
-    /// A state that is no JSON object.
+    /// The state is not a JSON object.
     #[error("the state of {0} is not a JSON object")]
     NoObject(&'static str),
 }
@@ -191,7 +191,7 @@ pub enum EncodeError {
 /// An event that this program cannot read.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
-    /// Written by a version of the program that knows more event types than this one.
+    /// The event was written by a version of the program that knows more event types than this one.
     #[error("unknown event type {event_type:?} in category {category:?}")]
     UnknownType {
         /// The aggregate's category.
@@ -199,7 +199,7 @@ pub enum DecodeError {
         /// The type that was read.
         event_type: String,
     },
-    /// Written by a version of the program that knows a newer shape, or schema 0.
+    /// The event was written by a version of the program that knows a newer shape, or it has schema 0.
     #[error("event {event_type} has schema {schema}, this program reads 1 to {newest}")]
     UnknownSchema {
         /// The type that was read.
@@ -217,7 +217,7 @@ pub enum DecodeError {
         event_type: String,
         /// The schema.
         schema: u32,
-        /// What the parser said. It quotes the payload.
+        /// The parser's error. It quotes the payload.
         parser: serde_json::Error,
     },
 }
@@ -236,17 +236,18 @@ fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeErro
 pub fn encode<A: Aggregate>(event: &A::Event) -> Result<RecordedEvent, EncodeError> {
     let EventType { name, schema, .. } = event.event_type();
     let json = |source| EncodeError::Json { what: name, source };
-    // Through a value, whose fields are in alphabetical order: a command that is sent again is known by the text of its events.
+    // The event becomes a `Value` first, because its fields are in alphabetical order: a command that is sent again is recognised by the text of its
+    // events, which must always be the same.
     let tagged = serde_json::to_value(event).map_err(json)?;
     let data = tagged.get("data").ok_or(EncodeError::WithoutData(name))?;
     let data = serde_json::to_string(data).map_err(json)?;
     Ok(RecordedEvent { event_type: (*name).to_owned(), schema: *schema, data })
 }
 
-/// Reads a stored event of any schema so far.
+/// Reads a stored event of any schema up to the current one.
 ///
 /// # Errors
-/// When the type or schema is unknown (the log was written by a newer program), or the data malformed.
+/// When the type or schema is unknown (the log was written by a newer program), or the data does not have the shape of its schema.
 pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, DecodeError> {
     let RecordedEvent { event_type: name, schema, data } = recorded;
     let known = event_type::<A>(name)?;
@@ -266,7 +267,7 @@ pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, Decode
     A::Event::read(name, upcasters.iter().fold(stored, |data, upcast| upcast(data))).map_err(malformed)
 }
 
-/// Reads the data of an event from its text: most of what a fold of a long stream does.
+/// Reads the data of an event directly from its text, without a `Value`: a fold of a long stream spends much of its time here.
 fn read<E: EventTypes>(name: &str, data: &str) -> Result<E, serde_json::Error> {
     let mut data = serde_json::Deserializer::from_str(data);
     let event = E::read(name, &mut data)?;
@@ -298,7 +299,7 @@ pub fn decode_state<A: Aggregate>(recorded: &RecordedState) -> Option<A::State> 
     serde_json::from_value(upcast::<A>(recorded.schema, data)?).ok()
 }
 
-/// The data of a state that was stored under an older schema, as the current schema has it.
+/// The data of a state that was stored under an older schema, in the shape of the current schema; `None` if the aggregate cannot upcast it.
 #[must_use]
 pub fn upcast<A: Aggregate>(schema: u32, data: Value) -> Option<Value> {
     if schema < A::STATE_SCHEMA { A::upcast_state(schema, data) } else { None }
@@ -309,7 +310,7 @@ mod tests {
     use super::*;
     use crate::{Causes, ChangesError, LoadError, tank::Tank};
 
-    /// What is written of an event, and read of it, is what serde makes of its type.
+    /// The data of an event is read as serde reads the event's type from `type` and `data`.
     #[test]
     fn the_data_of_an_event_is_read_without_its_type_and_as_with_it() {
         for (name, data) in [
@@ -328,7 +329,7 @@ mod tests {
         }
     }
 
-    /// Rule 14: whatever logs an error logs its causes too.
+    /// Rule 14: code that logs an error also logs its causes.
     #[test]
     fn rule_14_neither_an_error_nor_its_causes_quote_the_payload() {
         for data in

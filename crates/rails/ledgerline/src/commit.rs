@@ -12,7 +12,7 @@ pub struct Commit {
     pub stream: StreamId,
     /// Its number in the stream: 1, 2, 3 … without holes (rule 2).
     pub version: u64,
-    /// What happened, in order.
+    /// The events, in the order in which they happened.
     pub events: Vec<RecordedEvent>,
     /// The aggregate's state after this commit, when the snapshot policy embedded it: a cache (rule 5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +43,7 @@ pub struct Meta {
     /// The id that is shared by everything that one request from outside caused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// What directly caused this commit: a request, or the commit that a process manager reacted to.
+    /// The direct cause of this commit: a request, or the commit that a process manager reacted to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub causation_id: Option<String>,
     /// The caller's address.

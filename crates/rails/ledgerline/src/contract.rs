@@ -1,4 +1,4 @@
-//! The tests that every store must pass, one function each, so that a failure names what is broken.
+//! The tests that every store must pass, one function each, so that the name of a failed test says what is broken.
 //!
 //! A crate that implements [`EventStore`] runs them all with [`contract_tests!`](crate::contract_tests).
 
@@ -84,7 +84,7 @@ pub async fn read_all(store: &impl EventStore, stream: &StreamId, mut range: Ran
     }
 }
 
-/// Given many commits, forward pages bring those above one version and up to another, each once, oldest first.
+/// Given many commits, forward pages show those above one version and up to another, each once, oldest first.
 pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl EventStore) {
     for version in 1..=250 {
         store.append(&commit(&stream("forward"), version), None).await.unwrap();
@@ -107,7 +107,7 @@ pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl
     }
 }
 
-/// Given a state that was kept, it is found by stream and schema, and one that is kept later takes its place.
+/// Given a state that was kept, it is found by stream and schema, and a state that is kept later replaces it.
 pub async fn a_state_that_is_kept_is_found_by_its_schema_until_a_newer_one_takes_its_place(
     store: &impl EventStore,
 ) {
@@ -132,7 +132,7 @@ pub async fn an_unknown_stream_is_empty(store: &impl EventStore) {
     assert_eq!(store.get(&stream("none"), 1).await.unwrap(), None);
 }
 
-/// Given a commit with everything in it, it reads back the same, to the last digit of its payload and time.
+/// Given a commit with all of its fields, it is read as it was written, to the last digit of its payload and time.
 pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventStore) {
     let full = Commit {
         events: vec![
@@ -160,7 +160,7 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventStore
     assert_eq!(store.get(&stream("full"), 1).await.unwrap(), Some(full));
 }
 
-/// Rules 2 and 3: a version is given once, and nobody overwrites who has it.
+/// Rules 2 and 3: a version is taken once, and the commit that has it is never overwritten.
 pub async fn a_taken_version_is_refused_and_what_took_it_stays(store: &impl EventStore) {
     let first = commit(&stream("taken"), 1);
     let second = Commit { command: "another".into(), ..first.clone() };
@@ -203,7 +203,7 @@ pub async fn a_range_bounds_what_is_read(store: &impl EventStore) {
     }
 }
 
-/// A store that stops at the end of the database's first page loses the stream's beginning without a word.
+/// A store that stops at the end of the database's first page loses the stream's beginning without an error.
 pub async fn a_stream_of_more_than_a_megabyte_is_read_whole(store: &impl EventStore) {
     let stream = stream("long");
     let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(12_000));
@@ -250,7 +250,7 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
     assert_eq!(commands.len(), 20);
 }
 
-/// The request ledger is written with the commit: neither can be there without the other.
+/// A request is written in one transaction with its commit: neither can be there without the other.
 pub async fn a_commit_and_its_request_are_stored_both_or_none(store: &impl EventStore) {
     let stream = stream("both");
     store.append(&commit(&stream, 1), Some(&request("k1", "one"))).await.unwrap();
@@ -270,7 +270,7 @@ pub async fn a_commit_and_its_request_are_stored_both_or_none(store: &impl Event
     assert_eq!(store.recall("k1").await.unwrap().unwrap().answer, "one");
 }
 
-/// Money that leaves one stream arrives in the other, whatever else happens to either of them.
+/// Commits of several streams are stored together or not at all: otherwise money could leave one stream and never arrive in the other.
 pub async fn commits_of_several_streams_are_stored_all_or_none(store: &impl EventStore) {
     let (from, to) = (stream("from"), stream("to"));
     store.append(&commit(&from, 1), None).await.unwrap();
@@ -280,7 +280,7 @@ pub async fn commits_of_several_streams_are_stored_all_or_none(store: &impl Even
     assert_eq!(read_all(store, &to, ALL).await, [both[1].clone()]);
     assert_eq!(store.recall("k-all").await.unwrap().unwrap().answer, "both");
 
-    // Whichever of the versions is taken, neither commit appears, nor the request.
+    // If one of the versions is taken, neither the commits nor the request may appear.
     for (from_version, to_version) in [(2, 2), (3, 1)] {
         let commits = [commit(&from, from_version), commit(&to, to_version)];
         for request in [None, Some(request("k-none", "none"))] {
@@ -297,7 +297,7 @@ pub async fn commits_of_several_streams_are_stored_all_or_none(store: &impl Even
     assert_eq!(store.recall("k-none").await.unwrap(), None);
 }
 
-/// Rule 2 over two streams at once: eight writers who name them in either order, five versions, one winner each.
+/// Rule 2 over two streams at once: eight writers, which name them in either order, five versions, one winner each.
 pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(store: &impl EventStore) {
     let streams = [stream("left"), stream("right")];
     for version in 1..=5 {
@@ -325,8 +325,8 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(s
     }
 }
 
-/// Rule 4 over several streams: who sends it again, because the reply was lost, is told that it is done; who takes the
-/// same versions with something else is not. Commits that cannot be one transaction are refused.
+/// Rule 4 over several streams: a transaction that is sent again, because its reply was lost, is a success; another transaction at the same versions
+/// is refused. Commits that cannot be one transaction are refused.
 pub async fn the_same_transaction_twice_is_one(store: &impl EventStore) {
     let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
     for _ in 0..2 {
@@ -343,13 +343,13 @@ pub async fn the_same_transaction_twice_is_one(store: &impl EventStore) {
         assert_eq!(read_all(store, &stream(id), ALL).await, []);
     }
     append_all_once(store, &[], None).await.unwrap();
-    // A request alone is not recognised by commits that are not there.
+    // A request without commits is not recognised, because there is no commit to recognise it by.
     append_all_once(store, &[], Some(&request("k-alone", "first"))).await.unwrap();
     let refused = append_all_once(store, &[], Some(&request("k-alone", "second"))).await;
     assert!(matches!(refused, Err(AppendError::RequestTaken)), "{refused:?}");
 }
 
-/// A key is taken until the database has deleted it, also after its time: nobody's clock frees it.
+/// A key is taken until the database has deleted it, even after its time: the clock of an instance does not free it.
 pub async fn a_remembered_answer_is_never_changed(store: &impl EventStore) {
     let first = request("k", "first");
     assert_eq!(first.expires, 100, "that is long ago");

@@ -10,12 +10,12 @@ use crate::{
     load,
 };
 
-/// How often a command is decided again after losing a race, before the client is told to come back (rule 11).
+/// The number of times that a command is decided again after a lost race, before the client is told to try later (rule 11).
 const MAX_REPAIRS: usize = 12;
 
-/// Name of the counter of lost races.
+/// The name of the counter of lost races.
 pub const CONFLICTS: &str = "Conflicts";
-/// Name of the counter of tries after the first.
+/// The name of the counter of tries after the first one.
 pub const RETRIES: &str = "Retries";
 
 /// One DynamoDB write unit: the granularity of the snapshot policy.
@@ -28,22 +28,22 @@ pub struct Execution<'a, A: Aggregate> {
     pub stream: &'a StreamId,
     /// The command.
     pub command: &'a A::Command,
-    /// When and by whom.
+    /// The time of the command and its sender.
     pub context: &'a Context,
-    /// Makes the append idempotent (rule 4): unique to this command, and the same when it is sent again.
+    /// The id that makes the append idempotent (rule 4): unique to this command, and the same when the command is sent again.
     pub command_id: &'a str,
-    /// Where it came from.
+    /// The origin of the command.
     pub meta: &'a Meta,
-    /// What the client believes of the version.
+    /// The client's condition on the version (If-Match).
     pub precondition: Option<&'a Precondition>,
-    /// The command starts a stream: nothing is read before the first append.
+    /// Whether the command starts a stream: then nothing is read before the first append.
     pub creates: bool,
-    /// Remembers the answer under the client's Idempotency-Key.
+    /// The way to remember the answer under the client's Idempotency-Key.
     pub ledger: Option<Ledger<'a, A>>,
 }
 
 impl<'a, A: Aggregate> Execution<'a, A> {
-    /// A command without a condition and without a key, to a stream that is there. What is otherwise is set in the fields.
+    /// A command without a condition and without a key, to a stream that exists. Other values are set in the fields.
     #[must_use]
     pub const fn new(
         stream: &'a StreamId,
@@ -55,13 +55,13 @@ impl<'a, A: Aggregate> Execution<'a, A> {
         Self { stream, command, context, command_id, meta, precondition: None, creates: false, ledger: None }
     }
 
-    /// When the command came, in Unix seconds.
+    /// The time when the command came, in Unix seconds.
     fn now(&self) -> i64 {
         self.context.at.as_second()
     }
 }
 
-/// What If-Match says of the version (RFC 9110, 13.1.1).
+/// The condition of If-Match on the version (RFC 9110, 13.1.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
     /// `*`: the aggregate exists.
@@ -80,16 +80,16 @@ impl Precondition {
     }
 }
 
-/// How the answer to a request with an Idempotency-Key is remembered.
+/// The way in which the answer to a request with an Idempotency-Key is remembered.
 #[expect(missing_debug_implementations, reason = "holds a closure")]
 pub struct Ledger<'a, A: Aggregate> {
-    /// Who asks, and the key.
+    /// The key under which the answer is remembered: the Idempotency-Key together with the caller.
     pub key: &'a str,
-    /// Hash of what is asked.
+    /// The hash of what is asked.
     pub fingerprint: &'a str,
-    /// For how many seconds after [`Context::at`] the key is remembered at least.
+    /// The number of seconds after [`Context::at`] for which the key is remembered at least.
     pub retention: i64,
-    /// Writes the answer that will be given again: to a state and its version, or to a refusal.
+    /// The function that writes the answer for a state and its version, or for a refusal. The same answer is given when the request is repeated.
     #[expect(clippy::type_complexity, reason = "named by its only field")]
     pub answer: &'a (dyn Fn(Result<(&A::State, u64), &Refusal>) -> String + Sync),
 }
@@ -105,21 +105,21 @@ impl<A: Aggregate> Ledger<'_, A> {
     }
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug)]
 pub enum Outcome<A: Aggregate> {
-    /// Its events are in the log, now or since an earlier try; the state and version after them.
+    /// The command's events are in the log, from now or from an earlier try. The value is the state and version after them.
     Committed(Loaded<A>),
     /// There was nothing to change.
     Unchanged(Loaded<A>),
-    /// The same request was answered before, with this.
+    /// The same request was answered before. The value is the first answer.
     Repeated(String),
 }
 
-/// Why a command came to nothing.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
-    /// The domain says no, on a state that was read strongly (rule 6).
+    /// The domain refuses the command, on a state that was read strongly (rule 6).
     #[error("refused: {0}")]
     Refused(Refusal),
     /// If-Match names another version than this one, which was read strongly.
@@ -159,8 +159,7 @@ pub enum ExecuteError {
     Store(#[from] StoreError),
 }
 
-/// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and repairs what goes
-/// wrong in between.
+/// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and repairs lost races and lost replies in between.
 ///
 /// A warm instance appends without reading. A lost race costs one strong query and a new decision, a bounded number
 /// of times. A reply that was lost is recognised by the command id (rule 4). Nothing is refused on a state that may
@@ -201,7 +200,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     };
     // Whether `loaded` was read strongly after the command arrived.
     let mut fresh = false;
-    // Whether a commit that is younger than the command took the version that it was decided on.
+    // Whether the last append lost its version to a commit that is younger than the command.
     let mut overtaken = false;
     let mut delays = ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(4))
@@ -221,16 +220,15 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     loaded = caught_up;
                     fresh = true;
                     cache.put(stream, &loaded);
-                    // What the client said of the version held, and the version was still free when the command came.
-                    // The clock only chooses between two words for the same refusal.
+                    // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
+                    // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
                     overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
                     if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
                         if attempt.is(&winner) && attempt.commit.at == winner.at {
-                            // Our own append, whose reply was lost (rule 4).
+                            // The winner is our own append, whose reply was lost (rule 4).
                             return Ok(Outcome::Committed(attempt.after));
                         }
-                        // The same request, carried out by another instance or at another time; or another one under
-                        // our id.
+                        // The winner is the same request, carried out by another instance or at another time, or another request with our id.
                         return match repeat(store, execution).await? {
                             Some(repeated) => Ok(repeated),
                             None if attempt.is(&winner) => Ok(Outcome::Committed(attempt.after)),
@@ -270,7 +268,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     }
 }
 
-/// Why there is nothing to append.
+/// The reason why there is nothing to append.
 enum Idle {
     Unchanged,
     Refused(Refusal),
@@ -285,7 +283,7 @@ fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Res
             RefusalKind::Forbidden | RefusalKind::AlreadyExists | RefusalKind::NotFound
         )
     {
-        // Before the precondition (RFC 9110, 13.2.1), whose failure would tell a stranger the version.
+        // These refusals come before the precondition (RFC 9110, 13.2.1): its failure would tell a stranger the version.
         return Err(Idle::Refused(refusal.clone()));
     }
     if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
@@ -298,7 +296,7 @@ fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Res
     }
 }
 
-/// What an append came to.
+/// The result of an append.
 enum Appended<A: Aggregate> {
     Stored(Loaded<A>),
     VersionTaken(Box<Attempt<A>>),
@@ -332,7 +330,7 @@ async fn append<A: Aggregate>(
         .map(|ledger| ledger.request(execution.now(), Ok((&attempt.after.state, attempt.after.version))));
     let mut result = store.append(&attempt.commit, request.as_ref()).await;
     if matches!(result, Err(AppendError::TooLarge { .. })) && attempt.commit.state.is_some() {
-        // The state is a cache (rule 5): a commit is never refused for its sake.
+        // The state is a cache (rule 5): a commit is never refused because its state is too large.
         attempt.commit.state = None;
         attempt.after.embedded = loaded.embedded;
         result = store.append(&attempt.commit, request.as_ref()).await;
@@ -345,8 +343,8 @@ async fn append<A: Aggregate>(
         Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
         Err(AppendError::TooMany { .. }) => Err(ExecuteError::Store(one_is_too_many())),
         Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled))) => {
-            // It may have been stored all the same, by a try before the last one: look, before the client is told to
-            // try again. The events are compared too: under a client's key, another request has the same command id.
+            // The commit may have been stored all the same, by a try before the last one: the log is read before the client is told to try again. The
+            // events are compared too, because another request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {
                 Ok(Some(stored)) if attempt.is(&stored) => Ok(Appended::Stored(attempt.after)),
                 Ok(_) | Err(_) => Err(error.into()),
@@ -372,8 +370,8 @@ fn prepare<A: Aggregate>(
         at: execution.context.at,
         meta: execution.meta.clone(),
     };
-    // The snapshot policy: embed the state when it costs no further write unit, and at the latest when a cold load
-    // would otherwise have to read more commits than fit in its first page.
+    // The snapshot policy: the state is embedded if it costs no further write unit, and at the latest when a cold load would otherwise have to read
+    // more commits than fit in its first page.
     let bytes = store.stored_bytes(&commit);
     commit.state = Some(encode_state::<A>(&state)?);
     let free = store.stored_bytes(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
@@ -385,7 +383,7 @@ fn prepare<A: Aggregate>(
     Ok(Attempt { after: Loaded { version: commit.version, state, embedded }, commit })
 }
 
-/// Reads what happened since `loaded`, strongly, and who took the version after it.
+/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took the version after `loaded`.
 async fn catch_up<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
@@ -401,7 +399,7 @@ async fn catch_up<A: Aggregate>(
         }
         return Ok((loaded, page.commits.into_iter().find(|commit| commit.version == taken)));
     }
-    // The stream ran far ahead of this instance: start over from its newest state.
+    // The stream is far ahead of this instance: the state is loaded again from the newest embedded one.
     let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
     Ok((loaded, store.get(stream, taken).await?))
 }
@@ -415,11 +413,12 @@ async fn conclude<A: Aggregate>(
 ) -> Result<Outcome<A>, ExecuteError> {
     if let Some(ledger) = &execution.ledger {
         let request = |answer| ledger.request(execution.now(), answer);
-        // The refusal may come from the request's own success, sent again: its first answer goes first.
+        // A request that succeeded and is sent again may be refused because of its own success: its first answer is returned instead.
         let remembered = match &idle {
             Idle::Unchanged => store.remember(&request(Ok((&loaded.state, loaded.version)))).await,
             Idle::Refused(refusal) => store.remember(&request(Err(refusal))).await,
-            // Not an answer to what was asked: with the right version, the same key may still be used.
+            // A failed precondition is not remembered, because it does not answer what was asked: the client may use the same key again with the
+            // right version.
             Idle::PreconditionFailed => Err(AppendError::RequestTaken),
         };
         match remembered {
@@ -444,12 +443,12 @@ async fn conclude<A: Aggregate>(
     }
 }
 
-/// No store says this of one commit, or of one request.
+/// The error for a store that finds one commit, or one request, too many. No store does so.
 fn one_is_too_many() -> StoreError {
     StoreError::Unavailable("the store calls one commit too many".into())
 }
 
-/// The answer that the same request was given before.
+/// The answer that the same request got before, if there is one.
 async fn repeat<A: Aggregate>(
     store: &impl EventStore,
     execution: &Execution<'_, A>,

@@ -1,13 +1,13 @@
-//! What a log consumer does with a version (rule 7).
+//! The decision of a log consumer on a version (rule 7).
 
-/// What to do with a commit, given the handler's position in its stream.
+/// The decision on a commit, given the handler's position in its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the next one.
+    /// The commit is the next one.
     Apply,
-    /// It was applied before.
+    /// The commit was applied before.
     Skip,
-    /// Commits between the position and it have not arrived: read them from the log first.
+    /// Commits between the position and this one have not arrived: they must be read from the log first.
     Gap,
 }
 
@@ -43,7 +43,7 @@ mod tests {
     }
 
     proptest! {
-        /// Rule 7: whatever the order, the repetitions and the losses, each version is applied once and in order.
+        /// Rule 7: each version is applied once and in order, however the commits arrive: in any order, repeated, or not at all.
         #[test]
         fn every_version_is_applied_exactly_once_and_in_order(
             arrivals in prop::collection::vec(1..20_u64, 0..60),

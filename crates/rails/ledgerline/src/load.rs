@@ -5,16 +5,17 @@ use crate::{
     decode_state, encode_state, fold,
 };
 
-/// After how many commits without a state one that was kept is looked for: a state that is missing here and there costs no read more.
+/// After this many commits without a state, the kept state is looked for. With a smaller number, a few missing states would already cost one more
+/// read.
 const FEW: usize = 50;
 
-/// How many commits, and how many pages of them, are read back and held in memory in search of a state. Where there is none within
-/// them, the stream is folded forward, page by page.
+/// About this many commits, or this many pages, are read back and held in memory in search of a state. If they have none, the stream is folded
+/// forward, page by page.
 const NEAR: u32 = 1_000;
 const NEAR_PAGES: usize = 4;
 
-/// After how many commits of a forward fold its state is kept, so that the next invocation goes on from there. Some seconds, at the
-/// least memory that Lambda gives.
+/// After each of this many commits of a forward fold, its state is kept, so that the next invocation goes on from there. They take some seconds with
+/// the least memory that Lambda gives.
 const KEEP_EVERY: u64 = 2_000;
 
 /// A state and the version that it shows.
@@ -53,7 +54,7 @@ impl<A: Aggregate> Loaded<A> {
                 reason: format!("it is missing, the next one is {}", commit.version),
             }));
         }
-        // All of them, before the first one changes the state.
+        // All events are decoded before the first one changes the state: an error must not leave half a commit in it.
         let events: Result<Vec<_>, _> = commit.events.iter().map(decode::<A>).collect();
         let events = events.map_err(|source| LoadError::Decode {
             stream: commit.stream.clone(),
@@ -70,20 +71,20 @@ impl<A: Aggregate> Loaded<A> {
     }
 }
 
-/// Why a state could not be loaded.
+/// The reason why a state could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The log was written by a newer program, or damaged.
+    /// The commit was written by a newer program, or it is damaged.
     #[error("commit {version} of {stream} cannot be read")]
     Decode {
         /// The stream.
         stream: StreamId,
         /// The version.
         version: u64,
-        /// What is wrong with the event.
+        /// The error of the event.
         source: DecodeError,
     },
 }
@@ -91,7 +92,7 @@ pub enum LoadError {
 /// A state, and the commits that follow it.
 #[derive(Debug)]
 pub struct History<A: Aggregate> {
-    /// Where the fold starts.
+    /// The state that the fold starts from.
     pub base: Loaded<A>,
     /// The commits after it, oldest first.
     pub commits: Vec<Commit>,
@@ -111,11 +112,11 @@ impl<A: Aggregate> History<A> {
     }
 }
 
-/// Loads the state of a stream: from the newest embedded state, or from `known` where that is newer.
+/// Loads the state of a stream: from the newest embedded state, or from `known` if that is newer.
 ///
-/// The first page holds as many commits as the snapshot policy lets pass without a state, so that one query is
-/// enough at any length of the stream. Only where states are missing (rule 5) are further pages read; a fold of many commits keeps its
-/// state on the way, and goes on from there when it is loaded again.
+/// The first page holds as many commits as the snapshot policy allows without a state, so that one query is enough at any length of the stream.
+/// Further pages are read only if states are missing (rule 5). A fold of many commits keeps its state on the way, and the next load goes on from
+/// there.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Consistency, MemoryStore, load, tank::Tank};
@@ -179,14 +180,14 @@ pub async fn history<A: Aggregate>(
         if let Some(oldest) = newest_first.last() {
             range.up_to = oldest.version - 1;
         }
-        // A state is missing where the policy promised one: read on in large pages, and strongly, because a replica that lags
-        // behind the one before would show a hole that the log does not have.
+        // No state was found within the commits that the policy allows without one. The next pages are large, and read strongly: otherwise a replica
+        // that lags behind the one of the first page would show a hole that the log does not have.
         range.limit = Some(NEAR);
         consistency = Consistency::Strong;
         if newest_first.len() >= FEW
             && std::mem::take(&mut look_for_kept)
             && let Some(kept) = kept::<A>(store, stream).await?
-            // Never one that is ahead of the log: a log that was restored from a backup may have gone backwards.
+            // A kept state that is ahead of the log is not used: a log that was restored from a backup has lost its newest commits.
             && let Some(newest) = newest_first.first().map(|commit| commit.version)
             && (known.version + 1..=base_at_most.min(newest)).contains(&kept.version)
         {
@@ -205,19 +206,19 @@ pub async fn history<A: Aggregate>(
     Ok(History { base, commits: newest_first })
 }
 
-/// What was kept of the stream. A state that this code cannot read is none (rule 5).
+/// The state that was kept of the stream. A state that this code cannot read is ignored (rule 5).
 async fn kept<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
 ) -> Result<Option<Loaded<A>>, StoreError> {
     let kept = store.kept(stream, A::STATE_SCHEMA).await?;
     Ok(kept.and_then(|(version, state)| {
-        // No commit of the log is known to embed a state.
+        // It is 0 because no commit of the log is known to embed a state.
         Some(Loaded { version, state: decode_state::<A>(&state)?, embedded: 0 })
     }))
 }
 
-/// Folds on from `loaded` to version `up_to`, a page in memory at a time, and keeps the state on the way.
+/// Folds on from `loaded` to version `up_to`, with one page in memory at a time, and keeps the state on the way.
 async fn fold_forward<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
@@ -236,7 +237,7 @@ async fn fold_forward<A: Aggregate>(
             return Err(StoreError::Corrupt { stream, version, reason }.into());
         }
         if loaded.version - kept >= KEEP_EVERY || loaded.version == up_to {
-            // Where the state cannot be encoded, no commit with it can be either.
+            // A state that cannot be encoded is not kept. The load goes on: the error comes when a commit is to embed such a state.
             if let Ok(state) = encode_state::<A>(&loaded.state) {
                 store.keep(stream, loaded.version, &state).await?;
             }
@@ -290,11 +291,11 @@ mod tests {
         }
     }
 
-    /// A store that forgets that states are embedded, as after a change of the schema, and fails after so many pages.
+    /// A store that removes embedded states, as if the schema had been changed, and fails after this many pages.
     struct Long {
         inner: MemoryStore,
         pages: AtomicUsize,
-        /// The most commits that were read and not yet folded.
+        /// The most commits that were in one page.
         most: AtomicUsize,
     }
 
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// A stream of so many commits without states that can be read.
+    /// A store with a stream of this many commits, and no states that can be read.
     async fn long(commits: u64) -> (Long, StreamId) {
         let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
         let inner = MemoryStore::default();
@@ -386,7 +387,7 @@ mod tests {
         (Long { inner, pages: AtomicUsize::new(0), most: AtomicUsize::new(0) }, stream)
     }
 
-    /// Each try ends after fifty pages of a hundred commits, as one does whose time is over.
+    /// Each try ends after fifty pages of a hundred commits, like an invocation whose time is over.
     #[tokio::test]
     async fn a_fold_that_does_not_finish_goes_on_where_it_stopped() {
         let (store, stream) = long(12_345).await;
@@ -406,13 +407,13 @@ mod tests {
         assert!(pages < 2 * 124, "{pages} pages of 124 that there are, in {tries} tries");
         assert!(store.most.load(Ordering::Relaxed) <= 100);
 
-        // What was folded ahead is found again at once: the newest commits, what is kept, and the commits after it.
+        // The next load finds the kept state at once: it reads only the newest commits, the kept state and the commits after it.
         store.pages.store(12, Ordering::Relaxed);
         let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
         assert_eq!(again.map(|loaded| loaded.state.level()).ok(), Some(12_345));
     }
 
-    /// A state of an older commit is the one after it, whatever is kept of newer ones.
+    /// The state of an older commit is the state after that commit, even if a state of a newer one is kept.
     #[tokio::test]
     async fn what_is_kept_of_newer_commits_is_not_taken_for_an_older_one() {
         let (store, stream) = long(3_000).await;
@@ -429,7 +430,7 @@ mod tests {
         }
     }
 
-    /// What is kept of a version that the log does not have any more, as after a restored backup, would be a hole in it.
+    /// After the log was restored from a backup, a state may be kept of a version that the log does not have: to use it would make a hole.
     #[tokio::test]
     async fn rule_2_what_is_kept_is_never_ahead_of_the_log() {
         let (store, stream) = long(100).await;
@@ -441,7 +442,7 @@ mod tests {
         assert_eq!(loaded.map(|loaded| (loaded.version, loaded.state.level())).ok(), Some((100, 100)));
     }
 
-    /// What is kept of another schema, or cannot be read, is as if it were not there.
+    /// A kept state of another schema, or one that cannot be read, is ignored.
     #[tokio::test]
     async fn rule_5_what_is_kept_is_a_cache() {
         let (store, stream) = long(100).await;

@@ -109,7 +109,7 @@ impl EventStore for MemoryStore {
         Ok(self.tables().requests.get(key).cloned())
     }
 
-    /// Nobody else gets on while a store in memory waits.
+    /// A store in memory does not wait: no other writer finishes anything meanwhile.
     async fn pause(&self, _: Duration) {}
 
     fn stored_bytes(&self, commit: &Commit) -> usize {

@@ -2,11 +2,11 @@
 
 use crate::{Aggregate, Commit, Consistency, EventStore, LoadError, StoreError, decode_state, history};
 
-/// The state after each of these commits of one stream, given in ascending order: from the commit itself where it is
-/// embedded, else folded from the log, with one read for all of them.
+/// The state after each of these commits of one stream, given in ascending order: from the commit itself if it embeds one, otherwise folded from the
+/// log, with one history for all of them.
 ///
 /// # Errors
-/// When the store fails or an event cannot be read. Commits with an embedded state never cause either.
+/// When the store fails or an event cannot be read. If all of the commits embed a state, nothing is read and no error is possible.
 pub async fn states<A: Aggregate>(
     store: &impl EventStore,
     commits: &[&Commit],
@@ -31,7 +31,7 @@ pub async fn states<A: Aggregate>(
             folded.apply(next)?;
         }
         if folded.version != commit.version {
-            // The log does not have what is asked about: a state of another version must not pass for this one's.
+            // The log does not have this commit: the state of another version must not be returned as the state of this one.
             return Err(LoadError::Store(StoreError::Corrupt {
                 stream: commit.stream.to_string(),
                 version: commit.version,
@@ -66,7 +66,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever commits of the log are asked for, and whichever of them embed a state, the states are the same.
+        /// The states are the same, whichever commits are asked for and whichever of them embed a state.
         #[test]
         fn states_are_those_of_the_fold(
             embeds in prop::collection::vec(any::<bool>(), 2..40),

@@ -4,23 +4,23 @@ use std::{future::Future, time::Duration};
 
 use crate::{Commit, RecordedState, StreamId};
 
-/// Which commits of a stream to read. Always newest first.
+/// The commits of a stream that are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
     /// Only versions above this one; 0 for all.
     pub after: u64,
     /// Only versions up to this one.
     pub up_to: u64,
-    /// At most this many commits in the page; `None` for what the database gives at once.
+    /// At most this many commits in the page; `None` for as many as the database returns in one call.
     pub limit: Option<u32>,
 }
 
-/// How fresh a read must be.
+/// The freshness that a read must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
-    /// May miss the newest commits, at half the price.
+    /// The read may miss the newest commits, and costs half the price.
     Eventual,
-    /// Sees every commit that was acknowledged before it began.
+    /// The read sees every commit that was acknowledged before it began.
     Strong,
 }
 
@@ -28,14 +28,14 @@ pub enum Consistency {
 /// was refused. Its existence means that the request was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Who asked, and the Idempotency-Key.
+    /// The Idempotency-Key together with the caller.
     pub key: String,
-    /// Hash of what was asked: the same key with another fingerprint is another request.
+    /// The hash of what was asked. The same key with another fingerprint is another request.
     pub fingerprint: String,
     /// The answer that was given, as the edge wrote it.
     pub answer: String,
-    /// Unix time in seconds after which the store may forget it. The key is taken until it does: what is remembered is never
-    /// changed, whatever the clock of an instance says.
+    /// Unix time in seconds after which the store may forget it. The key is taken until the store does so: an answer is never changed, whatever the
+    /// clock of an instance says.
     pub expires: i64,
 }
 
@@ -68,7 +68,7 @@ pub struct Request {
 /// # futures::executor::block_on(done).unwrap();
 /// ```
 pub trait EventStore: Send + Sync {
-    /// One page of a stream, newest first. The page ends the range when [`Page::complete`](Page) says so.
+    /// One page of a stream, newest first. [`Page::complete`](Page) says whether the page ends the range.
     fn read(
         &self,
         stream: &StreamId,
@@ -76,8 +76,8 @@ pub trait EventStore: Send + Sync {
         consistency: Consistency,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
 
-    /// One page of the commits above a version and up to another one, oldest first, read strongly. The page ends the range when
-    /// [`Page::complete`](Page) says so.
+    /// One page of the commits above a version and up to another one, oldest first, read strongly. [`Page::complete`](Page) says whether the page
+    /// ends the range.
     fn forward(
         &self,
         stream: &StreamId,
@@ -92,9 +92,9 @@ pub trait EventStore: Send + Sync {
         schema: u32,
     ) -> impl Future<Output = Result<Option<(u64, RecordedState)>, StoreError>> + Send;
 
-    /// Keeps a state beside the log, in the place of one of the same schema: how far a fold got that takes longer than one invocation.
-    /// It is a cache (rule 5), and may be forgotten at any time. A store without a place for it keeps nothing, nor one for which the state is too
-    /// large.
+    /// Keeps a state beside the log, and overwrites the one of the same schema. A fold that takes longer than one invocation goes on from it in the
+    /// next one. The state is a cache (rule 5) and may be deleted at any time. A store that has no place for it, or for which the state is too large,
+    /// keeps nothing and returns no error.
     fn keep(
         &self,
         stream: &StreamId,
@@ -109,21 +109,21 @@ pub trait EventStore: Send + Sync {
         version: u64,
     ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
 
-    /// Stores the commit, and with it the request if there is one: both or none.
+    /// Stores the commit, and with it the request if there is one: both or neither.
     ///
-    /// Refuses a version that is taken. That streams have no holes (rule 2) rests on this and on every caller asking
-    /// for one more than the version of a commit that it has seen.
+    /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because every caller appends at one more than the version
+    /// of a commit that it has seen.
     fn append(
         &self,
         commit: &Commit,
         request: Option<&Request>,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// Stores commits of several streams, and with them the request if there is one: all or none. For what must never
-    /// be seen half done; everything else is cheaper and freer as one commit after the other (docs/data.md).
+    /// Stores commits of several streams, and with them the request if there is one: all or none. This is for changes that must never be seen half
+    /// done. For other changes it is cheaper, and leaves more freedom, to append one commit after the other (docs/data.md).
     ///
-    /// Refuses all of them if one version is taken, also by another one of them. A reply that was lost is not looked
-    /// into: callers use [`append_all_once`].
+    /// Refuses all of them if one version is taken, in the store or by another one of them. It does not find out whether an earlier try was stored
+    /// and only its reply was lost: callers use [`append_all_once`].
     fn append_all(
         &self,
         commits: &[Commit],
@@ -136,16 +136,16 @@ pub trait EventStore: Send + Sync {
     /// The remembered request with this key, read strongly.
     fn recall(&self, key: &str) -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
 
-    /// Waits before a lost race is run again, by the clock of the runtime that the store's calls run in. The core has none
+    /// Waits before the next try after a lost race. The store waits by the clock of the runtime that its calls run in, because the core has no clock
     /// (rule 12).
     fn pause(&self, duration: Duration) -> impl Future<Output = ()> + Send;
 
-    /// The size of the commit as this store keeps it, in bytes: what the snapshot policy measures.
+    /// The size of the commit as this store keeps it, in bytes. The snapshot policy measures with it.
     fn stored_bytes(&self, commit: &Commit) -> usize;
 }
 
-/// Appends commits of several streams, all or none, and recognises its own: a version that is taken by the very commit
-/// that was to take it means that only the reply of an earlier try was lost (rule 4).
+/// Appends commits of several streams, all or none, and recognises its own: if every version is taken by the very commit that is to take it, an
+/// earlier try was stored and only its reply was lost (rule 4).
 ///
 /// # Errors
 /// See [`EventStore::append_all`].
@@ -164,7 +164,7 @@ pub async fn append_all_once(
         other => return other,
     };
     if commits.is_empty() {
-        // There is nothing to recognise it by.
+        // Without a commit, an earlier try cannot be recognised in the log.
         return Err(error);
     }
     for commit in commits {
@@ -181,11 +181,11 @@ pub async fn append_all_once(
 pub struct Page {
     /// The commits.
     pub commits: Vec<Commit>,
-    /// Nothing of the range is left behind this page.
+    /// Whether the range ends with this page.
     pub complete: bool,
 }
 
-/// Why a read failed.
+/// The reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database asks to slow down.
@@ -194,19 +194,19 @@ pub enum StoreError {
     /// The database could not be reached or failed.
     #[error("the store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// Something in the log cannot be what this program wrote.
+    /// The log has an item that this program cannot have written, or lacks a commit.
     #[error("commit {version} of {stream} is corrupt: {reason}")]
     Corrupt {
         /// The stream.
         stream: String,
         /// The version.
         version: u64,
-        /// What is wrong with it, without its content (rule 14).
+        /// The text says what is wrong with it, without its content (rule 14).
         reason: String,
     },
 }
 
-/// Why nothing was appended.
+/// The reason why an append failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
     /// Another commit has this version.
@@ -215,10 +215,10 @@ pub enum AppendError {
     /// A request with this key was answered already.
     #[error("the request was answered already")]
     RequestTaken,
-    /// Another writer is busy with the same items. Nothing was written.
+    /// Another writer, or an earlier try of this one, is busy with the same items. This try wrote nothing.
     #[error("another writer is busy with this stream")]
     Busy,
-    /// A commit does not fit in one item, or all of them together not in one transaction. Nothing was written.
+    /// A commit does not fit in one item, or all commits together do not fit in one transaction. Nothing was written.
     #[error("there are {bytes} bytes, the limit is {limit}")]
     TooLarge {
         /// Its size in bytes.
@@ -226,15 +226,16 @@ pub enum AppendError {
         /// The largest size in bytes.
         limit: usize,
     },
-    /// More commits than one transaction takes. Nothing was written.
+    /// There are more commits than one transaction takes. Nothing was written.
     #[error("there are {commits} commits, the limit is {limit}")]
     TooMany {
-        /// How many there are.
+        /// The number of commits.
         commits: usize,
-        /// How many there may be.
+        /// The largest number of commits.
         limit: usize,
     },
-    /// The database failed. For [`StoreError::Unavailable`] the commit may have been stored all the same.
+    /// The database failed. For [`StoreError::Unavailable`] and [`StoreError::Throttled`] the commit may have been stored all the same, by a try
+    /// whose reply was lost.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

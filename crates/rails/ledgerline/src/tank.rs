@@ -1,5 +1,5 @@
-//! The aggregate that the rails are tested with, and an example of one: a tank that is installed at a site, filled, drawn
-//! from, moved, and scrapped when it is empty. Only who installed it may change it.
+//! The aggregate that the rails are tested with, and an example of one: a tank that is installed at a site, filled, drawn from, moved, and scrapped
+//! when it is empty. Only the caller who installed it may change it.
 
 use jiff::{civil::Date, tz::TimeZone};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::{Aggregate, Context, LongText, Refusal, Text, with_field};
 
 // --- Values -----------------------------------------------------------------------------------------------------
 
-/// What a tank holds at most, in litres: 2^53 - 1, what every JSON reader can hold exactly.
+/// The most litres that a tank holds: 2^53 - 1, the largest whole number that every JSON reader holds exactly.
 pub const CAPACITY: i64 = 9_007_199_254_740_991;
 
 crate::value_object! {
@@ -19,26 +19,26 @@ crate::value_object! {
     format!("an amount is a whole number of litres from 1 to {CAPACITY}")
 }
 
-/// Where a tank is.
+/// The site where a tank is.
 pub type Site = Text<4_000>;
 
-/// What a tank holds.
+/// The liquid that a tank holds.
 pub type Liquid = Text<100>;
 
-/// Whatever the caller wants to say: so long that tests can make commits that are too large.
+/// A free text of the caller, so long that tests can make commits that are too large.
 pub type Note = LongText<200_000>;
 
-/// Every shape of its events and states that may be in some log, as `shapes/<category>.json` of an application has them.
+/// Every shape of its events and states that may be in a log, as `shapes/<category>.json` of an application has them.
 pub const SHAPES: &str = include_str!("../shapes/tank.json");
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
 crate::events! {
-    /// What happened to a tank.
+    /// The events of a tank.
     pub enum Event {
         /// The tank is there from now on, and belongs to the caller. In schema 1 every tank was for water.
         TankInstalled: 2 [for_water] { site: String, liquid: String, installed_by: Option<String>, on: Date },
-        /// An amount of litres came in, which makes the level.
+        /// An amount of litres was filled in. `level` is the level after it.
         TankFilled: 1 {
             amount: i64,
             level: i64,
@@ -46,7 +46,7 @@ crate::events! {
             note: Option<String>,
             on: Date,
         },
-        /// An amount of litres went out, which leaves the level.
+        /// An amount of litres was drawn. `level` is the level after it.
         TankDrawn: 1 {
             amount: i64,
             level: i64,
@@ -54,7 +54,7 @@ crate::events! {
             note: Option<String>,
             on: Date,
         },
-        /// It stands at another site.
+        /// The tank is at another site from now on.
         TankMoved: 1 { site: String },
         /// The tank takes no more changes.
         TankScrapped: 1 { on: Date },
@@ -68,20 +68,20 @@ fn for_water(data: Value) -> Value {
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// Where a tank is in its life.
+/// The state of a tank: not installed, installed or scrapped.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// Nothing happened in this stream yet.
     #[default]
     Absent,
-    /// It can be filled and drawn from.
+    /// The tank can be filled and drawn from.
     Installed(Installed),
-    /// It takes nothing any more.
+    /// The tank takes no more changes.
     Scrapped(Installed),
 }
 
-/// What the rules need to know of a tank that was installed.
+/// The facts that the rules need about a tank that was installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Installed {
@@ -89,14 +89,14 @@ pub struct Installed {
     pub site: String,
     /// The liquid.
     pub liquid: String,
-    /// The subject of who installed it, whose tank it is.
+    /// The subject of the caller who installed the tank and owns it.
     pub installed_by: Option<String>,
-    /// Litres.
+    /// The level in litres.
     pub level: i64,
 }
 
 impl State {
-    /// What is known of the tank, unless it was never installed.
+    /// The facts about the tank; `None` if it was never installed.
     #[must_use]
     pub fn installed(&self) -> Option<&Installed> {
         match self {
@@ -105,13 +105,13 @@ impl State {
         }
     }
 
-    /// What is in it, in litres.
+    /// The level in litres; 0 if the tank was never installed.
     #[must_use]
     pub fn level(&self) -> i64 {
         self.installed().map_or(0, |tank| tank.level)
     }
 
-    /// The same with another thing known of the tank.
+    /// The same state with a change in the facts about the tank.
     fn with(self, change: impl FnOnce(Installed) -> Installed) -> Self {
         match self {
             Self::Absent => Self::Absent,
@@ -123,7 +123,7 @@ impl State {
 
 // --- Decisions --------------------------------------------------------------------------------------------------
 
-/// What a client can ask of a tank.
+/// The commands that a client can send to a tank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Install it.
@@ -137,19 +137,19 @@ pub enum Command {
     Fill(Amount),
     /// Take something out.
     Draw(Amount),
-    /// Move it. Nothing happens where it stands there already.
+    /// Move it. Nothing happens if it is there already.
     Move(Site),
     /// Scrap it.
     Scrap,
 }
 
-/// How much goes in or out.
+/// The amount that is filled in or drawn, and a note.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Amount {
     /// The amount.
     pub amount: Litres,
-    /// Whatever the caller wants to say.
+    /// A free text of the caller.
     #[serde(default)]
     pub note: Option<Note>,
 }
@@ -174,7 +174,7 @@ crate::refusals! {
 /// The tank, if it takes changes of this caller.
 fn yours<'a>(state: &'a State, actor: Option<&str>) -> Result<&'a Installed, Refusal> {
     let tank = state.installed().ok_or(UNKNOWN)?;
-    // What nobody installed is nobody's, also not that of a caller without a name.
+    // A tank that no caller installed belongs to no caller, and a caller without a name owns no tank: otherwise `None` would match `None`.
     if actor.is_none() || tank.installed_by.as_deref() != actor {
         return Err(NOT_YOURS);
     }

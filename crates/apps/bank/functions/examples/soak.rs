@@ -1,4 +1,4 @@
-//! The bank on a local stack, under load, while everything is killed and every service fails for a while, again and again; then whether
+//! Runs the bank on a local stack under load, while processes are killed and services fail for a while, again and again, and then checks whether
 //! everything is right: `cargo xtask soak`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
@@ -29,16 +29,16 @@ use uuid::Uuid;
 /// Kills functions and the stack, lets tables, bus and queues fail, and looks whether anything is lost or doubled.
 #[derive(Debug, Parser)]
 struct Options {
-    /// For how long, in minutes.
+    /// The length of the soak in minutes.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
-    /// Where randomness comes from. What runs at once is in another order each time all the same.
+    /// The seed of all random choices. With the same seed, what runs at once is still in another order each time.
     #[arg(long)]
     seed: Option<u64>,
-    /// Clients at once.
+    /// The number of clients at once.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]
     clients: u64,
-    /// libfaketime's library, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1: the clock of stack and functions is moved
+    /// The library of libfaketime, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1: with it, the clock of stack and functions is moved
     /// too, by up to ten minutes either way.
     #[arg(long)]
     clock: Option<PathBuf>,
@@ -46,7 +46,7 @@ struct Options {
 
 /// The clock of the stack, its services and its functions.
 struct Clock {
-    /// Where libfaketime reads how far off the clock is.
+    /// The file in which libfaketime reads how far off the clock is.
     offset: PathBuf,
     environment: Vec<(&'static str, OsString)>,
 }
@@ -60,7 +60,7 @@ impl Clock {
             ("LD_PRELOAD", library.into()),
             ("FAKETIME_TIMESTAMP_FILE", offset.clone().into()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
-            // Only what time it is, and not how fast it goes: a deadline in five seconds stays one.
+            // The monotonic clock does not move, so that a deadline in five seconds stays a deadline in five seconds.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
             ("NO_FAKE_STAT", "1".into()),
         ];
@@ -73,16 +73,16 @@ impl Clock {
         !self.environment.is_empty()
     }
 
-    /// Moves the clock to so many seconds ahead of what it is outside.
+    /// Sets the clock this number of seconds ahead of the clock outside.
     fn set(&self, seconds: i64) -> Result<()> {
-        // At once: a reader of half a number would be at another time.
+        // The file is replaced at once: with half a number, a reader would have another time.
         let new = self.offset.with_extension("new");
         fs::write(&new, format!("{seconds:+}"))?;
         Ok(fs::rename(new, &self.offset)?)
     }
 }
 
-/// Functions that are killed.
+/// The functions that are killed.
 const FUNCTIONS: [&str; 8] = [
     "account-commands",
     "account-queries",
@@ -94,7 +94,7 @@ const FUNCTIONS: [&str; 8] = [
     "transfers-projector",
 ];
 
-/// What fails for a while: tables, queues and the bus, as `POST /outages` names them.
+/// The services that fail for a while: tables, queues and the bus, as `POST /outages` names them.
 const SERVICES: [&str; 9] = [
     "BalancesTable",
     "CommitsTable",
@@ -107,26 +107,26 @@ const SERVICES: [&str; 9] = [
     "events",
 ];
 
-/// Accounts, and what is transferred and booked at once.
+/// The number of accounts.
 const ACCOUNTS: usize = 20;
 
-/// What the stack's process may have at the end: twice what an hour comes to.
+/// The memory and the descriptors that the stack's process may have at the end: twice what they come to in an hour.
 const MEMORY_KB: u64 = 600_000;
 const DESCRIPTORS: usize = 1_000;
 
-/// What is done to the stack.
+/// A fault that the stack meets.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Restart,
-    /// A service fails for so many seconds.
+    /// A service fails for this number of seconds.
     Outage(&'static str, u64),
-    /// The clock goes to so many seconds ahead.
+    /// The clock is set this number of seconds ahead.
     Clock(i64),
     Kill(&'static str),
 }
 
 impl Fault {
-    /// One of each, in any order: so that a soak of two minutes has them all.
+    /// One fault of each kind, in any order, so that even a soak of two minutes has them all.
     fn each(clock: &Clock) -> Vec<Self> {
         let mut faults: Vec<_> = FUNCTIONS.map(Self::Kill).to_vec();
         faults.extend(SERVICES.map(|service| Self::Outage(service, fastrand::u64(5..15))));
@@ -142,7 +142,7 @@ impl Fault {
         match fastrand::u32(..60) {
             0 => Self::Restart,
             1..=8 => {
-                // One in three lasts for minutes.
+                // One outage in three lasts for one to three minutes.
                 let seconds =
                     if fastrand::u32(..3) == 0 { fastrand::u64(60..180) } else { fastrand::u64(5..30) };
                 Self::Outage(SERVICES[fastrand::usize(..SERVICES.len())], seconds)
@@ -164,23 +164,23 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What clients share.
+/// The data that the clients share.
 struct World {
     http: Client,
-    /// Where the stack is, another address after each restart.
+    /// The address of the stack, which is another one after each restart.
     url: RwLock<String>,
     accounts: Vec<String>,
-    /// Credits minus debits that were acknowledged.
+    /// The credits minus the debits that were acknowledged.
     money: AtomicI64,
     transfers: RwLock<Vec<String>>,
     commands: AtomicU64,
-    /// Answers that said nothing certain, after which a command was sent again with its key.
+    /// The number of answers that left the outcome open, after which a command was sent again with its key.
     again: AtomicU64,
     ends: AtomicBool,
 }
 
 impl World {
-    /// Sends a command until it is known what became of it: its status.
+    /// Sends a command until its outcome is certain, and returns the status of the answer.
     async fn command(&self, path: &str, body: &Value) -> Result<u16> {
         let key = Uuid::new_v4().to_string();
         let until = Instant::now() + Duration::from_secs(900);
@@ -204,7 +204,7 @@ impl World {
 
     async fn client(self: Arc<Self>) -> Result<()> {
         while !self.ends.load(Ordering::Relaxed) {
-            // Steady, not fast: the machine has time for the functions that start again, and an hour's data fits on it.
+            // The load is steady and not high: the machine needs time for the functions that start again, and room for an hour's data.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(50..250))).await;
             let account = &self.accounts[fastrand::usize(..ACCOUNTS)];
             let amount = fastrand::i64(1..100);
@@ -360,7 +360,7 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// Waits until all is quiet, and compares. How many dead letters there are.
+/// Waits until everything compares as right, for up to twenty minutes, and returns the number of dead letters.
 async fn right(world: &World, stack: &LocalStack) -> Result<usize> {
     let (mut told, until) = (Instant::now(), Instant::now() + Duration::from_secs(1_200));
     loop {

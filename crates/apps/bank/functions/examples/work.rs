@@ -1,4 +1,4 @@
-//! Work of the functions by itself, so that its instructions can be counted: `work <what> <times>`. The test `instructions` does.
+//! Does parts of the functions' work by themselves, so that the test `instructions` can count their instructions: `work <what> <times>`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the report")]
 
@@ -76,12 +76,12 @@ fn commit(version: u64) -> Commit {
     }
 }
 
-/// The images of commits.
+/// The images of commits in the records of the table's stream.
 fn images(times: u64) -> Vec<serde_dynamo::Item> {
     (1..=times).map(|version| serde_dynamo::to_item(commit(version)).unwrap()).collect()
 }
 
-/// Stored items to a state.
+/// Folds stored items into a state.
 fn fold(images: Vec<serde_dynamo::Item>) {
     let mut loaded = Loaded::<Account>::nothing();
     for image in images {
@@ -90,7 +90,7 @@ fn fold(images: Vec<serde_dynamo::Item>) {
     assert!(loaded.state.opened().is_some());
 }
 
-/// A stored event to an event.
+/// Decodes a stored event.
 fn decoded(times: u64) {
     let recorded = encode::<Account>(&event(2)).unwrap();
     for _ in 0..times {
@@ -98,7 +98,7 @@ fn decoded(times: u64) {
     }
 }
 
-/// Commands to a store in memory.
+/// Executes commands on a store in memory.
 async fn commands(times: u64) {
     let (store, cache) = (MemoryStore::default(), Cache::<Account>::new(NonZeroUsize::new(1_000).unwrap()));
     let stream = Account::stream(ACCOUNT).unwrap();
@@ -118,7 +118,7 @@ async fn commands(times: u64) {
     }
 }
 
-/// What Lambda sends of the table's stream, to commits.
+/// Reads commits from batches of the table's stream, in the form in which Lambda sends them.
 fn stream_records(times: u64) {
     let record = |image| {
         json!({
@@ -145,7 +145,7 @@ fn stream_records(times: u64) {
     }
 }
 
-/// AWS, as far as work needs it: takes everything at once, and has the same to say each time.
+/// A stand-in for AWS, as far as the work needs it: it answers each operation at once, and always in the same way.
 #[derive(Debug, Clone)]
 struct Aws;
 
@@ -203,7 +203,7 @@ impl Aggregates for Accounts {
     }
 }
 
-/// Commits in batches of ten to a state view, a queue, and the bus, where it is asked for.
+/// Fans commits out, in batches of ten, to a state view, a queue and, if `bus` is set, the bus.
 async fn fanned_out(times: u64, bus: bool) {
     let sdk = sdk();
     let of_accounts = |name: &str| [(name.to_owned(), vec![Account::CATEGORY.to_owned()])].into();
@@ -235,7 +235,7 @@ async fn fanned_out(times: u64, bus: bool) {
     }
 }
 
-/// Commits in batches of ten to rows of a log view.
+/// Writes the rows of a log view, from commits in batches of ten.
 async fn logged(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk());
     let table = ReadTable::new(client.clone(), "Transactions");
@@ -255,7 +255,7 @@ async fn logged(times: u64) {
     }
 }
 
-/// States, ten at once, to rows of a state view.
+/// Writes the rows of a state view, from states that come ten at once.
 async fn shown(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk());
     let table = ReadTable::new(client.clone(), "Balances");
@@ -289,7 +289,7 @@ async fn main() {
     let (what, times) = (arguments.next().unwrap(), arguments.next().unwrap().parse().unwrap());
     match what.as_str() {
         "decode" => decoded(times),
-        // What `fold` begins with, and is taken away from it.
+        // `fold` makes these first. The test subtracts them from what it counts for `fold`.
         "images" => std::mem::forget(images(times)),
         "fold" => fold(images(times)),
         "commands" => commands(times).await,

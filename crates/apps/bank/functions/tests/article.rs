@@ -1,4 +1,4 @@
-//! The accounts of "Serverless event-sourcing with AWS: State of the art data synchronization", by Kumo. Every test says which section it is from.
+//! The accounts of "Serverless event-sourcing with AWS: State of the art data synchronization", by Kumo. Every test names its section.
 
 #![allow(
     clippy::unwrap_used,
@@ -45,13 +45,13 @@ async fn a_replay_changes_nothing() {
         (&json!(470), &json!(470))
     );
 
-    // The commits once more, newest first, as the runbook replays them.
+    // The commits are sent once more, as the runbook replays them, but with the newest first.
     let records: Vec<_> = local.stream_records(&format!("account-{id}")).await.into_iter().rev().collect();
     assert_eq!(records.len(), 3);
     let url = format!("{}/2015-03-31/functions/FanoutFunction/invocations", local.aws_url());
     let answer = reqwest::Client::new().post(url).json(&json!({ "Records": records })).send().await.unwrap();
     assert_eq!(answer.json::<Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
-    // One more command goes the same way after them.
+    // One more command shows that what comes after a replay is still projected.
     local.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
     local.settled(&id).await;
     assert_eq!(local.transactions(&id).await[1..], before.1);

@@ -1,5 +1,4 @@
-//! What a function of the account's commands, and the core by itself, take of the processor, in instructions: they are the same on every day, and seconds
-//! are not.
+//! Counts the instructions of the account's command function and of the core by itself: instructions are the same on every day, and seconds are not.
 //!
 //! `ACCOUNT_COMMANDS` names another build of the function, to compare with.
 
@@ -29,14 +28,14 @@ use tempfile::NamedTempFile;
 
 use crate::secured::{behind_tls, environment, sample};
 
-/// A start with its connection, and the first answer. docs/sizes.md has these figures.
+/// The instructions from the start, with its connection, to the first answer. docs/sizes.md has these figures.
 const START: u64 = 5_490_000;
-/// Another command of the same account, which the instance knows.
+/// The instructions of another command to the same account, which the instance has in its cache.
 const WARM: u64 = 864_000;
-/// The most memory that was resident after twenty more, in KB.
+/// The most memory that was resident after twenty more commands, in KB.
 const RESIDENT: u64 = 8_100;
 
-/// What the example `work` does by itself, how many instructions it takes for each event, command, record or commit, and how many of these are counted.
+/// The work of the example `work`, the instructions for each event, command, record or commit of it, and the number of these that are counted.
 const WORK: [(&str, u64, u64); 8] = [
     ("decode", 2_450, 1_000),
     ("fold", 10_050, 1_000),
@@ -48,14 +47,14 @@ const WORK: [(&str, u64, u64); 8] = [
     ("logged", 875_300, 100),
 ];
 
-/// The most memory that was resident in KB, of the function behind this command, after a start and these commands. The first of them
-/// opens the account that the others credit.
+/// The most memory, in KB, that was resident in the function after a start and this number of commands. The first of them opens the account that
+/// the others credit. `prefix` is the program that runs the function, if any.
 async fn resident(prefix: &str, program: &Path, commands: usize) -> u64 {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, (Duration::ZERO, Duration::ZERO)).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (script, pid) = (folder.path().join("account-commands"), folder.path().join("pid"));
-    // In a session of its own: it is not killed with the script, because then callgrind would not say what it counted.
+    // The function runs in a session of its own: if it were killed with the script, callgrind would not write what it counted.
     let run = format!(
         "#!/bin/sh\nPATH=/usr/local/bin:/usr/bin:/bin\nsetsid {prefix} {} &\necho $! > {}\nwait\n",
         program.display(),
@@ -77,7 +76,7 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> u64 {
     resident
 }
 
-/// Instructions of a start and of these commands.
+/// The instructions of a start and of this number of commands.
 async fn instructions(program: &Path, commands: usize) -> u64 {
     let counts = NamedTempFile::new().unwrap();
     let valgrind =
@@ -93,13 +92,13 @@ async fn instructions(program: &Path, commands: usize) -> u64 {
     }
 }
 
-/// What callgrind counted, once it has written it.
+/// The count of callgrind, once it has been written.
 fn counted(counts: &Path) -> Option<u64> {
     let text = fs::read_to_string(counts).unwrap_or_default();
     Some(text.lines().find_map(|line| line.strip_prefix("totals: "))?.trim().parse().unwrap())
 }
 
-/// Instructions of this work.
+/// The instructions of this work.
 fn work(program: &Path, what: &str, times: u64) -> u64 {
     let counts = NamedTempFile::new().unwrap();
     let mut valgrind = Command::new("valgrind");
@@ -109,7 +108,7 @@ fn work(program: &Path, what: &str, times: u64) -> u64 {
     counted(counts.path()).unwrap()
 }
 
-/// The least of several: what the system's scheduling adds is not the function's.
+/// The least of three counts, because the instructions that the system's scheduling adds are not the function's.
 async fn least(program: &Path, commands: usize) -> u64 {
     let mut counts = Vec::new();
     for _ in 0..3 {
@@ -145,7 +144,7 @@ fn the_core_takes_no_more_instructions_than_it_may() {
     let cargo = env::var_os("CARGO").unwrap();
     let build = ["build", "--release", "--package", "bank-functions", "--example", "work"];
     assert!(Command::new(cargo).current_dir(workspace()).args(build).status().unwrap().success());
-    // Beside what this test was built with.
+    // The build for release lies beside the build that this test belongs to.
     let program = Path::new(env!("CARGO_BIN_EXE_account-commands"));
     let program = program.ancestors().nth(2).unwrap().join("release/examples/work");
     for (what, may, times) in WORK {

@@ -54,7 +54,7 @@ impl Transactions {
         Self { projector, wire }
     }
 
-    /// Appends to the log what the sample messages hold.
+    /// Appends the commits of the sample messages to the log.
     async fn log(&self) -> Vec<Commit> {
         let mut commits = Vec::new();
         for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
@@ -68,7 +68,7 @@ impl Transactions {
         commits
     }
 
-    /// Credits follow, so that the log has `length` commits.
+    /// The same, and credits after them, until the log has `length` commits.
     async fn longer_log(&self, length: u64) -> Vec<Commit> {
         let mut commits = self.log().await;
         for version in 4..=length {
@@ -111,8 +111,8 @@ fn message(commit: &Commit) -> String {
     serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
 }
 
-/// The budget: of a commit that books something, a read unit for the newest row, which is the position, and a write unit for the next one. The opening
-/// puts the position beside the rows, where the first of them finds it.
+/// The budget of a commit that books something is a read unit for the newest row, which is the position, and a write unit for the next row. The
+/// opening has no row and puts the position beside the rows, where the first booking reads it.
 #[tokio::test]
 async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let transactions = Transactions::new().await;
@@ -216,7 +216,7 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     let row = balance(&projector).await.unwrap();
     assert_eq!((row.version, row.total_balance, row.last_month_balance), (3, 1_000, 1_000));
 
-    // Again, and an older one: nothing changes.
+    // The same entry again, and an older one, change nothing.
     projector.project(event.detail.clone()).await.unwrap();
     let mut older = event.detail.clone();
     older["aggregate"]["lastKnownVersion"] = json!(2);
@@ -225,7 +225,7 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     assert_eq!(balance(&projector).await, Some(row));
 }
 
-/// In a deployment, or when it is taken back: whichever of fanout and projector is replaced first, the row is right.
+/// In a deployment, and when it is taken back, the row is right whichever of fanout and projector is replaced first.
 #[tokio::test]
 async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     let (projector, _) = balances().await;
@@ -240,7 +240,8 @@ async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     }
 }
 
-/// Rule 8 keeps older versions out. After a restored backup, that would be all that come.
+/// Rule 8 keeps older versions out. After the log was restored to an earlier time, every version that comes is older: without an error, the row would
+/// stay wrong unnoticed.
 #[tokio::test]
 async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
     let (projector, _) = balances().await;
@@ -255,7 +256,7 @@ async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
     assert!(error.contains("version 7") && error.contains("it went backwards"), "{error}");
 }
 
-/// What Lambda and EventBridge put into the queue of what is tried again.
+/// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of entries that are tried again.
 #[test]
 fn an_entry_is_found_in_whatever_brings_it() {
     let event = sample("balances-projector/debited");
@@ -281,7 +282,7 @@ fn an_entry_is_found_in_whatever_brings_it() {
     }
 }
 
-/// One of them may end the function each time.
+/// One state may end the function each time: if it always came first, the others would never be written.
 #[test]
 fn a_message_that_comes_again_begins_with_another_of_its_states_each_time() {
     let mut firsts = Vec::new();

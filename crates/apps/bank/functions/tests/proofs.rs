@@ -1,4 +1,4 @@
-//! Accounts and transfers, tried as ledgerline itself is.
+//! The proofs of ledgerline, with accounts and transfers.
 
 use std::time::Duration;
 
@@ -63,14 +63,14 @@ fn balance(id: &str, amount: i64) -> Vec<Commit> {
     History::<Account> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
 }
 
-/// A transfer that is asked for and refused.
+/// A transfer that is requested and refused.
 fn refused(name: &str, _: &mut Rng) -> History<Transfer> {
     let outcome = Err("insufficient-funds".into());
     let record = transfer::Command::Record { step: Step::Debit, outcome };
     History { id: name.into(), actor: "ada".into(), commands: vec![request(name, 30), record] }
 }
 
-/// A transfer that was asked for just now.
+/// A transfer that is requested, and nothing more.
 fn requested(id: &str, amount: i64) -> Vec<Commit> {
     let commands = vec![request(id, amount)];
     History::<Transfer> { id: id.into(), actor: "ada".into(), commands }.commits_with_states()
@@ -87,7 +87,7 @@ fn payer(transfer: &str) -> String {
     account_id(&format!("{transfer}-from"))
 }
 
-/// The account that it goes to.
+/// The account that a transfer's money goes to.
 fn receiver(transfer: &str) -> String {
     account_id(&format!("{transfer}-to"))
 }
@@ -105,7 +105,7 @@ fn transfers_at(wire: &Wire) -> Fifo<DynamoDbStore, ProcessManager<Transfers<Dyn
     manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
 }
 
-/// The process manager, from the request to the end: what it writes to the transfer comes back to it.
+/// The case of the process manager, from the request to the end: each commit that it writes to the transfer is delivered to it next.
 fn transferred(name: &str, amount: i64, received: bool) -> Case {
     let to = if received { balance(&receiver("x"), 1) } else { Vec::new() };
     let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
@@ -162,7 +162,7 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         let instances = [transfers_at(&world.wire), transfers_at(&world.wire)];
         for round in 0..6 {
             if round == 3 {
-                // What is late arrives, and then all is well again.
+                // Requests that are late arrive in this time, and from then on the wire does no harm.
                 sleep(Duration::from_secs(60)).await;
                 world.wire.calm();
             }

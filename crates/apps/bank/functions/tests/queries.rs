@@ -95,7 +95,7 @@ async fn to_a_stranger_an_account_is_as_if_it_were_not_there() {
     assert_eq!(ask(event).await.unwrap().body, Some(json!({ "accounts": [] })));
 }
 
-/// An API that was deployed without its authorizer must not answer as if nobody were somebody.
+/// An API that was deployed without its authorizer must not answer requests that have no caller.
 #[tokio::test]
 async fn a_request_without_a_caller_is_refused() {
     for name in ["account", "transactions", "accounts"] {
@@ -116,7 +116,7 @@ async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
     }
 }
 
-/// DynamoDB would refuse a start outside of the list: to the client that is a wrong cursor, not an outage.
+/// DynamoDB would refuse a start outside of the list. The client must be told of a wrong cursor, and not of an outage.
 #[tokio::test]
 async fn a_cursor_of_another_owners_list_is_refused() {
     let cursor = URL_SAFE_NO_PAD.encode(format!(r#"{{"accountId":"{ID}","listing":"Ada\u001f{ID}"}}"#));
@@ -140,7 +140,7 @@ async fn a_version_that_is_not_shown_in_time_is_said_to_be_missing() {
     }
 }
 
-/// The first line of a function that was started with this environment, and ended.
+/// The first line that a function logs, which is started with this environment and ends.
 fn last_words(environment: &[(&str, &str)]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_account-queries"))
         .env_clear()
@@ -160,7 +160,7 @@ fn a_function_without_its_configuration_names_the_variable_and_ends() {
     assert!(line["timestamp"].as_str().is_some_and(|time| time.parse::<jiff::Timestamp>().is_ok()));
 }
 
-/// The wiring is checked against this.
+/// The check of the wiring compares the template with this output.
 #[test]
 fn a_function_says_what_it_needs() {
     let output =
@@ -179,7 +179,7 @@ fn a_function_says_what_it_needs() {
     assert_eq!(needs["environment"], json!(variables));
 }
 
-/// On AWS it would let everybody in as one user.
+/// On AWS, a development user would let everybody in as one user.
 #[test]
 fn a_development_user_is_for_emulators_only() {
     let line = last_words(&[("DEVELOPMENT_USER", "developer")]);

@@ -1,4 +1,4 @@
-//! Accounts and transfers over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+//! Accounts and transfers over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -121,7 +121,7 @@ async fn an_account_lives_from_opening_to_closing() {
     assert_eq!(shown.body["status"], "closed");
     bank.shows_its_transactions(&id, 6).await;
 
-    // What is not there.
+    // An account that does not exist is not found, and a version that is not in the log is not waited for.
     let nobody = format!("/accounts/{}", fresh());
     for path in [nobody.clone(), format!("{nobody}/transactions")] {
         let missing = bank.get(&path).await;
@@ -144,7 +144,7 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     let first = bank.post_with(&path, &key, json!({ "amount": 100 })).await;
     assert_eq!((first.status, first.version()), (StatusCode::OK, 3));
 
-    // At once, several times in parallel; then after other commands went by.
+    // The request is sent again at once, several times in parallel, and later, after other commands.
     let same = |answer: &Answer| (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone());
     let again = join_all((0..8).map(|_| bank.post_with(&path, &key, json!({ "amount": 100 })))).await;
     bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 500 })).await;
@@ -159,7 +159,7 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     let other = bank.post_with(&path, &key, json!({ "amount": 99 })).await;
     assert_eq!((other.status, other.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused"));
 
-    // A creation without an id of its own: the same account, not a second one. And a refusal stays one.
+    // A creation without an id gives the same account again, and not a second one. A refusal stays a refusal.
     let key = fresh();
     let key = [("idempotency-key", key.as_str())];
     let opened = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
@@ -282,7 +282,7 @@ async fn sixty_four_clients_debit_one_account_at_once() {
     bank.shows_its_transactions(&id, 52).await;
 }
 
-/// An account is its opener's: to others it is as if it were not there, and their commands are refused.
+/// An account belongs to the caller who opened it: others are told that there is no such account, and their commands are refused.
 #[tokio::test]
 async fn an_account_belongs_to_who_opened_it() {
     let bank = UnderTest::start().await;
@@ -291,7 +291,7 @@ async fn an_account_belongs_to_who_opened_it() {
     let account = format!("/accounts/{id}");
     assert_eq!(bank.get(&format!("{account}?minVersion=2")).await.status, StatusCode::OK);
 
-    // Whatever is right or wrong with the command, and whatever version it names.
+    // A stranger is refused whatever is right or wrong with the command, and whatever version it names.
     for (path, headers, body) in [
         ("credits", vec![], json!({ "amount": 1 })),
         ("debits", vec![], json!({ "amount": 1_000_000 })),
@@ -326,7 +326,7 @@ async fn an_account_belongs_to_who_opened_it() {
     let theirs = stranger.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
     assert_eq!((mine.status, theirs.status), (StatusCode::OK, StatusCode::FORBIDDEN));
 
-    // Who may read may not write.
+    // A caller with the scope to read may not write.
     let reader = bank.reader();
     assert_eq!(reader.post("/accounts", json!({})).await.status, StatusCode::FORBIDDEN);
     assert_eq!(

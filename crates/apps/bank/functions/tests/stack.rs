@@ -1,4 +1,4 @@
-//! What no client can bring about: records that cannot be read, functions and a whole stack that are killed.
+//! Faults that no client can cause: records that cannot be read, functions and a whole stack that are killed.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use ledgerline_local::testing::{LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 
-/// What API Gateway makes of odd paths is its own; here they reach the function.
+/// API Gateway may change odd paths or refuse them; here they reach the function.
 #[tokio::test]
 async fn odd_ids_in_paths_are_refused_by_name() {
     let bank = LocalStack::start(None).await;
@@ -28,7 +28,7 @@ async fn odd_ids_in_paths_are_refused_by_name() {
     }
 }
 
-/// What the dashboard and the alarms rest on: each function writes its metrics when the thing happens.
+/// The dashboard and the alarms need this: each function writes its metrics when the counted thing happens.
 #[tokio::test]
 async fn what_happens_is_counted() {
     let bank = LocalStack::start_with_logs().await;
@@ -56,7 +56,7 @@ async fn what_happens_is_counted() {
     assert_eq!(bank.metric("fanout", "ParkedRecords"), 1, "once");
 }
 
-/// Rule 11: what cannot be read is set aside with its place in the log, and everybody else goes on.
+/// Rule 11: a record that cannot be read is set aside with its stream and version, and all other streams go on.
 #[tokio::test]
 async fn a_poisoned_record_goes_to_the_dead_letters_and_blocks_nobody() {
     let bank = LocalStack::start(None).await;
@@ -140,7 +140,7 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothi
     }
 }
 
-/// The same for the process manager: every transfer comes to its end, and the money is where that says.
+/// The process manager is killed in the same way: every transfer comes to its end, and the balances are those that the ends say.
 #[tokio::test]
 async fn a_process_manager_killed_in_the_middle_moves_all_the_money_once() {
     let bank = LocalStack::start(None).await;
@@ -149,7 +149,7 @@ async fn a_process_manager_killed_in_the_middle_moves_all_the_money_once() {
     let requests = async {
         let mut ids = Vec::new();
         while !cut_off.load(Ordering::Relaxed) {
-            // Every third is refused by who is to receive it, and comes back.
+            // Of three transfers, one arrives, one goes to an account that does not exist and comes back, and one is refused for its currency.
             let currency = if ids.len() % 3 == 2 { "USD" } else { "EUR" };
             let to = if ids.len() % 3 == 1 { uuid::Uuid::new_v4().to_string() } else { to.clone() };
             let body =
@@ -194,7 +194,7 @@ async fn a_stack_that_was_killed_goes_on_with_its_data() {
     for _ in 0..20 {
         assert_eq!(bank.post(&path, json!({ "amount": 1 })).await.status, StatusCode::OK);
     }
-    // At once: most of it has not reached the read models yet.
+    // The stack is killed at once, before most commits have reached the read models.
     bank.kill();
 
     let bank = LocalStack::start(Some(data.path())).await;

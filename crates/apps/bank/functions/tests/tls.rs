@@ -1,4 +1,4 @@
-//! A function and its services with TLS between them, as on AWS: elsewhere in the tests there is none.
+//! A function and its services with TLS between them, as on AWS. Almost all other tests do without TLS.
 //!
 //! `ACCOUNT_COMMANDS` names another build of the function, such as a script that runs that for arm64:
 //! `exec qemu-aarch64 -L /usr/aarch64-linux-gnu target/aarch64-unknown-linux-gnu/debug/account-commands`.
@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use crate::secured::{Slowness, behind_tls, environment, sample};
 
-/// The answer to the sample that opens an account, of an instance that reaches its tables by TLS only, and trusts `trusted`, or the authority that
-/// signed the services' certificate.
+/// The answer to the sample that opens an account. The instance reaches its tables by TLS only, and trusts the certificate `trusted`, or without one
+/// the authority that signed the services' certificate.
 async fn opened(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<Value> {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, slowness).await?;
@@ -43,7 +43,7 @@ async fn a_command_is_stored_over_tls() {
     assert_eq!(answer["statusCode"], 201, "{answer}");
 }
 
-/// All tries of the first read fail: the function starts all the same, and the command is stored when handshakes end again.
+/// All tries of the first read fail. The function starts nevertheless, and the command is stored when handshakes end again.
 #[tokio::test]
 async fn slow_handshakes_end_no_start() {
     let answer = opened((Duration::from_millis(4_500), Duration::from_millis(500)), None).await.unwrap();

@@ -95,7 +95,7 @@ impl Bank {
         self.send::<Transfer>(&the_transfer(), command, "request").await;
     }
 
-    /// Delivers the commits of the transfer one after the other, as far as they go. Whether the function did not fail.
+    /// Delivers the commits of the transfer one after the other, up to the newest one. Returns whether the function took all of them.
     async fn deliver(&self, manager: &Manager) -> bool {
         for version in 1.. {
             let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else { return true };
@@ -140,12 +140,12 @@ fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
     transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference }
 }
 
-/// Where the transfer stands, and the code of the last refusal.
+/// The phase of the transfer, and the code of the last refusal.
 fn ended(state: &transfer::State) -> (Status, Option<&str>) {
     (Status::of(state).unwrap(), state.order().unwrap().reason.as_deref())
 }
 
-/// How a transfer can go, and where it ends.
+/// The course that a transfer can take.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
     Arrives,
@@ -158,7 +158,7 @@ impl Way {
     const ALL: [Self; 4] = [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
 
     async fn prepare(self, bank: &Bank) {
-        // Where it cannot go back, it takes all that there is, so that the account can be closed meanwhile.
+        // A transfer that is to become stuck takes the whole balance, so that the account can be closed meanwhile.
         bank.open(A, "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
         bank.open(B, if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" }, 5)
             .await;
@@ -177,7 +177,7 @@ impl Way {
                 }
             }
         } else {
-            // The next version of both accounts is another's: only the ledger knows of the command then.
+            // Another command takes the next version of both accounts: then only the remembered answer tells that the transfer's command was done.
             bank.credit(A, 1).await;
             bank.credit(B, 1).await;
         }
@@ -201,7 +201,7 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert!(bank.deliver(&manager).await);
     assert_eq!((bank.balance(A).await, bank.balance(B).await), (0, 35));
     assert_eq!(bank.status().await, Status::Completed);
-    // For each step: the position, the transfer, the account's command, the transfer's, the position.
+    // Each step reads the position and the transfer, sends the account's command and the transfer's, and writes the position.
     let step = |account: &[&'static str], transfer: &[&'static str]| {
         [&["GetItem", "Query"], account, transfer, &["PutItem"]].concat()
     };
@@ -209,11 +209,12 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     let expected = [
         step(&cold, &cold),
         step(&cold, &["ExecuteTransaction"]),
-        // The end: nothing is due.
+        // After the last event, nothing is due.
         vec!["GetItem", "PutItem"],
     ];
     assert_eq!(bank.wire.operations(), expected.concat());
-    // All of it again changes nothing: the positions are behind it. Of the two that are below, the log is asked whether it has the position.
+    // All of it again changes nothing, because the position has passed it. For the two versions below the position, the log is asked whether it still
+    // has the position: a restored log may not have it.
     assert!(bank.deliver(&manager).await);
     assert_eq!(bank.wire.operations(), ["GetItem"; 3 + 2]);
     let log = bank.store().get(&account(B), 3).await.unwrap().unwrap();
@@ -222,7 +223,7 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert_eq!(log.meta.actor.as_deref(), Some("ada"));
 }
 
-/// However it goes: wherever it is interrupted, and whatever happens at the accounts meanwhile, the money is in one place.
+/// Whatever course a transfer takes, wherever it is interrupted, and whatever happens at the accounts meanwhile, the money is in one place.
 #[tokio::test]
 async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     for way in Way::ALL {
@@ -236,7 +237,7 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
             bank.crash.recover();
             let mut given = 0;
             for _ in 0..4 {
-                // What is under way is known by the transfer as soon as it recorded the step.
+                // The sum below counts money under way by the state of the transfer, which changes only when the step is recorded.
                 way.meanwhile(&bank).await;
                 given += i64::from(way != Way::CannotGoBack) * 2;
                 // Another instance, which remembers nothing.
@@ -246,7 +247,7 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
             let sum = bank.balance(A).await + bank.balance(B).await + state.under_way();
             assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
             let ended = ended(&state);
-            // An uninterrupted one goes back before anybody can close the account.
+            // The money of a transfer that is not interrupted goes back before anybody can close the account.
             if way == Way::CannotGoBack && ended.0 == Status::Refunded {
                 assert_eq!(ended, (Status::Refunded, Some("other-currency")));
             } else {
@@ -262,7 +263,7 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     }
 }
 
-/// However long ago it was, and whatever was lost since: a replay of the whole transfer moves nothing.
+/// A replay of the whole transfer moves nothing, however long ago it was, and whatever but the log was lost since.
 #[tokio::test]
 async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
     for way in Way::ALL {
@@ -293,7 +294,7 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
     }
 }
 
-/// The same for somebody else's account: nothing moves.
+/// A transfer from somebody else's account is refused, and nothing moves.
 #[tokio::test]
 async fn nobody_sends_somebody_elses_money() {
     let bank = Bank::new().await;
@@ -309,7 +310,7 @@ async fn nobody_sends_somebody_elses_money() {
     assert_eq!(bank.balance(A).await, 30);
 }
 
-/// Rule 11: what the log does not let through stays in the queue, and says why.
+/// Rule 11: a command whose outcome is not known is not recorded as an outcome. The message fails and comes again, and the position does not move.
 #[tokio::test]
 async fn an_outage_is_no_answer() {
     let bank = Bank::new().await;

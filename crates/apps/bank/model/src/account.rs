@@ -1,5 +1,5 @@
-//! A bank account: opened for an owner in one currency, credited and debited, closed when it is empty. It belongs to
-//! who opened it: nobody else's commands are taken.
+//! A bank account: opened for an owner in one currency, credited and debited, closed when it is empty. It belongs to the caller who opened it:
+//! it takes no commands of others, except that anybody may send it money by a transfer.
 
 use jiff::{civil::Date, tz::TimeZone};
 use ledgerline::{Aggregate, Context, Refusal, with_field};
@@ -13,9 +13,9 @@ use crate::values::{Amount, Currency, MAX_MINOR_UNITS, Owner, Reference};
 ledgerline::events! {
     /// What happened to an account. Amounts and balances are in minor units, booking dates in UTC.
     pub enum Event {
-        /// The account exists from now on. In schema 1 every account was in EUR; in schema 2 callers had no name.
+        /// The account exists from now on. In schema 1 every account was in EUR; up to schema 2 the caller was not recorded.
         AccountOpened: 3 [in_eur, by_nobody] { owner: String, currency: String, opened_by: Option<String>, booked_on: Date },
-        /// Money came in. The balance after it makes a list of transactions possible without a fold.
+        /// Money came in. The event carries the balance after it, so that a list of transactions needs no fold.
         AccountCredited: 1 {
             amount: i64, balance: i64, booked_on: Date,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
@@ -40,16 +40,16 @@ fn by_nobody(data: Value) -> Value {
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// Where an account is in its life.
+/// The state of an account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// Nothing happened in this stream yet.
     #[default]
     Unopened,
-    /// Takes credits and debits.
+    /// The account takes credits and debits.
     Open(Opened),
-    /// Takes nothing any more.
+    /// The account takes no more changes.
     Closed(Opened),
 }
 
@@ -57,23 +57,23 @@ pub enum State {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Opened {
-    /// Who owns it, as the opener wrote it.
+    /// The name of the owner, as the caller who opened the account wrote it.
     pub owner: String,
-    /// ISO 4217 code.
+    /// The currency, as an ISO 4217 code.
     pub currency: String,
-    /// The subject of who opened it, whose account it is. Accounts of schema 2 are nobody's.
+    /// The subject of the caller who opened the account, to whom it belongs. An account that was opened in schema 1 or 2 belongs to no caller.
     pub opened_by: Option<String>,
-    /// Minor units.
+    /// The balance in minor units.
     pub total_balance: i64,
     /// The first day of the calendar month (UTC) of the latest booking of money.
     pub last_month: Option<Date>,
-    /// Credits minus debits booked in that month, in minor units.
+    /// The credits minus the debits that were booked in that month, in minor units.
     pub last_month_balance: i64,
 }
 
 impl Opened {
-    /// Books an amount into the total and into its month. Saturating, because `evolve` is total: the bounds are kept by
-    /// `decide`, and no stored event may ever panic a reader.
+    /// Books an amount into the total and into its month. The sums saturate, because no stored event may make `evolve` panic; `decide` keeps the
+    /// bounds.
     fn booked(self, amount: i64, on: Date) -> Self {
         let month = on.first_of_month();
         let last_month_balance = match self.last_month {
@@ -96,7 +96,7 @@ impl State {
         }
     }
 
-    /// Minor units; 0 where it was never opened.
+    /// The balance in minor units; 0 if the account was never opened.
     #[must_use]
     pub fn total_balance(&self) -> i64 {
         self.opened().map_or(0, |account| account.total_balance)
@@ -105,10 +105,10 @@ impl State {
 
 // --- Decisions --------------------------------------------------------------------------------------------------
 
-/// What can be asked of an account.
+/// A command to an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Open it for this owner.
+    /// Open it for this owner, in this currency.
     Open(Owner, Currency),
     /// Put money in.
     Credit(Booking),
@@ -118,7 +118,7 @@ pub enum Command {
     Close,
     /// Take money out, for a transfer in this currency.
     Send(Booking, Currency),
-    /// Put money in that comes by a transfer in this currency, from whomever.
+    /// Put money in that comes by a transfer in this currency, whoever sends it.
     Receive(Booking, Currency),
 }
 
@@ -134,7 +134,7 @@ pub struct Booking {
 }
 
 ledgerline::refusals! {
-    /// No such account.
+    /// There is no such account.
     UNKNOWN = not_found("unknown-account", "there is no such account");
     /// The id is taken.
     EXISTS = already_exists("account-exists", "an account with this id exists already");
@@ -142,13 +142,13 @@ ledgerline::refusals! {
     NOT_YOURS = forbidden("not-your-account", "the account belongs to somebody else");
     /// The account is closed.
     CLOSED = refused("account-closed", "the account is closed");
-    /// Nobody overdraws here.
+    /// The balance does not cover the amount.
     INSUFFICIENT_FUNDS = refused("insufficient-funds", "the balance does not cover the amount");
     /// The balance would leave the range that every JSON reader can hold exactly.
     BALANCE_LIMIT = refused("balance-limit", "the balance would pass 9007199254740991");
-    /// Money is not exchanged here.
+    /// The command is in another currency, and money is not exchanged.
     OTHER_CURRENCY = refused("other-currency", "the account is in another currency");
-    /// Only an empty account is closed.
+    /// Only an empty account can be closed.
     BALANCE_NOT_ZERO = refused("balance-not-zero", "an account is closed at 0");
 }
 
@@ -161,9 +161,9 @@ fn open(state: &State) -> Result<&Opened, Refusal> {
     }
 }
 
-/// The account, if it takes bookings of this caller. A stranger learns no more than that it is not theirs.
+/// The account, if it takes bookings of this caller. Another caller learns only that the account is not theirs.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Opened, Refusal> {
-    // What nobody opened is nobody's, also not that of a caller without a name.
+    // An account without an opener belongs to no caller, not even to one without a name: without the first condition, the two would be equal.
     let yours = |account: &Opened| context.actor.is_some() && account.opened_by == context.actor;
     if state.opened().is_some_and(|account| !yours(account)) { Err(NOT_YOURS) } else { open(state) }
 }
@@ -222,7 +222,7 @@ impl Aggregate for Account {
                 State::Open(account.booked(amount.saturating_neg(), *booked_on))
             }
             (State::Open(account), Event::AccountClosed { .. }) => State::Closed(account),
-            // No decision ever led here.
+            // No decision leads here, but `evolve` has to take every event in every state.
             (
                 state,
                 Event::AccountCredited { .. } | Event::AccountDebited { .. } | Event::AccountClosed { .. },
@@ -245,7 +245,7 @@ impl Aggregate for Account {
             Command::Send(booking, currency) => {
                 debit(in_currency(yours(state, context)?, currency)?, booking, on)
             }
-            // Nobody has to ask before they are given money.
+            // Anybody may send money to the account: whose it is does not matter.
             Command::Receive(booking, currency) => credit(in_currency(open(state)?, currency)?, booking, on),
             Command::Close => match yours(state, context)?.total_balance {
                 0 => Ok(Event::AccountClosed { booked_on: on }),
@@ -500,7 +500,7 @@ mod tests {
         assert_eq!(decode_state::<Account>(&stored), None);
     }
 
-    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let amount = prop_oneof![
             8 => 1..=1_000_i64,
@@ -524,7 +524,7 @@ mod tests {
         })
     }
 
-    /// What becomes of a command that is sent again without an Idempotency-Key, after it was carried out.
+    /// The result of a command that is sent again without an Idempotency-Key, after it was carried out.
     fn again(command: &Command) -> Result<&'static str, Refusal> {
         match command {
             Command::Open(..) => Err(EXISTS),
@@ -538,8 +538,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// Whatever is asked in whatever order, the balance is never negative and never past the limit, no event books an
-        /// amount that is not allowed, and a command that is sent again does what is said of it.
+        /// Whatever commands come in whatever order, the balance is never negative and never past the limit, no event books an amount that is not
+        /// allowed, and a command that is sent again has the result that `again` names.
         #[test]
         fn balances_never_leave_their_range(
             commands in prop::collection::vec((any_command(), 0..400_i32), 1..60),
@@ -553,7 +553,7 @@ mod tests {
                 let Ok(events) = Account::decide(&state, command, context) else { continue };
                 match (decided_twice::<Account>(&state, command, context), again(command)) {
                     (Err(refusal), Err(expected)) => prop_assert_eq!(refusal.code(), expected.code()),
-                    // Whether there is enough for it is said of the balance that it left.
+                    // The second booking may be refused too, because the first one changed the balance.
                     (Ok(_) | Err(_), Ok(_)) => {}
                     (Ok(second), Err(expected)) => prop_assert!(false, "{second:?}, not {expected}"),
                 }

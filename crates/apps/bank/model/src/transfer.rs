@@ -1,6 +1,6 @@
 //! A transfer of money between two accounts, which are written one after the other: requested, debited, credited, or
 //! given back when the credit is refused. The process manager `transfer` sends the commands to the accounts, and records
-//! here what came of them.
+//! their outcomes here.
 
 use ledgerline::{Aggregate, Context, Id, Refusal};
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use crate::values::{Amount, Currency, Reference};
 // --- Events -----------------------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What became of a transfer. A reason is the code of a refusal.
+    /// What happened to a transfer. A reason is the code of a refusal.
     pub enum Event {
-        /// Somebody wants money to go from one account to another: an amount in minor units of the currency of both.
+        /// A caller wants money to go from one account to another: an amount in minor units of the currency of both.
         TransferRequested: 1 {
             from_account_id: String, to_account_id: String, amount: i64, currency: String,
             #[serde(default, skip_serializing_if = "Option::is_none")] reference: Option<String>,
@@ -28,14 +28,14 @@ ledgerline::events! {
         TransferCreditRefused: 1 { reason: String },
         /// The money is back at the first account.
         TransferRefunded: 1 {},
-        /// The first account does not take it back: somebody has to look.
+        /// The first account does not take the money back: a person has to decide where it goes.
         TransferRefundRefused: 1 { reason: String },
     }
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// Where a transfer stands.
+/// The phase of a transfer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
@@ -66,9 +66,9 @@ pub struct Order {
     pub from_account_id: String,
     /// The account that it goes to.
     pub to_account_id: String,
-    /// Minor units.
+    /// The amount in minor units.
     pub amount: i64,
-    /// ISO 4217 code.
+    /// The currency, as an ISO 4217 code.
     pub currency: String,
     /// The payer's note.
     pub reference: Option<String>,
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// The step whose outcome is not recorded yet.
+    /// The step whose outcome is to be recorded next, unless the transfer has ended.
     #[must_use]
     pub fn awaits(&self) -> Option<Step> {
         match self {
@@ -131,7 +131,7 @@ impl State {
 
 // --- Decisions --------------------------------------------------------------------------------------------------
 
-/// What can be asked of a transfer.
+/// A command to a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// A client wants money to move.
@@ -142,16 +142,16 @@ pub enum Command {
         to: Id,
         /// The amount.
         amount: Amount,
-        /// In which currency.
+        /// The currency of the amount.
         currency: Currency,
         /// The payer's note.
         reference: Option<Reference>,
     },
-    /// The process manager knows what came of a step.
+    /// The process manager records the outcome of a step.
     Record {
         /// The step.
         step: Step,
-        /// What came of it: the code of the refusal where there was one.
+        /// The outcome: the code of the refusal if the step was refused.
         outcome: Result<(), String>,
     },
 }
@@ -184,15 +184,15 @@ impl Step {
 }
 
 ledgerline::refusals! {
-    /// No such transfer.
+    /// There is no such transfer.
     UNKNOWN = not_found("unknown-transfer", "there is no such transfer");
     /// The id is taken.
     EXISTS = already_exists("transfer-exists", "a transfer with this id exists already");
-    /// From an account to itself.
+    /// The transfer goes from an account to itself.
     SAME_ACCOUNT = refused("same-account", "money does not go from an account to itself");
 }
 
-/// What is recorded of a step in this state; nothing where it was recorded before.
+/// The event that records the outcome of a step; none if the state does not await this step, because it was recorded before or is not due.
 fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Event> {
     if state.awaits() != Some(step) {
         return None;
@@ -243,7 +243,7 @@ impl Aggregate for Transfer {
             Event::TransferCompleted {} => state.becomes(State::Completed, None),
             Event::TransferCreditRefused { reason } => state.becomes(State::Returning, Some(reason)),
             Event::TransferRefunded {} => {
-                // Why it came back stays known.
+                // The reason stays: it says why the money came back.
                 let reason = state.order().and_then(|order| order.reason.clone());
                 state.becomes(State::Refunded, reason.as_ref())
             }
@@ -321,7 +321,7 @@ mod tests {
         given::<Transfer>([]).when(record(Step::Debit, Ok(())), &by_ada()).then_refused(&UNKNOWN);
     }
 
-    /// The second time, a request is refused, and an outcome is known already.
+    /// The second time, a request is refused, and an outcome that was recorded before adds no event.
     #[test]
     fn no_command_does_anything_when_it_is_sent_again() {
         let requested = fold::<Transfer>(State::Unrequested, &[requested()]);
@@ -355,7 +355,7 @@ mod tests {
             given::<Transfer>(history.clone())
                 .when(record(step, outcome), &by_ada())
                 .then([expected.clone()]);
-            // Said again, whatever is said, it is not recorded again.
+            // A second outcome of the same step is not recorded, whatever it says.
             let history = [history, vec![expected]].concat();
             for outcome in [Ok(()), no()] {
                 given::<Transfer>(history.clone()).when(record(step, outcome), &by_ada()).then([]);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is recorded in whatever order, money is under way exactly between the debit and where it ends.
+        /// Whatever outcomes are recorded in whatever order, money is under way exactly between the debit and the end of the transfer.
         #[test]
         fn money_is_under_way_between_the_debit_and_the_end(
             outcomes in prop::collection::vec((0..3_usize, any::<bool>()), 0..12),
@@ -392,8 +392,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked in whatever order, also with amounts and accounts that are no such thing, a transfer is requested once, for an amount
-        /// that is allowed, and between two accounts.
+        /// Whatever commands come in whatever order, even if amounts and accounts are made of invalid values, a transfer is requested once, for an
+        /// amount that is allowed, and between two accounts.
         #[test]
         fn a_transfer_is_requested_once(
             asked in prop::collection::vec(

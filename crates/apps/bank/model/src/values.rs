@@ -1,8 +1,8 @@
-//! The values that commands of accounts and transfers are made of. What is not allowed here cannot be asked for.
+//! The values that commands of accounts and transfers are made of. A value that is not allowed cannot be made, so that no command can carry one.
 
 use ledgerline::Text;
 
-/// The largest amount and the largest balance, in minor units: 2^53 - 1, what every JSON reader can hold exactly.
+/// The largest amount and the largest balance, in minor units: 2^53 - 1, up to which every JSON reader holds numbers exactly.
 pub const MAX_MINOR_UNITS: i64 = 9_007_199_254_740_991;
 
 ledgerline::value_object! {
@@ -13,13 +13,13 @@ ledgerline::value_object! {
 }
 
 ledgerline::value_object! {
-    /// An ISO 4217 code.
+    /// A currency, as an ISO 4217 code. Only the form is checked: three capital letters.
     pub struct Currency(String),
     |code| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
     "a currency is three capital letters, such as EUR"
 }
 
-/// Who owns an account, as the opener writes it.
+/// The name of an account's owner, as the caller who opens the account writes it.
 pub type Owner = Text<200>;
 
 /// The payer's note.

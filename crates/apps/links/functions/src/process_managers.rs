@@ -1,3 +1,3 @@
-//! The process managers: functions that do something about events, beyond tables.
+//! The process managers: functions that react to commits with commands, or with calls to other systems.
 
 pub mod welcome_email;

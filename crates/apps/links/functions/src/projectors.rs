@@ -1,3 +1,3 @@
-//! Projectors that take more than one write for a commit. All others are their binary alone.
+//! The projectors that take more than one write for a commit. All other projectors consist of their binary alone.
 
 pub mod feeds;

@@ -1,5 +1,5 @@
 //! The users of "An AWS Event Sourcing architecture with DynamoDB", and the examples of "Serverless Event Sourcing in AWS (Lambda,
-//! DynamoDB, SQS)", the project Beenion. Every test says which section it is from.
+//! DynamoDB, SQS)", the project Beenion. Every test names its section.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Users, ratings and feeds, tried as ledgerline itself is.
+//! The proofs of ledgerline, with users, ratings and feeds.
 
 use fastrand::Rng;
 use ledgerline::{Commit, spec::valid};
@@ -37,7 +37,7 @@ fn application() -> Application {
         .case(&["WelcomeEmailPositionsTable"], welcome)
 }
 
-/// A link that a user rates again and again. What names begin with is the link: those of several users add up.
+/// A link that a user rates again and again. The name's beginning, up to a dash, is the link, so that the ratings of several users add up.
 fn ratings(name: &str, rng: &mut Rng) -> History<Link> {
     let url = format!("https://{}.example/", name.split('-').next().unwrap_or_default());
     rated(name, &url, rng)
@@ -98,8 +98,8 @@ fn followed() -> Case {
     })
 }
 
-/// The process manager of mails. Who ends between the mail and the note of it cannot know whether it was sent, and does not
-/// send it again: at most one, and the table says so.
+/// The process manager of mails. After an end between the mail and its record, nobody can know whether the mail was sent, and it is not sent again:
+/// there is at most one mail, and the table says `unknown`.
 fn welcome() -> Case {
     let case = Case::consumer("welcome-email", vec![follower("ada", "bob")], |wire| {
         let mails = ReadTable::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"));

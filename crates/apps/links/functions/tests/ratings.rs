@@ -1,4 +1,4 @@
-//! The read models of ratings against real tables: whatever comes twice, swapped or not at all, and wherever a function
+//! The read models of ratings against real tables: even if messages come twice, swapped or not at all, and wherever a function
 //! ends in the middle, the rows are the fold of the log.
 
 #![allow(
@@ -40,7 +40,7 @@ use serde_json::{Value, json};
 const USERS: [&str; 3] = ["ada", "bob", "cleo"];
 const LINKS: [&str; 3] = ["https://a.example/", "https://b.example/", "https://c.example/"];
 
-/// What users do, and the log of it.
+/// The log of what users do, and their states.
 #[derive(Debug, Default)]
 struct Log {
     commits: Vec<Commit>,
@@ -116,7 +116,7 @@ impl Log {
     }
 }
 
-/// Something that users do.
+/// An action of a user.
 #[derive(Debug, Clone)]
 enum Step {
     Rate(usize, usize, u8, bool),
@@ -202,7 +202,7 @@ impl<C: Consumer> World<C> {
     }
 }
 
-/// Delivers commits as told, and then the last one of every stream, so that nothing is missing in the end.
+/// Delivers commits in this order, and then the last one of every stream, so that nothing is missing in the end.
 async fn deliver_all<C: Consumer>(world: &World<C>, commits: &[Commit], order: &[prop::sample::Index]) {
     for index in order {
         world.deliver(index.get(commits)).await.unwrap();
@@ -237,7 +237,7 @@ async fn equals_the_fold(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Rules 7 and 9, and the sums are what a reader of all states would add up to.
+    /// Rules 7 and 9. The sums are those that a reader of all states would add up to.
     #[test]
     fn ratings_of_links_and_users_equal_the_fold_whatever_the_delivery(
         steps in steps(),
@@ -267,7 +267,7 @@ proptest! {
         });
     }
 
-    /// The same for what is shown of the feeds, which come from two categories: the order between them does not matter.
+    /// The same for the entries of the feeds that are shown. They come from two categories, and the order between these does not matter.
     #[test]
     fn feeds_equal_the_fold_whatever_the_delivery(
         steps in steps(),
@@ -282,7 +282,7 @@ proptest! {
     }
 }
 
-/// Who sees which rating in their feed: what the query shows.
+/// The ratings in the feed of each user, as the query shows them.
 async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String, u8)> {
     let rows = world.rows(&feeds::TABLE).await;
     let mut shown = BTreeSet::new();
@@ -310,7 +310,7 @@ async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String
     shown
 }
 
-/// Wherever the function ends, the message comes again and the feeds are right in the end: exhaustively.
+/// Wherever the function ends, the message comes again and the feeds are right in the end. The test tries every call.
 #[tokio::test]
 async fn a_crash_after_any_call_leaves_the_feeds_right() {
     let log = log(&[
@@ -344,8 +344,8 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
     assert!(points > 30, "{points}");
 }
 
-/// Rule 7: an instance that was thought to be dead goes on with what it read before the following ended. What it writes is
-/// there, and nobody shows it; nor does it hide what a new following brought.
+/// Rule 7: an instance that was thought to be dead goes on with the rows that it read before the following ended. The entry that it writes is in the
+/// table and is not shown; nor does it hide the entry of a new following.
 #[tokio::test]
 async fn an_entry_that_comes_too_late_is_not_shown() {
     let log =
@@ -381,7 +381,7 @@ async fn following_brings_in_the_recent_ratings() {
     assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
 }
 
-/// To end a following costs what it brought in, not what its author ever rated.
+/// The end of a following costs as much as the following brought in, and not as much as its author ever rated.
 #[tokio::test]
 async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     let mut log = log(&[]);
@@ -396,7 +396,7 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
         world.wire.take();
         world.deliver(commit).await.unwrap();
     }
-    // The position and the row of the following; then the 101 links, 25 in a call.
+    // The calls read the position and the row of the following, and then delete the 101 links, 25 in a call.
     let calls = world.wire.operations();
     let count = |name: &str| calls.iter().filter(|call| *call == name).count();
     assert_eq!((count("GetItem"), count("Query"), count("BatchWriteItem")), (2, 1, 5), "{calls:?}");
@@ -404,8 +404,8 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     assert!(!rows.keys().any(|key| key.0.starts_with("feed#")));
 }
 
-/// 10,000 followers: a bounded number of calls of bounded size, and after a crash no more of them than what was not yet
-/// marked as done.
+/// A rating that reaches 10,000 followers takes a bounded number of calls of bounded size, and after a crash only those for the pages that were not
+/// yet marked as done.
 #[tokio::test]
 async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     const FOLLOWERS: usize = 10_000;
@@ -441,12 +441,12 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     let rows = world.rows(&feeds::TABLE).await;
     let feeds = rows.keys().filter(|key| key.0.starts_with("feed#")).count();
     assert_eq!(feeds, FOLLOWERS);
-    // Again: the position is behind it.
+    // A second delivery is skipped, because the position has passed it.
     world.deliver(&rating).await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem"]);
 }
 
-/// The budgets: one write for a commit that is one write, whatever it changes.
+/// The budgets: a commit that needs no further work takes one write, however many rows it changes.
 #[tokio::test]
 async fn a_rating_is_one_write_for_each_list() {
     let mut log = log(&[]);
@@ -460,7 +460,7 @@ async fn a_rating_is_one_write_for_each_list() {
             assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
         }
     }
-    // A first rating is begun, looks for followers, and is done; another rating is one write.
+    // A first rating takes a write to begin, a query for followers, and a write to end; another rating takes one write.
     let world = World::new("FeedsTable", &commits, |table| FeedProjector { table }).await;
     world.deliver(&commits[0]).await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem", "TransactWriteItems", "Query", "PutItem"]);

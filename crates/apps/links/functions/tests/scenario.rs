@@ -1,4 +1,4 @@
-//! Users, ratings and feeds over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+//! Users, ratings and feeds over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     for (api, id, name) in [(&*links, &me, "Ada"), (&other, &bob, "Bob")] {
         let registered =
             api.post("/users", json!({ "name": name, "email": "success@simulator.amazonses.com" })).await;
-        // Another run registered them before.
+        // An earlier run may have registered them.
         assert!([StatusCode::CREATED, StatusCode::CONFLICT].contains(&registered.status), "{registered:?}");
         if registered.status == StatusCode::CREATED {
             assert_eq!(registered.body["userId"], **id);
@@ -58,12 +58,12 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
         feed.body["feed"].as_array().unwrap().iter().find(|entry| entry["linkUrl"] == *url).cloned()
     };
     assert_eq!(in_feed().await, None);
-    // Following brings in what is there, and nobody follows twice.
+    // Following brings in the ratings that are there, and following again changes nothing.
     let followed = follow(Method::PUT).await;
     assert_eq!(follow(Method::PUT).await.version(), followed.version());
     let entry = eventually("it is brought in", async || in_feed().await).await;
     assert_eq!((&entry["userId"], &entry["rating"], &entry["title"]), (&json!(bob), &json!(4), &json!("It")));
-    // What comes later comes too; another rating is shown where the first one was.
+    // Later ratings come into the feed too; another rating of a link is shown where the first one was.
     rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
     eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2)).await;
     let newer = format!("https://example.com/{}", fresh());

@@ -1,4 +1,4 @@
-//! The welcome mail against a real table and a provider that speaks SES: at most one, whatever comes twice.
+//! The welcome mail against a real table and a provider that speaks SES: there is at most one, even if messages come twice.
 
 #![allow(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ impl World {
         let ses = Ses::default();
         let url = ses.start().await;
         let dynamodb = testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
-        // The log has what the messages are about.
+        // The log has the commits of the messages.
         let client = Client::new(&testing::sdk_config(&dynamodb));
         let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
         for version in 1..=2 {
@@ -48,14 +48,14 @@ impl World {
         Self { dynamodb, ses, url, crash: Crash::default() }
     }
 
-    /// One function's calls to the table and to the provider count as one.
+    /// A function whose calls to the table and to the provider are counted together, so that a crash can follow any of them.
     fn function(&self, sender: Option<&str>) -> Fifo<DynamoDbStore, ProcessManager<WelcomeEmail>> {
         let config = Builder::from(&testing::sdk_config(&self.dynamodb))
             .retry_config(RetryConfig::disabled())
             .interceptor(self.crash.clone());
         let client = Client::from_conf(config.build());
         let positions = ReadTable::new(client.clone(), testing::table("WelcomeEmailPositionsTable"));
-        // As the function makes it, from a configuration that gives a database little time.
+        // The client is made as the function makes it, from a configuration that gives little time, as for a database.
         let impatient =
             TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
         let sdk = sdk_config(&self.url).into_builder().timeout_config(impatient).build();
@@ -78,7 +78,7 @@ impl World {
         self.function(sender).message(&body).await.map_err(|error| error.to_string())
     }
 
-    /// What the table says of the mail.
+    /// The status of the mail in the table.
     async fn status(&self) -> String {
         let table = ReadTable::new(
             Client::new(&testing::sdk_config(&self.dynamodb)),
@@ -124,8 +124,8 @@ async fn a_new_user_gets_one_mail() {
     assert_eq!((&mails[0]["from"], &mails[0]["subject"]), (&"hello@example.com".into(), &"Welcome".into()));
 }
 
-/// The function ends after each of its calls, and the message comes again: never a second mail. Where it ends between the
-/// claim and the record, nobody can know, and nobody pretends to; the user's stream goes on.
+/// The function ends after each of its calls, and the message comes again: there is never a second mail. If it ends between the claim and the record,
+/// nobody can know whether the mail was sent, and `unknown` is recorded; the user's stream goes on.
 #[tokio::test]
 async fn a_crash_after_any_call_never_sends_two_mails() {
     let mut outcomes = Vec::new();
@@ -142,12 +142,12 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
             break;
         }
     }
-    // After: nothing, the position, the claim, the mail, the record, all of it.
+    // The function ended after no call, the position, the claim, the mail, the record, and not at all.
     let expected = [(1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
 }
 
-/// What the provider does not take now was not sent: it is sent when the message comes again.
+/// A mail that the provider does not take now was not sent, and is sent when the message comes again.
 #[tokio::test]
 async fn a_mail_that_was_not_taken_is_sent_later() {
     for (status, code) in [(429, "TooManyRequestsException"), (403, "AccessDeniedException")] {
@@ -162,7 +162,7 @@ async fn a_mail_that_was_not_taken_is_sent_later() {
     }
 }
 
-/// What it will never take, and what it may have taken, is not tried again, and holds nobody up.
+/// A mail that the provider will never take, or may have taken, is not tried again and holds up nothing.
 #[tokio::test]
 async fn a_mail_that_cannot_be_sent_is_set_aside() {
     for (status, code, recorded) in [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
@@ -189,7 +189,7 @@ async fn the_provider_has_time_to_answer() {
 async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
     let world = World::new().await;
     world.deliver_from(1, None).await.unwrap();
-    // A sender that is named later does not welcome the users of last year.
+    // A sender that is named later does not welcome users who registered before.
     world.deliver(1).await.unwrap();
     assert_eq!(world.mails(), 0);
 }

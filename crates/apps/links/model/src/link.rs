@@ -22,11 +22,11 @@ pub fn id(user_id: &str, link_url: &str) -> String {
 // --- Events -----------------------------------------------------------------------------------------------------
 
 ledgerline::events! {
-    /// What a user did with a link. Each event names both, because its id tells neither.
+    /// What a user did with a link. Each event names the user and the link, because the link's id, a hash, tells neither.
     pub enum Event {
         /// The user has something to say about it from now on.
         LinkCreated: 1 { user_id: String, link_url: String },
-        /// The user rates it, from 1 to 5. The rating before makes a sum over all users possible without a fold.
+        /// The user rates it, from 1 to 5. The event carries the rating before, so that a sum over all users needs no fold.
         LinkRated: 1 { user_id: String, link_url: String, rating: u8, previous: Option<u8> },
         /// The user tags it with these, and no others, from now on.
         LinkTagged: 1 { user_id: String, link_url: String, tags: Vec<String> },
@@ -39,7 +39,7 @@ ledgerline::events! {
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// What the user said of the link so far.
+/// The state of a link: all that the user said of it so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct State {
@@ -51,31 +51,31 @@ pub struct State {
     pub tags: Vec<String>,
     /// The title.
     pub title: Option<String>,
-    /// URL of the image.
+    /// The URL of the image.
     pub image: Option<String>,
 }
 
 // --- Decisions --------------------------------------------------------------------------------------------------
 
-/// Rate a link, and say more about it.
+/// A command to a link: rate it, and say more about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
     /// The user who rates.
     pub user_id: UserId,
     /// The link.
     pub link_url: WebUrl,
-    /// From 1 to 5.
+    /// The rating, from 1 to 5.
     pub rating: Rating,
     /// The title, if it is to be another one.
     pub title: Option<Title>,
-    /// URL of the image, if it is to be another one.
+    /// The URL of the image, if it is to be another one.
     pub image: Option<WebUrl>,
     /// All tags, if they are to be others.
     pub tags: Option<Tags>,
 }
 
 ledgerline::refusals! {
-    /// One acts for oneself.
+    /// Callers act only for themselves.
     NOT_YOU = forbidden("not-you", "this is another user's to do");
 }
 
@@ -102,7 +102,7 @@ impl Aggregate for Link {
         }
     }
 
-    /// What the link is like already is no change.
+    /// A value that the link has already is no change, and makes no event.
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let Command { user_id, link_url, rating, title, image, tags } = command;
         if context.actor.as_deref().and_then(UserId::of_subject).as_ref() != Some(user_id) {
@@ -114,7 +114,7 @@ impl Aggregate for Link {
             let (user_id, link_url) = whose();
             events.push(Event::LinkCreated { user_id, link_url });
         }
-        // A rating has one digit.
+        // A rating is from 1 to 5, so that it always fits.
         let rating = u8::try_from(*rating.get()).unwrap_or(u8::MAX);
         if state.rating != Some(rating) {
             let (user_id, link_url) = whose();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is said about a link by whomever, ratings are from 1 to 5, each tells the one before, and tags are at most as many as are allowed.
+        /// Whatever any caller says about a link, ratings are from 1 to 5, each tells the one before, and there are no more tags than are allowed.
         #[test]
         fn ratings_never_leave_their_range(
             said in prop::collection::vec(

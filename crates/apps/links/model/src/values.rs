@@ -1,4 +1,4 @@
-//! The values that commands of users and links are made of. What is not allowed here cannot be asked for.
+//! The values that commands of users and links are made of. A value that is not allowed cannot be made, so that no command can carry one.
 
 use email_address::{EmailAddress, Options};
 use ledgerline::{Number, StreamId, Text};
@@ -9,22 +9,22 @@ use url::Url;
 /// The longest URL, in bytes: less than the longest partition key.
 pub const MAX_URL: usize = 2_000;
 
-/// How many tags a link can have.
+/// The most tags that a link can have.
 pub const MAX_TAGS: usize = 20;
 
 ledgerline::value_object! {
-    /// The id of a user: made of the subject of the caller's token, so that a user's commands are nobody else's.
+    /// The id of a user. It is made of the subject of the caller's token, so that nobody else can send the user's commands.
     pub struct UserId(String),
     |id| StreamId::new("user", &id).is_ok().then_some(id),
     "an id has 1 to 128 characters of A-Z a-z 0-9 . _ : -"
 }
 
-/// What is written in another way in a user's id: all but letters, digits, dots, dashes and underscores.
+/// The bytes that a user's id encodes: all but ASCII letters, digits, dots, dashes and underscores.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 impl UserId {
-    /// The id of the user who signs in as this subject, unless it would be too long: the subject itself, with everything that
-    /// the names of streams do not have written as a colon and the byte in hexadecimal digits. No two subjects have one id.
+    /// The id of the user who signs in as this subject, unless the subject is empty or the id would be too long: the subject itself, with every byte
+    /// that is no ASCII letter, digit, dot, dash or underscore written as a colon and two hexadecimal digits. No two subjects have the same id.
     #[must_use]
     pub fn of_subject(subject: &str) -> Option<Self> {
         Self::new(utf8_percent_encode(subject, ENCODED).to_string().replace('%', ":")).ok()
@@ -42,7 +42,7 @@ ledgerline::value_object! {
 }
 
 ledgerline::value_object! {
-    /// A URL of the web in its one spelling (WHATWG URL Standard), without a password in it.
+    /// A URL of the web in its one spelling (WHATWG URL Standard), without a user name or a password in it.
     pub struct WebUrl(String),
     |text| {
         let url = Url::parse(&text).ok()?;
@@ -53,16 +53,16 @@ ledgerline::value_object! {
     format!("expected a URL with http or https, of up to {MAX_URL} bytes when it is encoded, and without a password")
 }
 
-/// From 1 to 5.
+/// A rating from 1 to 5.
 pub type Rating = Number<1, 5>;
 
-/// How a user is called.
+/// The name of a user.
 pub type Name = Text<200>;
 
-/// What a user calls a link.
+/// The title that a user gives a link.
 pub type Title = Text<200>;
 
-/// What a user sorts a link by.
+/// A word by which a user sorts links.
 pub type Tag = Text<50>;
 
 /// Up to [`MAX_TAGS`] tags.

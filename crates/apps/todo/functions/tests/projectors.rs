@@ -23,7 +23,7 @@ fn sample(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Rule 8: a todo that was deleted is not brought back by what comes late or twice.
+/// Rule 8: a todo that was deleted is not brought back by entries that come late or twice.
 #[tokio::test]
 async fn a_deleted_todo_stays_forgotten() {
     let dynamodb = testing::dynamodb(&["CommitsTable", "TodosTable"]).await;

@@ -1,4 +1,4 @@
-//! Todos, tried as ledgerline itself is.
+//! The proofs of ledgerline, with todos.
 
 use fastrand::Rng;
 use ledgerline::spec::valid;

@@ -1,4 +1,4 @@
-//! Todos over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+//! Todos over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -60,14 +60,14 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(again.problem(), "todo-exists");
 }
 
-/// Of two who saw the same version and change it at the same time, one is told that the other was first.
+/// Of several clients that saw the same version and change it at the same time, one wins, and the others are told that another was first.
 #[tokio::test]
 async fn of_two_changes_at_once_one_is_told_that_it_lost() {
     let todos = UnderTest::start().await;
     let mut lost = Vec::new();
     let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
     let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
-    // Whether two meet is chance, and on a machine that does one thing at a time a small one: until two do.
+    // Two commands meet by chance, and rarely on a machine that does one thing at a time: the rounds go on until two have met.
     for round in 0..100 {
         if round >= 10 && lost.contains(&overtaken) {
             break;

@@ -1,4 +1,4 @@
-//! Things to do: the aggregates, one module each, always in the same order (id, events, state, decisions), and their
+//! Things to do: the aggregates, one module each, always in the same order (values, events, state, decisions), and their
 //! views.
 
 pub mod todo;

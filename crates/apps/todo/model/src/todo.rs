@@ -1,5 +1,5 @@
-//! Something to do: created, updated, done, reopened, and in the end deleted, by who created it. A deleted one is as if
-//! it had never been, except that its id stays taken.
+//! Something to do: created, updated, done, reopened, and in the end deleted, by the caller who created it. A deleted todo is
+//! answered like one that never existed, except that its id stays taken.
 
 use std::borrow::Cow;
 
@@ -14,17 +14,17 @@ pub type Title = Text<200>;
 /// What is to be done, in more words.
 pub type Message = LongText<4_000>;
 
-/// What becomes of a todo that is updated: fields that are named change.
+/// The changes of an update. Fields that are not named stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Update {
-    /// In a few words.
+    /// The new title.
     #[serde(default)]
     pub title: Option<Title>,
-    /// In more words.
+    /// The new message.
     #[serde(default)]
     pub message: Option<Message>,
-    /// Whether it is done.
+    /// Whether the todo is done from now on.
     #[serde(default)]
     pub status: Option<Status>,
 }
@@ -33,9 +33,9 @@ pub struct Update {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
-    /// To be done.
+    /// The todo is not done yet.
     Open,
-    /// Done.
+    /// The todo is done.
     Done,
 }
 
@@ -74,25 +74,25 @@ ledgerline::events! {
         TodoCompleted: 1 {},
         /// It is not done after all.
         TodoReopened: 1 {},
-        /// Nobody needs it any more.
+        /// It is deleted, and cannot come back.
         TodoDeleted: 1 {},
     }
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// Where a todo is in its life.
+/// The state of a todo.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// Nothing happened in this stream yet.
     #[default]
     Uncreated,
-    /// To be done.
+    /// The todo is not done yet.
     Open(Created),
-    /// Done.
+    /// The todo is done.
     Done(Created),
-    /// Deleted. Its stream stays, and its id with it.
+    /// The todo is deleted. Its stream stays, so that its id stays taken.
     Deleted(Created),
 }
 
@@ -100,11 +100,11 @@ pub enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Created {
-    /// In a few words.
+    /// The title.
     pub title: String,
-    /// In more words.
+    /// The message.
     pub message: String,
-    /// The subject of who created it, whose it is.
+    /// The subject of the caller who created the todo, to whom it belongs.
     pub created_by: Option<String>,
 }
 
@@ -120,19 +120,19 @@ impl State {
 
 // --- Decisions --------------------------------------------------------------------------------------------------
 
-/// What a client can ask of a todo.
+/// A command to a todo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Create it.
     Create(Title, Message),
-    /// Change what is named.
+    /// Change the fields that are named.
     Update(Update),
     /// Delete it.
     Delete,
 }
 
 ledgerline::refusals! {
-    /// No such todo, or none any more.
+    /// The todo was never created, or is deleted.
     UNKNOWN = not_found("unknown-todo", "there is no such todo");
     /// The id is taken; the id of a deleted todo stays taken.
     EXISTS = already_exists("todo-exists", "a todo with this id exists already");
@@ -140,14 +140,14 @@ ledgerline::refusals! {
     NOT_YOURS = forbidden("not-your-todo", "the todo belongs to somebody else");
 }
 
-/// The todo and whether it is done, if it is there and the caller's.
+/// The todo and whether it is done, if it exists and belongs to the caller.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<(&'a Created, Status), Refusal> {
     let (todo, status) = match state {
         State::Uncreated | State::Deleted(_) => return Err(UNKNOWN),
         State::Open(todo) => (todo, Status::Open),
         State::Done(todo) => (todo, Status::Done),
     };
-    // What nobody created is nobody's, also not that of a caller without a name.
+    // A todo without a creator belongs to no caller, not even to one without a name: without the first condition, the two would be equal.
     if context.actor.is_none() || todo.created_by != context.actor {
         Err(NOT_YOURS)
     } else {
@@ -199,7 +199,7 @@ impl Aggregate for Todo {
             (state, Event::TodoCompleted {}) => state.created().map_or(State::Uncreated, State::Done),
             (state, Event::TodoReopened {}) => state.created().map_or(State::Uncreated, State::Open),
             (state, Event::TodoDeleted {}) => state.created().map_or(State::Uncreated, State::Deleted),
-            // No decision ever led here.
+            // No decision leads here, but `evolve` has to take every event in every state.
             (state @ (State::Uncreated | State::Deleted(_)), Event::TodoUpdated { .. }) => state,
         }
     }
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(decode::<Todo>(&stored).unwrap(), Event::TodoDeleted {});
     }
 
-    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(4_001))];
         let status = prop::option::of(prop_oneof![Just(Status::Open), Just(Status::Done)]);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked by whomever in whatever order, a todo is created once, by who created it alone it is changed, and nothing follows its deletion.
+        /// Whatever commands come from any caller in whatever order, a todo is created once, as its first event, and nothing follows its deletion.
         #[test]
         fn a_todo_begins_once_and_ends_once(
             commands in prop::collection::vec((any_command(), 0..4_u8), 1..40),

@@ -1,4 +1,4 @@
-//! The examples of "Build a CQRS event store with Amazon DynamoDB", on the AWS Database Blog. Every test says which section it is from.
+//! The examples of "Build a CQRS event store with Amazon DynamoDB", on the AWS Database Blog. Every test names its section.
 
 #![allow(
     clippy::unwrap_used,
@@ -100,7 +100,7 @@ impl Article {
     }
 
     /// "Loading an aggregate algorithm": the aggregate, its last events as items, the last snapshot, the remaining
-    /// events. The version and the number of the last event.
+    /// events. Returns the version and the number of the last event.
     async fn load(&self) -> (u64, u64) {
         let aggregate = self.client.get_item().table_name("aggregate").key("PK", Self::key(123));
         let aggregate = aggregate.send().await.unwrap().item.unwrap();
@@ -163,7 +163,7 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
 }
 
-/// A projector that is replaced while entries are under way reads those of the version before.
+/// A projector that is replaced while entries are under way reads the states that the version before it wrote.
 #[tokio::test]
 async fn an_entry_with_a_state_of_the_version_before_is_projected() {
     let dynamodb = testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;

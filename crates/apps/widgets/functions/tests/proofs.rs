@@ -1,4 +1,4 @@
-//! Widgets, tried as ledgerline itself is.
+//! The proofs of ledgerline, with widgets.
 
 use fastrand::Rng;
 use ledgerline::spec::valid;

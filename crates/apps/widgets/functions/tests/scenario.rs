@@ -1,4 +1,4 @@
-//! Widgets over HTTP, as their users have them: at `BASE_URL`, or on a local stack.
+//! Widgets over HTTP, as clients use them: at `BASE_URL`, or on a local stack.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,7 +30,7 @@ async fn a_widget_changes_its_name_description_and_stock() {
         ("name", json!({ "name": "Cog" }), 2),
         ("description", json!({ "description": "Round,\nwith teeth" }), 3),
         ("stock", json!({ "stock": 4 }), 4),
-        // What it is like already is no change.
+        // A value that the widget has already is no change.
         ("stock", json!({ "stock": 4 }), 4),
     ] {
         let changed = widgets.post(&format!("{widget}/{path}"), body).await;

@@ -1,4 +1,4 @@
-//! Widgets in stock: the aggregates, one module each, always in the same order (id, events, state, decisions), and their
+//! Widgets in stock: the aggregates, one module each, always in the same order (values, events, state, decisions), and their
 //! views.
 
 pub mod views;

@@ -1,5 +1,5 @@
-//! A widget: a small device that is sold on a website, with a name, a description and a stock. It belongs to who created
-//! it. Events as in the article on the AWS event store.
+//! A widget: a small device that is sold on a website, with a name, a description and a stock. It belongs to the caller who
+//! created it. The events are those of the article on the AWS event store.
 
 use ledgerline::{Aggregate, Context, LongText, Number, Refusal, Text, with_field};
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use serde_json::Value;
 
 // --- Values -----------------------------------------------------------------------------------------------------
 
-/// What a widget is called.
+/// The name of a widget.
 pub type Name = Text<200>;
 
-/// What a widget is.
+/// The description of a widget.
 pub type Description = LongText<2_000>;
 
-/// How many there are of a widget.
+/// The number of pieces of a widget that are in stock.
 pub type Stock = Number<0, MAX_STOCK>;
 
-/// The most that there may be of a widget.
+/// The most pieces of a widget that may be in stock.
 pub const MAX_STOCK: i64 = 1_000_000_000;
 
 // --- Events -----------------------------------------------------------------------------------------------------
@@ -30,21 +30,21 @@ ledgerline::events! {
         WidgetNameChanged: 1 { name: String },
         /// It is described in other words from now on.
         WidgetDescriptionChanged: 1 { description: String },
-        /// There are so many of it from now on.
+        /// Its stock is this number from now on.
         WidgetStockUpdated: 1 { stock: u32 },
     }
 }
 
 // --- State ------------------------------------------------------------------------------------------------------
 
-/// Whether a widget is there.
+/// The state of a widget.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "camelCase")]
 pub enum State {
     /// Nothing happened in this stream yet.
     #[default]
     Uncreated,
-    /// It is there.
+    /// The widget exists.
     Created(Created),
 }
 
@@ -56,9 +56,9 @@ pub struct Created {
     pub name: String,
     /// Its description; may be empty.
     pub description: String,
-    /// How many there are.
+    /// The number of pieces in stock.
     pub stock: u32,
-    /// The subject of who created it, whose it is.
+    /// The subject of the caller who created the widget, to whom it belongs.
     pub created_by: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl State {
 
 // --- Decisions --------------------------------------------------------------------------------------------------
 
-/// What a client can ask of a widget.
+/// A command to a widget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// `CreateWidget`.
@@ -87,7 +87,7 @@ pub enum Command {
 }
 
 ledgerline::refusals! {
-    /// No such widget.
+    /// There is no such widget.
     UNKNOWN = not_found("unknown-widget", "there is no such widget");
     /// The id is taken.
     EXISTS = already_exists("widget-exists", "a widget with this id exists already");
@@ -95,11 +95,11 @@ ledgerline::refusals! {
     NOT_YOURS = forbidden("not-your-widget", "the widget belongs to somebody else");
 }
 
-/// The widget, if it is there and the caller's.
+/// The widget, if it exists and belongs to the caller.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
     match state {
         State::Uncreated => Err(UNKNOWN),
-        // What nobody created is nobody's, also not that of a caller without a name.
+        // A widget without a creator belongs to no caller, not even to one without a name: without the first condition, the two would be equal.
         State::Created(widget) if context.actor.is_none() || widget.created_by != context.actor => {
             Err(NOT_YOURS)
         }
@@ -107,7 +107,7 @@ fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal
     }
 }
 
-/// As events have it.
+/// The stock as a plain number, which events and states hold.
 fn plain(stock: Stock) -> u32 {
     u32::try_from(*stock.get()).unwrap_or_default()
 }
@@ -125,7 +125,7 @@ impl Aggregate for Widget {
     type Event = Event;
     type Command = Command;
 
-    /// In schema 1 a widget had `exists` in place of `status`. What was stored exists.
+    /// In schema 1 a widget had `exists` in place of `status`. Every state that was stored is that of a widget that exists.
     fn upcast_state(schema: u32, data: Value) -> Option<Value> {
         (schema == 1).then(|| with_field(data, "status", "created"))
     }
@@ -148,7 +148,7 @@ impl Aggregate for Widget {
         }
     }
 
-    /// What the widget is like already is no change: nothing is appended.
+    /// A value that the widget has already is no change: nothing is appended.
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let (changes, event) = match command {
             Command::Create(..) if *state != State::Uncreated => return Err(EXISTS),
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Any command that can be written down: `None` where a value of it is not allowed, so that it cannot be made.
+    /// Any command, made of any values: `None` if one of the values is not allowed, because such a command cannot be made.
     fn any_command() -> impl Strategy<Value = Option<Command>> {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(2_001))];
         let stock =
@@ -274,7 +274,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is asked by whomever in whatever order, a widget is created once, its stock stays in its range, and no event changes nothing.
+        /// Whatever commands come from any caller in whatever order, a widget is created once, its stock stays in its range, and every event changes
+        /// the state.
         #[test]
         fn the_stock_never_leaves_its_range(
             commands in prop::collection::vec((any_command(), any::<bool>()), 1..40),

@@ -1,4 +1,4 @@
-//! Many rows at once, where nothing ties them together: batches are no transactions, and take what they can (rule 10).
+//! Many rows in one call, if they need no transaction: a batch may write or read only some of its rows (rule 10).
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,9 +19,9 @@ use crate::{
 const WRITES: usize = 25;
 /// The most rows that one call reads.
 const READS: usize = 100;
-/// Calls that are under way at once.
+/// The most calls that are under way at the same time.
 const CONCURRENCY: usize = 8;
-/// How often what a call left over is sent again (rule 11).
+/// The number of times that the rows which a call left over are sent again (rule 11).
 const MAX_TRIES: usize = 8;
 
 fn delays() -> impl Iterator<Item = Duration> {
@@ -34,10 +34,10 @@ fn delays() -> impl Iterator<Item = Duration> {
 }
 
 impl ReadTable {
-    /// Writes rows over whatever was there, in no particular order. No key may be there twice.
+    /// Writes rows, in no particular order, and overwrites rows with the same keys. No key may be in the list twice.
     ///
     /// # Errors
-    /// When the table fails, or takes no more. Some of the rows may have been written.
+    /// When the table fails, or is throttled for too long. Some of the rows may have been written.
     pub async fn put_all(&self, rows: &[impl Serialize]) -> Result<(), TableError> {
         let mut writes = Vec::new();
         for row in rows {
@@ -47,10 +47,10 @@ impl ReadTable {
         self.write_all(writes).await
     }
 
-    /// Deletes rows, in no particular order, whether they are there or not. No key may be there twice.
+    /// Deletes rows, in no particular order, whether they exist or not. No key may be in the list twice.
     ///
     /// # Errors
-    /// When the table fails, or takes no more. Some of the rows may have been deleted.
+    /// When the table fails, or is throttled for too long. Some of the rows may have been deleted.
     pub async fn delete_all(&self, keys: &LogTable, rows: &[Key]) -> Result<(), TableError> {
         let mut writes = Vec::new();
         for row in rows {
@@ -88,10 +88,10 @@ impl ReadTable {
         }
     }
 
-    /// The rows with these keys, read strongly, in no particular order, as far as they are there. No key may be there twice.
+    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may be in the list twice.
     ///
     /// # Errors
-    /// When the table fails, or gives no more.
+    /// When the table fails, or is throttled for too long.
     pub async fn get_all<T: DeserializeOwned>(
         &self,
         keys: &LogTable,
@@ -101,7 +101,7 @@ impl ReadTable {
         found.into_iter().map(from_item).collect()
     }
 
-    /// The items with these keys, in no particular order, as far as they are there. No key may be there twice.
+    /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.
     pub(crate) async fn items_of(&self, keys: Vec<Item>, strongly: bool) -> Result<Vec<Item>, TableError> {
         let mut found = Vec::new();
         for keys in keys.chunks(READS) {

@@ -1,5 +1,5 @@
-//! Cursors: where a page ended, as opaque text. A cursor never holds the partition, so that no cursor can lead into
-//! somebody else's rows.
+//! Cursors: the place where a page ended, as opaque text. A cursor never holds the partition, so that no cursor can lead into the rows of another
+//! user.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableEr
     Ok(BASE64_URL_SAFE_NO_PAD.encode(json))
 }
 
-/// The longest sort key that DynamoDB has, in bytes; no row here has a longer key.
+/// The most bytes of a sort key in DynamoDB. The partition keys of rows are not longer here either.
 const MAX_KEY_BYTES: usize = 1024;
 
 pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidCursor> {
@@ -41,7 +41,7 @@ pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidC
     Ok(key)
 }
 
-/// Whether the cursor is in the list that is asked for: DynamoDB takes no other start.
+/// Whether the cursor is within the list that is asked for: DynamoDB refuses any other start.
 fn begins(keys: &BTreeMap<String, String>, query: &PageQuery<'_>) -> bool {
     let sort = query.keys.first().and_then(|sort| keys.get(*sort));
     query.starts_with.is_none_or(|start| sort.is_some_and(|sort| sort.starts_with(start)))

@@ -1,4 +1,4 @@
-//! The state that goes along with an event: from the commit, else folded from the log once per stream and batch.
+//! The state that is attached to an event. It comes from the commit, or else is folded from the log, once for each stream in a batch.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -9,27 +9,28 @@ use ledgerline::{
 };
 use tokio::time::{Instant, timeout_at};
 
-/// Knows the fold of every aggregate by its category.
+/// The fold of every aggregate, by its category.
 pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
 
 type StatesOf<S> =
     for<'a> fn(&'a S, &'a [&'a Commit], Instant) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
 
-/// The schema of no state at all: no aggregate's is 0. What goes along with an event that this fanout cannot fold, because a newer
-/// program wrote it or it is damaged. Whoever reads the entry takes the state from the log, once it is a program that can, so that
-/// the order in which a deployment replaces functions does not matter; and who never can says so for itself (rule 11).
+/// The schema number of an entry without a state; no aggregate has the number 0. The fanout attaches it to an event that it cannot fold,
+/// because a newer program wrote the event or because the event is damaged. A reader of the entry takes the state from the log, once its
+/// program can. So the order in which a deployment replaces functions does not matter, and a reader that never can reports the failure
+/// itself (rule 11).
 const UNKNOWN: u32 = 0;
 
 fn unknown() -> RecordedState {
     RecordedState { schema: UNKNOWN, data: "{}".into() }
 }
 
-/// A commit has no state to go along.
+/// The reason why a commit has no state that could be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// The log could not be read; it may be next time.
+    /// The log could not be read, or the fold took too long. Another invocation may succeed.
     Now,
-    /// It never will have one, and why.
+    /// The commit will never have a state, for this reason.
     Never(String),
 }
 
@@ -49,7 +50,8 @@ impl<S: EventStore> Attach<S> {
         Self(collect.0)
     }
 
-    /// The state after each of these commits of one stream, given in ascending order, as far as they can be folded until then.
+    /// The state after each of these commits, which are of one stream and in ascending order. If they are not folded by `until`, every
+    /// commit is [`Missing::Now`].
     pub(crate) async fn states(
         &self,
         store: &S,
@@ -74,8 +76,8 @@ async fn recorded_states<A: Aggregate>(
     commits: &[&Commit],
     until: Instant,
 ) -> Vec<Result<RecordedState, Missing>> {
-    // A state of this schema goes along unchanged, if it can be read (rule 5), and so does one of a newer writer: a fanout that is not
-    // yet replaced cannot fold it. Others are brought up to date or folded again.
+    // A state of this schema is attached unchanged, if it can be read (rule 5). So is the state of a newer writer, because a fanout that is
+    // not yet replaced cannot fold its events. A state of an older schema is upcast, or folded again.
     let is_right = |state: &RecordedState| {
         state.schema > A::STATE_SCHEMA
             || state.schema == A::STATE_SCHEMA && decode_state::<A>(state).is_some()
@@ -83,7 +85,7 @@ async fn recorded_states<A: Aggregate>(
     let embedded = |commit: &Commit| commit.state.clone().filter(is_right);
     let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
-        // How far it got is kept: the next invocation goes on from there.
+        // The fold keeps its state on the way (every 2,000 commits), so the next invocation goes on from there.
         let (stream, version) = (&commits[0].stream, commits[0].version);
         tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");
         return commits.iter().map(|_| Err(Missing::Now)).collect();

@@ -1,4 +1,4 @@
-//! The bus: one entry per event that somebody wants, the state attached.
+//! The event bus. It gets one entry for each event that it wants, with the state attached.
 
 use std::collections::BTreeSet;
 
@@ -19,20 +19,20 @@ use crate::{
 pub(crate) struct Bus {
     pub(crate) client: Client,
     pub(crate) name: String,
-    /// Begins the `source` of every entry; the category follows.
+    /// The beginning of the `source` of every entry; a dot and the category follow.
     pub(crate) source: String,
-    /// The types of the events that are put on it; every one if nobody says.
+    /// The types of the events that are put on the bus; `None` for all types.
     pub(crate) events: Option<BTreeSet<String>>,
     pub(crate) max_bytes: usize,
 }
 
 impl Bus {
-    /// Opens the connection: EventBridge refuses an empty call, which is all that is needed.
+    /// Opens the connection with an empty call. EventBridge refuses the call, but the connection stays open for the first event.
     pub(crate) async fn connect(&self) {
         let _ = self.client.put_events().set_entries(Some(Vec::new())).send().await;
     }
 
-    /// Whether an event of the commit is put on it.
+    /// Whether an event of the commit is put on the bus.
     pub(crate) fn wants(&self, commit: &Commit) -> bool {
         commit.events.iter().any(|event| self.wants_type(&event.event_type))
     }
@@ -41,10 +41,10 @@ impl Bus {
         self.events.as_ref().is_none_or(|events| events.contains(event_type))
     }
 
-    /// The entries of a commit, of these details.
+    /// The entries of a commit. `details` has one text for each of its events.
     ///
     /// # Errors
-    /// When one does not fit.
+    /// When an entry is larger than the limit.
     pub(crate) fn entries(
         &self,
         commit: &Commit,
@@ -75,7 +75,8 @@ impl Bus {
         let mut sent = Sent::default();
         for call in calls(&entries, self.max_bytes, |(_, entry)| size(entry)) {
             if sent.failed.first.is_some() {
-                // All of it comes again: what the bus does not take now would only cost time.
+                // An earlier call failed, so all of these records come again. Their entries would only cost time now, because the bus takes
+                // nothing.
                 call.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
@@ -122,10 +123,10 @@ impl Bus {
     }
 }
 
-/// The details of a commit's entries: each event, with the state.
+/// The details of a commit's entries: each has one event, and the state.
 ///
 /// # Errors
-/// When an event or the state has no JSON in it.
+/// When an event or the state is not JSON.
 pub(crate) fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
     let detail = |(index, event): (usize, &RecordedEvent)| {
         let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;

@@ -1,4 +1,4 @@
-//! The queues: whole commits, one FIFO queue for each log projector, the stream as message group.
+//! The FIFO queues of whole commits, one for each log projector or process manager. The stream is the message group.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,10 +14,10 @@ use crate::{
     wire::{Message, Reference},
 };
 
-/// What SQS allows for the ids of groups and for deduplication, in characters.
+/// The longest message group id and deduplication id that SQS allows, in characters.
 const MAX_ID_LENGTH: usize = 128;
 
-/// The queues of the log projectors.
+/// The queues of the log projectors and process managers.
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) client: Client,
@@ -36,7 +36,7 @@ struct Outgoing {
 }
 
 impl Queues {
-    /// Opens the connection: SQS refuses an empty call, which is all that is needed.
+    /// Opens the connection with an empty call. SQS refuses the call, but the connection stays open for the first commit.
     pub(crate) async fn connect(&self) {
         if let Some(url) = self.queues.keys().next() {
             let _ =
@@ -44,7 +44,7 @@ impl Queues {
         }
     }
 
-    /// Sends the commits to every queue that wants their category; in a replay, with its `run`.
+    /// Sends the commits to every queue that wants their category. `run` is the name of the replay, if they come from one.
     pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> Sent {
         let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
             let wanted =
@@ -61,7 +61,7 @@ impl Queues {
         let mut sent = Sent::default();
         for turn in turns(commits) {
             if sent.failed.first.is_some() {
-                // Nothing may overtake in a group (rule 10): later turns wait, and come again with what failed.
+                // No commit may overtake another one in its group (rule 10), so the later turns wait and come again with what failed.
                 turn.iter().for_each(|(index, _)| sent.failed.note(*index));
                 continue;
             }
@@ -69,7 +69,8 @@ impl Queues {
                 turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
             for call in calls(&messages, self.max_bytes, |message| message.body.len()) {
                 if sent.failed.first.is_some() {
-                    // All of it comes again: what the queue does not take now would only cost time.
+                    // An earlier call failed, so all of these records come again. Their messages would only cost time now, because the
+                    // queue takes nothing.
                     call.iter().for_each(|message| sent.failed.note(message.index));
                     continue;
                 }
@@ -91,7 +92,8 @@ impl Queues {
         Outgoing {
             index,
             group: within_limit(commit.stream.to_string()),
-            // A queue takes an id once in five minutes. What is replayed within them is meant to come again.
+            // A queue ignores a message whose id it took within the last five minutes. A replayed commit must not be ignored, so its id has
+            // the run in it.
             deduplication: within_limit(match run {
                 Some(run) => format!("{}:{}:{run}", commit.stream, commit.version),
                 None => format!("{}:{}", commit.stream, commit.version),
@@ -164,7 +166,8 @@ fn turns(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
     turns
 }
 
-/// Codes that say that the message itself will never be taken. Not "sender fault": throttling counts as one, too.
+/// Whether a code says that the message itself will never be taken. The field `SenderFault` does not tell that, because throttling counts
+/// as a fault of the sender too.
 fn is_permanent(code: &str) -> bool {
     matches!(
         code,
@@ -179,7 +182,7 @@ fn within_limit(id: String) -> String {
     Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// SQS refuses two characters that JSON text may hold as they are; escaped, they are the same to every reader.
+/// Escapes the two characters that JSON text may hold as they are, and that SQS refuses. Escaped, they are the same to every reader.
 /// Source: the API reference of SendMessage, "A message can include only XML, JSON, and unformatted text".
 fn within_sqs_alphabet(json: &str) -> String {
     json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")

@@ -6,19 +6,19 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 
 use crate::metrics;
 
-/// How often entries that failed are sent again before their record is reported (rule 11).
+/// The number of times that entries that failed are sent again, before their records are reported as failed (rule 11).
 const MAX_RESENDS: usize = 4;
 
-/// Why an entry was not taken.
+/// The reason why an entry was not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Declined {
-    /// It may be taken next time.
+    /// The entry may be taken next time.
     Transient,
-    /// It never will be; the service's code for why.
+    /// The entry will never be taken, for the reason with this code of the service.
     Permanent(String),
 }
 
-/// A call that failed as a whole is one in which every entry did.
+/// The result of a call that failed as a whole: every entry failed, and may be taken next time.
 pub(crate) fn all_refused(entries: usize) -> Vec<(usize, Declined)> {
     (0..entries).map(|place| (place, Declined::Transient)).collect()
 }
@@ -99,7 +99,7 @@ mod tests {
             .block_on(future)
     }
 
-    /// Rule 10, for every mask of ten: what failed once is sent once more, what did not is not.
+    /// Rule 10 for every mask of ten: an entry that failed once is sent once more, and an entry that did not fail is not sent again.
     #[test]
     fn only_entries_that_failed_are_sent_again() {
         for mask in 0..1_024_u32 {

@@ -1,5 +1,6 @@
-//! A record that ends the function: by a crash, by using up its memory or by never coming to an end. Lambda brings it again, and
-//! its shard waits meanwhile. It is found by counting, outside of the function, how often a batch began that did not end.
+//! A record that ends the function, by a crash, by using up its memory or by never coming to an end. Lambda delivers such a record again
+//! and again, and its shard waits meanwhile. The fanout finds it by counting, in the Requests table, how often a batch began that did not
+//! end: an instance that ended remembers nothing.
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -7,26 +8,27 @@ use uuid::Uuid;
 
 use crate::stream::Record;
 
-/// Seconds after which a record should have been passed on. Below, nothing is counted: an undisturbed stream pays nothing for this.
+/// The age of a record, in seconds, from which its tries are counted. A record of this age should have been passed on. A younger one is not
+/// counted, so a stream without trouble pays nothing.
 const LATE: i64 = 10;
 
-/// How often a record is tried by itself.
+/// The number of times, at least, that a record is tried by itself before it is set aside.
 const ALONE: u64 = 3;
 
-/// Seconds for which tries are remembered: the longest that the stream keeps a record, and a day for the clocks.
+/// The number of seconds for which tries are remembered: the day for which the stream keeps a record, and one more for clocks that differ.
 const REMEMBERED: i64 = 2 * 86_400;
 
-/// What is done with a batch.
+/// The decision about a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// So many of its records are passed on; the others come again.
+    /// This many of its records, from the first one on, are passed on; the others come again.
     First(usize),
-    /// Its first record is set aside unseen.
+    /// Its first record is set aside without being processed.
     SetAside,
 }
 
-/// A batch of so many records, whose first one began so many batches before that did not end. Each time, half of the records are
-/// left out, though Lambda halves them too: it does not in every case.
+/// The decision about a batch of this many records, after its first record began this many batches that did not end. At each try, half of
+/// the records are left out. Lambda halves a failed batch as well, but not in every case.
 fn plan(records: usize, tries: u64) -> Plan {
     let halvings = u64::from(usize::BITS - records.saturating_sub(1).leading_zeros());
     if tries >= halvings + ALONE {
@@ -35,7 +37,7 @@ fn plan(records: usize, tries: u64) -> Plan {
     Plan::First((records >> tries.min(63)).max(1))
 }
 
-/// A batch whose end is waited for.
+/// A batch that is counted until it comes to an end.
 #[derive(Debug)]
 pub(super) struct Suspected<'a> {
     store: &'a DynamoDbStore,
@@ -44,7 +46,7 @@ pub(super) struct Suspected<'a> {
 }
 
 impl<'a> Suspected<'a> {
-    /// The batch, if its first record is late; `now` is in seconds since 1970.
+    /// The batch, if its first record is late and the try could be counted; `now` is in seconds since 1970.
     pub(super) async fn of(store: &'a DynamoDbStore, records: &[Record], now: i64) -> Option<Self> {
         let first = records.first()?;
         first.created.filter(|created| now.saturating_sub(*created) >= LATE)?;
@@ -52,14 +54,15 @@ impl<'a> Suspected<'a> {
         match store.begins(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
             Ok(tries) => Some(Self { store, what, plan: plan(records.len(), tries) }),
             Err(error) => {
-                // The records are passed on as if nothing were wrong with them: what is certain is an outage.
+                // The records are passed on uncounted. That the table does not answer is certain; that a record ends the function is only
+                // suspected.
                 tracing::warn!(error = %Causes(&error), "tries are not counted");
                 None
             }
         }
     }
 
-    /// The function is still there.
+    /// Deletes the count: the batch came to an end, so its records did not end the function.
     pub(super) async fn ended(self) {
         if let Err(error) = self.store.ended(&self.what).await {
             tracing::warn!(error = %Causes(&error), "a try counts that came to an end");

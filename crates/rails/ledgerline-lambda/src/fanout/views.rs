@@ -1,5 +1,6 @@
-//! The state views: the newest state of each stream in a batch goes to the functions that write it into rows, many states in one invocation that
-//! nobody waits for. Lambda keeps it, tries three times, and then puts it into the queue that the function takes it from again.
+//! The functions of state views, which write states into rows. Each gets the newest state of each stream in a batch, many states in one
+//! asynchronous invocation, so the fanout does not wait for it. Lambda keeps the invocation and tries it three times. Then it puts the
+//! invocation into a queue, from which the function takes it again.
 
 use std::collections::BTreeMap;
 
@@ -18,36 +19,37 @@ use crate::fanout::{
     send::{Declined, all_refused, calls, send_all},
 };
 
-/// What stands around the states in an invocation, in bytes, and between two of them.
+/// The number of bytes around the states in an invocation.
 const AROUND: usize = r#"{"states":[]}"#.len();
+/// The number of bytes between two states in an invocation.
 const BETWEEN: usize = ",".len();
 
 /// The functions of state views.
 #[derive(Debug)]
 pub(crate) struct Views {
     pub(crate) client: Client,
-    /// By name: the categories whose states the function gets.
+    /// The categories whose states a function gets, by its name.
     pub(crate) functions: BTreeMap<String, Vec<String>>,
     pub(crate) max_bytes: usize,
 }
 
-/// A state on its way, and the index of its record.
+/// A state that is sent, with the index of its record.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) index: usize,
     pub(crate) category: String,
-    /// As an entry on the bus has it: with the last event of its commit.
+    /// The state in the form of an entry on the bus, with the last event of its commit.
     pub(crate) detail: Box<RawValue>,
 }
 
-/// What a function of a state view is invoked with.
+/// The payload with which a function of a state view is invoked.
 #[derive(Debug, Serialize)]
 struct Invocation<'a> {
     states: Vec<&'a RawValue>,
 }
 
 impl Views {
-    /// Opens the connection: a dry run invokes nothing.
+    /// Opens the connection with a dry run, which invokes nothing.
     pub(crate) async fn connect(&self) {
         if let Some(function) = self.functions.keys().next() {
             let _ = self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
@@ -75,7 +77,8 @@ impl Views {
         let max_bytes = self.max_bytes.saturating_sub(AROUND);
         for call in calls(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
             if sent.failed.first.is_some() {
-                // All of it comes again: what the function does not take now would only cost time.
+                // An earlier call failed, so all of these records come again. Their states would only cost time now, because the function
+                // takes nothing.
                 call.iter().for_each(|state| sent.failed.note(state.index));
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Asynchronous invocations of functions, by somebody who calls Lambda, or by a rule of the bus: Lambda retries, and then sends the event to the
-//! function's on-failure destination.
+//! Asynchronous invocations of functions, by a caller of Lambda or by a rule of the bus: Lambda retries, and then sends the event to the function's
+//! on-failure destination.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ use crate::{
     template::InvokeConfig,
 };
 
-/// Before the first and the second retry. On AWS it is one minute and two; nobody at a laptop waits for that.
+/// The delays before the first and the second retry. On AWS they are one minute and two, which is too long on a laptop.
 const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(2)];
 
 /// A function that is invoked asynchronously.
@@ -28,18 +28,18 @@ const RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs
 pub(crate) struct AsyncTarget {
     pub(crate) function: Arc<Function>,
     pub(crate) config: InvokeConfig,
-    /// Where events go that are given up: the queue's URL.
+    /// URL of the queue for events that are given up.
     pub(crate) on_failure: Option<String>,
 }
 
-/// Invokes functions that nobody waits for.
+/// Invokes functions for whose answer no caller waits.
 #[derive(Debug)]
 pub(crate) struct Invocations {
-    /// By the ARN of the function; known once the functions are.
+    /// The targets by the ARN of the function, which are set once the functions are known.
     pub(crate) targets: OnceLock<BTreeMap<String, Arc<AsyncTarget>>>,
     pub(crate) sqs: aws_sdk_sqs::Client,
     pub(crate) hops: Hops,
-    /// Events that were taken and are not done yet.
+    /// The number of events that were taken and are not done yet.
     pub(crate) under_way: Arc<AtomicUsize>,
 }
 

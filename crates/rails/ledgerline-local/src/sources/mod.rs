@@ -1,5 +1,4 @@
-//! What invokes functions besides HTTP: streams, queues and rules, with the failure handling of Lambda's event source
-//! mappings.
+//! The sources that invoke functions besides HTTP: streams, queues and rules, with the failure handling of Lambda's event source mappings.
 
 pub(crate) mod invocation;
 pub(crate) mod queue;
@@ -9,14 +8,14 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// Which items of a batch a function reported as failed.
+/// The items of a batch that a function reported as failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
     /// None of them.
     None,
     /// These.
     Some(HashSet<String>),
-    /// The answer names no item that was sent: all of them.
+    /// All of them, because the answer cannot be read or names an item that was not sent.
     All,
 }
 

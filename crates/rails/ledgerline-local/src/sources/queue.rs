@@ -1,5 +1,4 @@
-//! A queue as an event source: batches, partial batch responses, and the queue's own visibility timeout and redrive
-//! for what fails.
+//! A queue as an event source: batches, partial batch responses, and for failed messages the queue's own visibility timeout and redrive.
 
 use std::{
     collections::HashSet,
@@ -18,7 +17,7 @@ use crate::{
     template::{QueueSource, REGION},
 };
 
-/// Batches in flight at once, where the template does not say.
+/// The number of batches in flight at once, if the template does not say it.
 pub(crate) const CONCURRENCY: usize = 2;
 
 /// The mapping of one queue to one function. Several run at once; the queue keeps its groups in order.
@@ -76,8 +75,8 @@ impl Mapping {
         self.delete(messages, &failed, took).await
     }
 
-    /// Deletes what succeeded. What failed is delivered again after the visibility timeout, and goes to the
-    /// dead-letter queue when it was received too often: the queue sees to both.
+    /// Deletes the messages that succeeded. A failed message is delivered again after the visibility timeout, and goes to the dead-letter queue if it
+    /// was received too often. The queue itself does both.
     async fn delete(&self, messages: Vec<Message>, failed: &Reported, took: u128) -> Result<()> {
         let none = HashSet::new();
         let failed = match failed {
@@ -92,7 +91,7 @@ impl Mapping {
                 continue;
             }
             let body: Value = serde_json::from_str(message.body().unwrap_or_default()).unwrap_or_default();
-            // An event that an asynchronous invocation failed at, or a commit.
+            // The body is a commit, or the dead letter of an asynchronous invocation, which has the event in it.
             let body = body.pointer("/requestPayload/detail/lastEvent").unwrap_or(&body);
             let text = format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
             self.hops.line("projector", &text);

@@ -21,13 +21,13 @@ use crate::{
     template::{StartingPosition, StreamSource},
 };
 
-/// How long an empty stream is left alone. A finished command looks at once.
+/// The pause after a look at an empty stream. A finished command ends it at once.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two tries of the same records.
+/// The pause between two tries of the same records.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Between a batch and the look for the next one. Lambda looks four times a second; a shorter pause is still one in which
-/// commits gather, so that an invocation, its calls and those that they lead to are for many of them under load.
+/// The pause between a batch and the look for the next one. Lambda looks four times a second. Under load, commits gather even in this shorter pause,
+/// so that one invocation, with all calls that follow from it, is for many commits.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The mapping of one stream to one function.
@@ -37,7 +37,7 @@ pub(crate) struct Mapping {
     pub(crate) source: StreamSource,
     pub(crate) filters: Filters,
     pub(crate) function: Arc<Function>,
-    /// Where records go that are given up: the client and the queue's URL.
+    /// The client and the URL of the queue for records that are given up.
     pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
     /// Wakes the poller: something was probably written.
     pub(crate) written: Arc<Notify>,
@@ -69,7 +69,7 @@ impl Mapping {
         }
     }
 
-    /// Delivers one batch; whether there was one.
+    /// Delivers one batch. The result is whether there was one.
     async fn poll(&self) -> Result<bool> {
         let position = self.delivered.borrow().clone();
         let records = gather(&self.source, &self.written, || self.records_after(&position)).await?;
@@ -132,7 +132,7 @@ impl Mapping {
         outcome
     }
 
-    /// Sends where the records are, as Lambda does: metadata only, not the records.
+    /// Sends the place of the records in the stream, as Lambda does, and not the records.
     async fn give_up(&self, records: &[Value], attempts: i64) {
         self.hops.line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
         let Some((sqs, queue)) = &self.on_failure else { return };
@@ -160,18 +160,18 @@ impl Mapping {
     }
 }
 
-/// What an invocation came to.
+/// The outcome of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Done,
     /// The invocation failed as a whole.
     Failed,
-    /// The record at this place is the first that failed: it becomes the checkpoint, and all after it come again.
+    /// The record at this place is the first that failed: it becomes the checkpoint, and it and all records after it come again.
     FailedFrom(usize),
 }
 
 impl Outcome {
-    /// `answer` is what the function said, if it said anything.
+    /// The outcome by the function's answer, which is `None` if the invocation failed.
     fn of(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
         let Some(answer) = answer else { return Self::Failed };
         if source.function_response_types.is_empty() {
@@ -210,24 +210,24 @@ impl<'a> Work<'a> {
         Self { source, batches: VecDeque::from([(batch, 0)]), attempts: 0 }
     }
 
-    /// What to invoke the function with next.
+    /// The records of the next invocation.
     fn next(&mut self) -> Option<Vec<Value>> {
         let (records, attempts) = self.batches.pop_front()?;
         self.attempts = attempts;
         Some(records)
     }
 
-    /// Takes the outcome of the last batch; what is given up, and after how many tries.
+    /// Takes the outcome of the last batch. The result is the records that are given up, and the number of tries.
     fn settle(&mut self, records: Vec<Value>, outcome: Outcome) -> Option<(Vec<Value>, i64)> {
         let done = outcome.done(records.len());
         let rest = records[done..].to_vec();
         let first = rest.first()?;
-        // What is left behind records that are done has not been first before: its retries begin.
+        // If some records are done, another record is the first one now, so its retries begin.
         let attempts = if done > 0 { 0 } else { self.attempts };
         let limit = self.source.maximum_retry_attempts;
         if rest.len() > 1 && self.source.bisect_batch_on_function_error && outcome == Outcome::Failed {
-            // Splitting is no retry, so it is not counted; the halves stay in order. A batch of which the function
-            // reported a part is split there and not halved.
+            // Splitting is no retry, so it is not counted; the halves stay in order. If the function reported a part of a batch, the batch is split
+            // there and not halved.
             let (first, second) = rest.split_at(rest.len() / 2);
             self.batches.push_front((second.to_vec(), attempts));
             self.batches.push_front((first.to_vec(), attempts));
@@ -264,7 +264,7 @@ fn describe(record: &Value) -> String {
     format!("{} {}", name(&commit), types.join(", "))
 }
 
-/// Reads records until a batch is full or the window has passed since the first of them; at once if there is none.
+/// Reads records until a batch is full or the window has passed since the first look. Returns at once if there are none.
 async fn gather(
     source: &StreamSource,
     written: &Notify,
@@ -304,7 +304,7 @@ mod tests {
         records.iter().map(|record| sequence_number(record).parse().unwrap()).collect()
     }
 
-    /// Settles ten records with a function that cannot do record 6; what it was invoked with, what was given up.
+    /// Settles ten records with a function that fails at record 6. The result is the batches of its invocations, and those that were given up.
     fn settled(source: &StreamSource, partial: bool) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
         let (mut invoked, mut given_up) = (Vec::new(), Vec::new());
         let mut work = Work::new(source, records(10));

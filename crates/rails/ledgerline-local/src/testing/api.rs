@@ -8,15 +8,15 @@ use std::{
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-/// Longer than anything takes, so that a hang ends as a failure.
+/// A time longer than anything takes, so that a hang ends as a failure.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The API as one of its users.
 #[derive(Debug, Clone)]
 pub struct Api {
-    /// Where it is, without a slash at the end.
+    /// Its URL, without a slash at the end.
     pub url: String,
-    /// Who calls; without it, a local stack has a development user.
+    /// The caller's token; without it, a local stack takes the development user.
     pub token: Option<String>,
     http: reqwest::Client,
 }
@@ -26,14 +26,14 @@ pub struct Api {
 pub struct Answer {
     /// HTTP status.
     pub status: StatusCode,
-    /// By their names in lower case.
+    /// The headers, by their names in lower case.
     pub headers: BTreeMap<String, String>,
-    /// The body as JSON; null where it is not JSON.
+    /// The body as JSON; null if it is not JSON.
     pub body: Value,
 }
 
 impl Answer {
-    /// The version that the answer is about, as HTTP has it.
+    /// The version that the answer is about, from the `ETag` header.
     #[must_use]
     pub fn etag(&self) -> Option<&str> {
         self.headers.get("etag").map(String::as_str)
@@ -62,7 +62,7 @@ impl Api {
 
     /// Sends a request.
     pub async fn call(&self, method: Method, path: &str, headers: &[(&str, &str)], body: String) -> Answer {
-        // A deployment takes only so many requests a second, and asks everybody else to come back.
+        // A deployment takes a limited number of requests a second, and answers others with 429: they are sent again.
         loop {
             let answer = self.call_once(method.clone(), path, headers, body.clone()).await;
             if answer.status != StatusCode::TOO_MANY_REQUESTS {
@@ -101,18 +101,18 @@ impl Api {
         self.call(Method::POST, path, headers, body.to_string()).await
     }
 
-    /// Reads.
+    /// Reads a path.
     pub async fn get(&self, path: &str) -> Answer {
         self.call(Method::GET, path, &[], String::new()).await
     }
 }
 
-/// Waits for a condition, never for a time.
+/// Waits until a condition holds, and not for a fixed time.
 pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     eventually_within(PATIENCE, what, check).await
 }
 
-/// Waits for a condition for so long.
+/// Waits until a condition holds, and fails if it does not hold within this time.
 pub async fn eventually_within<T>(patience: Duration, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;
     loop {

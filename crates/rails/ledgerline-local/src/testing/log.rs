@@ -24,10 +24,10 @@ pub fn cold<A: Aggregate>() -> Cache<A> {
     Cache::new(NonZeroUsize::new(10).unwrap())
 }
 
-/// Sends a command as a command function does. The version afterwards, or why not.
+/// Sends a command as a command function does. The result is the version afterwards, or the error.
 ///
 /// # Errors
-/// What the caller is told.
+/// The message that the caller gets.
 pub async fn send<A: Aggregate>(
     store: &DynamoDbStore,
     cache: &Cache<A>,

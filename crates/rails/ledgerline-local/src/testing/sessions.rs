@@ -1,5 +1,5 @@
-//! The sessions in the documents: every command is run against the local stack, and what it answers is what is printed
-//! there, but for times and what is random. `UPDATE_SESSIONS=1` writes the answers into the documents.
+//! The sessions in the documents: every command is run against the local stack, and its answer must be the one that is printed there, except for
+//! times and random values. `UPDATE_SESSIONS=1` writes the answers into the documents.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -45,7 +45,7 @@ impl Curl {
         curl
     }
 
-    /// What it prints, against this stack.
+    /// The text that the command prints against this stack.
     async fn run(&self, local: &LocalStack) -> String {
         let url = self.url.replace("localhost:3000", &local.url).replace("localhost:4566", &local.aws_url());
         let method = self.method.as_deref().unwrap_or(if self.body.is_some() { "POST" } else { "GET" });
@@ -103,7 +103,7 @@ fn is_assignment(command: &str) -> bool {
     })
 }
 
-/// What is different each time: times, ids that are made, and what rests on them.
+/// The printed lines without the values that are different each time: times, new ids, and values that follow from them.
 fn comparable(printed: &str) -> Vec<String> {
     fn blank(value: &mut Value) {
         match value {
@@ -139,7 +139,7 @@ pub async fn sessions_are_real(path: &Path) {
     let local = LocalStack::start(None).await;
     let mut variables = BTreeMap::<String, String>::new();
     let mut commands = 0;
-    // Up to here the document is up to date.
+    // The place up to which the document is up to date.
     let mut written = 0;
     for step in sessions(&text).into_iter().flatten() {
         let mut command = step.command.replace("\\\n", " ");
@@ -157,7 +157,7 @@ pub async fn sessions_are_real(path: &Path) {
         commands += 1;
         let curl = Curl::parse(&words[1..]);
         if update {
-            // Time for what is eventually consistent: the first answer would be that of an impatient reader.
+            // Reads are eventually consistent: without the pause, the first answer might be an old one.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             let printed = curl.run(&local).await.trim_end().to_owned();
             let old = format!("$ {}\n{}", step.command, step.printed);

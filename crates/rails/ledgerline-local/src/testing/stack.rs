@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{build, services, template};
 
-/// Held by the stack that runs. A stack is a process for each function, and two of them on two cores would leave to chance
-/// whether a function meets the deadlines that Lambda and its own client have for it.
+/// The lock that a running stack holds. A stack has a process for each function. With two stacks on two cores, it would be chance whether a function
+/// meets the deadlines that Lambda and its own client have for it.
 static ONE_AT_A_TIME: LazyLock<Arc<tokio::sync::Mutex<()>>> = LazyLock::new(Arc::default);
 
 /// A local stack that runs for a test. It ends with the value.
@@ -66,7 +66,7 @@ impl LocalStack {
         let mut command = Command::new(&built["local"]);
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // A message that failed comes again as soon as Lambda allows: waiting a minute for it proves nothing more.
+        // A message that failed comes again as soon as Lambda allows, because a minute's wait would prove nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
         if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
             command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
@@ -113,7 +113,7 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
     }
 
-    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; of a histogram, how many values.
+    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; for a histogram, the number of its values.
     pub fn metric(&self, function: &str, name: &str) -> u64 {
         let marker = format!("[{function}] ");
         let lines = self.lines.lock().unwrap();
@@ -136,7 +136,7 @@ impl LocalStack {
         let lines = self.lines.lock().unwrap();
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
-            // The pid may be another program's by now. Where there is no /proc to tell, it is still most likely ours.
+            // The pid may be that of another program by now. Without /proc this cannot be seen, but the pid is most likely still ours.
             let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
             if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
             {
@@ -157,23 +157,23 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().any(|line| line.contains(&marker))
     }
 
-    /// Ends it as a power cut would.
+    /// Ends the stack as a power cut would.
     pub fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    /// Where the HTTP API is.
+    /// The URL of the HTTP API.
     pub fn url(&self) -> &str {
         &self.api.url
     }
 
-    /// The process of the stack itself.
+    /// The id of the stack's own process.
     pub fn process_id(&self) -> u32 {
         self.process.id()
     }
 
-    /// Where the emulated services are, as the program prints it.
+    /// The URL of the emulated services, as the program prints it.
     pub fn aws_url(&self) -> String {
         let url = self.find(|line| {
             let rest = line.trim().strip_prefix("AWS ")?.trim();
@@ -192,7 +192,7 @@ impl LocalStack {
         DynamoDbStore::new(client, table("CommitsTable"))
     }
 
-    /// Inserts something into the log that is no commit. The table's policy lets nobody put it (rule 3).
+    /// Inserts an item into the log that is no commit. A statement inserts it, because the table's policy denies `PutItem` to everybody (rule 3).
     pub async fn damage(&self, stream: &str) {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let statement =
@@ -203,7 +203,7 @@ impl LocalStack {
         insert.send().await.unwrap();
     }
 
-    /// What is in the fanout's dead-letter queue, if anything is.
+    /// The first message in the fanout's dead-letter queue, if there is one.
     pub async fn dead_letter(&self) -> Option<Value> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let name = table("FanoutDeadLetterQueue");
@@ -212,7 +212,7 @@ impl LocalStack {
         serde_json::from_str(received.messages?.first()?.body()?).ok()
     }
 
-    /// What is in all dead-letter queues, at most ten of each: the queue and the letter.
+    /// The messages in all dead-letter queues, at most ten of each: the queue's URL and the message.
     pub async fn dead_letters(&self) -> Vec<(String, String)> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
@@ -225,7 +225,7 @@ impl LocalStack {
         letters
     }
 
-    /// Queues with messages that wait or that a function is at, and how many; those of dead letters aside.
+    /// The queues that have messages, waiting or being processed, and the number of them, without the dead-letter queues.
     pub async fn under_way(&self) -> Vec<(String, u64)> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
@@ -235,7 +235,7 @@ impl LocalStack {
                 .get_queue_attributes()
                 .queue_url(&url)
                 .attribute_names(aws_sdk_sqs::types::QueueAttributeName::All);
-            // One that does not answer, in an outage, may have some.
+            // A queue that does not answer may have messages.
             let messages: u64 = get.send().await.map_or(1, |answer| {
                 let attributes = answer.attributes.unwrap_or_default();
                 let counts =
@@ -249,7 +249,7 @@ impl LocalStack {
         under_way
     }
 
-    /// How far a process manager got in a stream, by its table of this logical id.
+    /// The position of a process manager in a stream, from its table with this logical id.
     pub async fn position(&self, id: &str, stream: &str) -> Option<u64> {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let get = client.get_item().table_name(table(id)).consistent_read(true);

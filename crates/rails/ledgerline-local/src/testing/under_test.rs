@@ -1,8 +1,8 @@
-//! The applications as their users have them: over HTTP, wherever they run.
+//! The applications as their users see them: over HTTP, wherever they run.
 //!
-//! Without `BASE_URL`, tests run against the program that `cargo run -p local` runs. With it, against whatever is there:
-//! `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=… cargo test --workspace --test scenario`, with access tokens of two users
-//! who may read and write, and one with the scope for reading only.
+//! Without `BASE_URL`, tests run against the program that `cargo run -p local` runs. With it, they run against the deployment at this URL:
+//! `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=… cargo test --workspace --test scenario`, with access tokens of two users who may read and
+//! write, and one with the scope for reading only.
 
 use std::{env, ops::Deref};
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use super::{Api, LocalStack};
 
-/// What is tested: a local stack of the test's own, or what is at `BASE_URL`.
+/// The target of a test: a local stack of the test's own, or the deployment at `BASE_URL`.
 #[derive(Debug)]
 pub enum UnderTest {
     /// A local stack of the test's own.
     Local(Box<LocalStack>),
-    /// What is at `BASE_URL`.
+    /// The deployment at `BASE_URL`.
     There(Api),
 }
 
@@ -36,7 +36,7 @@ impl UnderTest {
     #[must_use]
     pub fn reader(&self) -> Api {
         let token = match self {
-            // Nothing is verified there: the claims alone.
+            // The local stack verifies nothing, so a token of claims alone is enough.
             Self::Local(_) => {
                 let claims = json!({ "sub": "reader", "scope": "openid ledgerline/read" }).to_string();
                 format!("header.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims))
@@ -76,7 +76,7 @@ impl Deref for UnderTest {
     }
 }
 
-/// The subject of a caller's token, where it is a real one.
+/// The subject of a caller's token, if it is a real one.
 #[must_use]
 pub fn subject(api: &Api) -> Option<String> {
     let claims = BASE64_URL_SAFE_NO_PAD.decode(api.token.as_ref()?.split('.').nth(1)?).ok()?;

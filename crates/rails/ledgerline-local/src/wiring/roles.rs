@@ -1,4 +1,4 @@
-//! What functions may do: exactly what they need.
+//! The rights of functions, which must be exactly those that they need.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::{Events, Function, Template, substituted, tables::named};
 use crate::permissions::{self, referred, resources};
 
-/// What a mapping does with the queue that it takes from.
+/// The actions of an event source mapping on its queue.
 const RECEIVING: [&str; 4] =
     ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"];
 
-/// Something that a function has to be allowed: an action, and the resource as people name it. `None` is one whose name says
-/// something else than the template, such as an address that mails come from.
+/// A right that a function needs: an action, and the resource as people name it. The resource is `None` if its name is not in the template, such as
+/// an address that mails come from.
 type Right = (String, Option<String>);
 
 /// Rights that functions need and do not have, and those that they have and do not need.
@@ -38,7 +38,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 problems.push(format!("{place}: {role}: {} needs {action} on {on}: allow it", function.id));
             }
         }
-        // What no function knows of, such as a key of one's own that a table is encrypted with.
+        // Rights that no function knows of, such as those for a customer's own key that encrypts a table.
         let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
         for (action, on) in granted {
             if permissions::list(besides).iter().any(|besides| besides.as_str() == Some(action)) {
@@ -59,7 +59,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// Roles that Lambda may assume and no function has: a name that was left in a list.
+/// Problems with roles that Lambda may assume and no function has, such as one made by a name that was left in the list of a loop.
 fn of_nobody(template: &Template<'_>) -> Vec<String> {
     let functions = template.functions.iter();
     let had: BTreeSet<_> = functions.filter_map(|function| referred(&function.properties["Role"])).collect();
@@ -74,7 +74,7 @@ fn of_nobody(template: &Template<'_>) -> Vec<String> {
     nobodys.map(problem).collect()
 }
 
-/// What a function has to be allowed.
+/// The rights that a function needs.
 fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     let mut add =
@@ -87,16 +87,16 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     if let Some(group) = referred(&property("LoggingConfig")["LogGroup"]) {
         ["logs:CreateLogStream", "logs:PutLogEvents"].into_iter().for_each(|action| add(action, group));
     }
-    // A parameter may make it Active.
+    // Any value but `PassThrough` needs the rights, because a parameter may make it `Active`.
     if !property("Tracing").is_null() && property("Tracing") != "PassThrough" {
-        // X-Ray knows no resources.
+        // X-Ray has no resources, so the right is for `*`.
         ["xray:PutTelemetryRecords", "xray:PutTraceSegments"].into_iter().for_each(|action| add(action, "*"));
     }
     if let Some(queue) = destination(function.properties.get("EventInvokeConfig")) {
         add("sqs:SendMessage", queue);
     }
     match &function.needs.source {
-        // Of states, the queue of what is tried again.
+        // The queue of a function of states holds those that are tried again.
         Events::Queue(_) | Events::States { .. } => {
             for (_, properties) in function.events("SQS") {
                 let queue = referred(&properties["Queue"]).unwrap_or_default();
@@ -129,20 +129,20 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     }
     for call in &function.needs.calls {
         let Some(value) = template.variable(function, &call.variable) else { continue };
-        // Lines that are not there: nothing is called.
+        // An empty text has no lines, so nothing is called.
         if value["Fn::Sub"].as_str().or(value.as_str()).is_some_and(|text| text.trim().is_empty()) {
             continue;
         }
         let named: Vec<_> = referred(value).into_iter().chain(substituted(value)).collect();
         if named.is_empty() {
-            // A text, or what a condition chooses.
+            // The value is a text, or a condition chooses it, so the resource is not known here.
             rights.insert((call.action.clone(), None));
         }
         for id in named {
             match template.kind(id) {
-                // A parameter.
+                // The value is a parameter, so the resource is not known here.
                 "" => _ = rights.insert((call.action.clone(), None)),
-                // By its alias: no other version of it.
+                // A function is called by its alias, so that no other version may be called.
                 "AWS::Serverless::Function" => {
                     _ = rights.insert((call.action.clone(), Some(format!("{id}:live"))));
                 }
@@ -153,7 +153,7 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
     rights
 }
 
-/// The queue for what is given up.
+/// The queue for events or records that are given up.
 fn destination(properties: Option<&Value>) -> Option<&str> {
     referred(properties?.pointer("/DestinationConfig/OnFailure/Destination")?)
 }

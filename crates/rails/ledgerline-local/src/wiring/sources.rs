@@ -1,4 +1,4 @@
-//! Where events come from: routes, rules, queues and the stream.
+//! The sources of events: routes, rules, queues and the stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Endpoint, Events, Function, Template, listed};
 use crate::permissions::{COMMITS, list, referred, resources};
 
-/// What invokes functions otherwise than they say.
+/// Problems with sources of events that differ from those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let queues = LogQueues::of(template);
     let views = StateViews::of(template);
@@ -19,7 +19,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             Events::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
             Events::States { category, events } => {
                 let source = format!("{prefix}.{category}");
-                // By the fanout, or by a rule.
+                // The states come from the fanout, or by a rule.
                 let mut found = match views.of_function(template, function, category) {
                     Some(found) => found,
                     None => rule(template, function, &source, events),
@@ -41,8 +41,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// What scopes begin with: the name of the template's resource server, or, where the users are somebody else's, what the first scope of a
-/// route begins with, so that all are alike.
+/// The beginning of every scope: the name of the template's resource server. If the users are in another identity provider, there is no such server,
+/// and the beginning of the first scope of a route is taken, so that all scopes begin alike.
 fn scopes<'t>(template: &Template<'t>) -> &'t str {
     let servers = resources(template.json, &["AWS::Cognito::UserPoolResourceServer"]);
     let mut named = servers.filter_map(|(_, server)| server["Properties"]["Identifier"].as_str());
@@ -52,7 +52,7 @@ fn scopes<'t>(template: &Template<'t>) -> &'t str {
     named.next().or_else(first).unwrap_or_default()
 }
 
-/// Routes and scopes.
+/// Problems with routes and their scopes.
 fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[Endpoint]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut wired = BTreeSet::new();
@@ -90,7 +90,7 @@ fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[End
     problems
 }
 
-/// The rule of a function that listens to the bus.
+/// Problems with the rule of a function that takes states from the bus.
 fn rule<'t>(
     template: &Template<'t>,
     function: &Function<'t>,
@@ -146,7 +146,7 @@ fn rule<'t>(
     problems
 }
 
-/// The stream of the log.
+/// Problems with the stream of the log.
 fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     let streams: Vec<_> = function.events("DynamoDB").collect();
     let of_commits = |properties: &Value| {
@@ -162,19 +162,19 @@ fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     vec![template.problem(function.id, &["Events"], message)]
 }
 
-/// `STATE_VIEWS` of the fanout: which function gets the states of which categories.
+/// The lines of `STATE_VIEWS` of the fanout: each names a function and the categories whose states it gets.
 struct StateViews<'a> {
     fanout: &'a str,
     functions: BTreeMap<&'a str, (&'a str, BTreeSet<String>)>,
 }
 
 impl<'a> StateViews<'a> {
-    /// Where the lines are, below the properties of the fanout.
+    /// The place of the lines, below the properties of the fanout.
     const LINES: [&'static str; 3] = ["Environment", "Variables", "STATE_VIEWS"];
 
     fn of(template: &Template<'a>) -> Self {
         let (fanout, lines) = lines(template, "STATE_VIEWS");
-        // The function, and what follows it in the name, which is an alias.
+        // A line is `${Function}:alias category`: the alias follows the function's name.
         let view = |line: &'a str| {
             let (function, rest) = line.trim().strip_prefix("${")?.split_once('}')?;
             let (alias, categories) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
@@ -183,7 +183,7 @@ impl<'a> StateViews<'a> {
         Self { fanout, functions: lines.lines().filter_map(view).collect() }
     }
 
-    /// Functions that get states and want none.
+    /// Problems with functions that get states and take none.
     fn problems(&self, template: &Template<'_>) -> Vec<String> {
         let wants = |id: &str| {
             let mut functions = template.functions.iter();
@@ -198,7 +198,7 @@ impl<'a> StateViews<'a> {
         .collect()
     }
 
-    /// What is wrong with the line of a function; nothing where there is none.
+    /// Problems with the line of a function; `None` if it has no line.
     fn of_function(
         &self,
         template: &Template<'a>,
@@ -229,13 +229,13 @@ fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
     (fanout.map_or("", |fanout| fanout.id), lines)
 }
 
-/// `LOG_QUEUES` of the fanout: which queue gets the commits of which categories.
+/// The lines of `LOG_QUEUES` of the fanout: each names a queue and the categories whose commits it gets.
 struct LogQueues<'a> {
     fanout: &'a str,
     queues: BTreeMap<&'a str, BTreeSet<String>>,
 }
 
-/// Where `LOG_QUEUES` is, below the properties of the fanout.
+/// The place of `LOG_QUEUES`, below the properties of the fanout.
 const LINES: [&str; 3] = ["Environment", "Variables", "LOG_QUEUES"];
 
 impl<'a> LogQueues<'a> {
@@ -248,7 +248,7 @@ impl<'a> LogQueues<'a> {
         Self { fanout, queues: lines.lines().filter_map(queue).collect() }
     }
 
-    /// Queues that get commits and that nobody takes from.
+    /// Problems with queues that get commits and from which no function takes.
     fn problems(&self, template: &Template<'_>) -> Vec<String> {
         let taken: BTreeSet<_> = template
             .functions
@@ -264,7 +264,7 @@ impl<'a> LogQueues<'a> {
         .collect()
     }
 
-    /// The queue of states that a function takes again: it gets no commits, and nobody else takes from it.
+    /// Problems with the queue from which a function takes failed states again: it must get no commits, and no other function may take from it.
     fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, properties) in function.events("SQS") {
@@ -288,7 +288,7 @@ impl<'a> LogQueues<'a> {
         problems
     }
 
-    /// Others that take from the same queue.
+    /// Problems with other functions that take from the same queue.
     fn others(template: &Template<'a>, function: &Function<'a>, queue: &str, place: &[&str]) -> Vec<String> {
         let others = template.functions.iter().filter(|other| {
             other.id != function.id
@@ -303,7 +303,7 @@ impl<'a> LogQueues<'a> {
             .collect()
     }
 
-    /// The queue of a consumer of commits.
+    /// Problems with the queue of a consumer of commits.
     fn of_function(
         &self,
         template: &Template<'a>,

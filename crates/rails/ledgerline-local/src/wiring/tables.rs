@@ -7,24 +7,25 @@ use serde_json::Value;
 use super::{Function, Table, Template, listed};
 use crate::permissions::{list, referred, resources};
 
-/// Where the metrics of every function go. It has a default, and alarms would watch another place.
+/// The variable with the namespace of metrics, which every function must have. Without it, a function uses a default namespace, which the alarms do
+/// not watch.
 const METRICS: &str = "METRICS_NAMESPACE";
 
-/// Variables that every function may have: those that `ledgerline_lambda` reads without being told to, and those of Lambda, the SDK and
-/// the libraries of C and Rust.
+/// Variables that every function may have: those that `ledgerline_lambda` reads without a declaration, and those of Lambda, the SDK and the libraries
+/// of C and Rust.
 fn is_everywhere(variable: &str) -> bool {
-    ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ"].contains(&variable)
+    ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ", "WATCHING"].contains(&variable)
         || ["AWS_", "RUST_"].iter().any(|begin| variable.starts_with(begin))
 }
 
-/// Tables of the event store, which several functions write.
+/// The variables of the event store's tables, which several functions may write.
 const SHARED: [&str; 2] = ["COMMITS_TABLE", "REQUESTS_TABLE"];
 
-/// Where variables and tables are otherwise than functions say.
+/// Problems with variables and tables that differ from those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut read = BTreeSet::new();
-    // By table: who writes it, and which of its indexes are read.
+    // For each table, the functions that write it, and the indexes that are read.
     let mut writers = BTreeMap::<&str, Vec<&str>>::new();
     let mut indexes = BTreeMap::<&str, BTreeSet<&str>>::new();
     for function in &template.functions {
@@ -124,7 +125,7 @@ fn table_of<'t>(
             let message = format!("{} names no table of the template: !Ref {camel}", table.variable);
             Err(template.problem(function.id, &place, &message))
         }
-        // A table may have more to its name, such as whose positions they are, or that it is the second one.
+        // The id of a table may have more words, such as the owner of the positions in it, or a number for a second table.
         Some(id) if !id.contains(&camel) => {
             let message = format!("{} names {id}: the table must be named {camel}", table.variable);
             Err(template.problem(function.id, &place, &message))
@@ -138,7 +139,7 @@ fn capital(word: &str) -> String {
     first.to_owned() + &rest.to_lowercase()
 }
 
-/// The keys of a table and of the indexes that the function reads.
+/// Problems with the keys of a table and of the indexes that the function reads.
 fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id: &str) -> Vec<String> {
     let properties = &template.json["Resources"][id]["Properties"];
     let place = |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());

@@ -22,26 +22,26 @@ struct Spy {
     faults: Mutex<VecDeque<Fault>>,
 }
 
-/// What happens to the next append.
+/// A fault of the next append.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// It is applied; then the SDK, which saw no reply, sends it again.
+    /// The append is applied; then the SDK, which saw no reply, sends it again.
     AppliedAndSentAgain,
-    /// It is applied; then the connection is gone for good.
+    /// The append is applied; then the connection is lost for good.
     AppliedAndUnavailable,
-    /// It is applied; then the SDK's next tries are throttled.
+    /// The append is applied; then the SDK's next tries are throttled.
     AppliedAndThrottled,
-    /// Another request with the same id takes the version, drawing 7; then the connection is gone.
+    /// Another request with the same id takes the version with a draw of 7; then the connection is lost.
     TakenByItsNamesakeAndUnavailable,
-    /// The database names the version that is taken, and not the request.
+    /// The database says that the version is taken, and does not say that the request is.
     OnlyTheVersionIsNamed,
-    /// It never arrives.
+    /// The append never arrives.
     Unavailable,
-    /// Another writer takes the version first, filling in 1.
+    /// Another writer takes the version first and fills in 1.
     LostRace,
     /// Another transaction holds the item.
     Busy,
-    /// The item limit is small.
+    /// The commit fits in an item only without its state.
     OnlyWithoutState,
 }
 
@@ -179,7 +179,7 @@ async fn fill_behind_the_back(store: &impl EventStore, stream: &StreamId, amount
     store.append(&commit, None).await.unwrap();
 }
 
-/// What another request would append at the version of this commit.
+/// The commit that another request would append at the version of this one.
 async fn a_draw_of_7(store: &impl EventStore, commit: &Commit) -> Commit {
     let loaded = load::<Tank>(store, &commit.stream, None, Consistency::Strong).await.unwrap();
     let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ada".into()) };
@@ -201,7 +201,7 @@ struct Options<'a> {
     id: Option<&'a str>,
     precondition: Option<&'a Precondition>,
     key: Option<(&'a str, &'a str)>,
-    /// Unix seconds.
+    /// The time of the command, in Unix seconds.
     at: i64,
 }
 
@@ -325,7 +325,7 @@ async fn a_lost_race_is_decided_again_on_what_won() {
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
 }
 
-/// The stale instance believes in 100. It must neither draw too much nor refuse on that belief.
+/// The state of the stale instance has a level of 100. The instance must neither draw too much nor refuse on that state.
 #[tokio::test]
 async fn rule_6_nothing_is_refused_on_stale_state() {
     let store = Spy::default();
@@ -379,7 +379,7 @@ async fn rule_4_the_same_id_with_another_command_is_a_conflict() {
     assert_eq!(log(&store).await.len(), 3);
 }
 
-/// Two requests under one key: the one that lost must neither be called a success nor remembered as the state.
+/// Two requests have one key: the one that lost must not be reported as a success, and its state must not be cached.
 #[tokio::test]
 async fn rule_4_a_namesakes_commit_is_not_taken_for_a_lost_reply() {
     let store = Spy::default();
@@ -432,18 +432,19 @@ async fn a_precondition_is_checked_against_the_newest_version() {
     let stale = client.send_with(draw(1), options(&at(&[1, 2]))).await;
     assert!(matches!(stale, Err(ExecuteError::PreconditionFailed { version: 3 })));
 
-    // This instance has not seen version 4 yet; the client, who names it, has.
+    // This instance has not seen version 4 yet, but the client has, and names it.
     fill_behind_the_back(&store.inner, &stream(), 1).await;
     assert_eq!(committed(client.send_with(draw(100), options(&at(&[4]))).await), (5, 0));
 
-    // The race is lost between the check and the append: no second decision.
+    // The race is lost between the check and the append: the command must not be decided again.
     store.fail_next(Fault::LostRace);
     let raced = client.send_with(fill(1), options(&at(&[5]))).await;
     assert!(matches!(raced, Err(ExecuteError::Overtaken { version: 6 })));
     assert_eq!(committed(client.send_with(fill(1), options(&Precondition::Exists)).await), (7, 2));
 }
 
-/// 412 for who was late before they asked, 409 for who lost the race afterwards; with both versions named, neither.
+/// The answer is 412 if the version was gone before the command came, and 409 if the race was lost afterwards. A client that names both versions gets
+/// neither.
 #[tokio::test]
 async fn to_be_overtaken_is_told_from_to_be_stale() {
     let store = Spy::default();
@@ -458,7 +459,7 @@ async fn to_be_overtaken_is_told_from_to_be_stale() {
     // The instance is behind: the version that the client names was gone when the command came.
     fill_behind_the_back(&store.inner, &stream(), 1).await;
     assert!(matches!(send(winner + 1, &[2]).await, Err(ExecuteError::PreconditionFailed { version: 3 })));
-    // It was still there then.
+    // The version was still there when the command came.
     store.fail_next(Fault::LostRace);
     assert!(matches!(send(winner, &[3]).await, Err(ExecuteError::Overtaken { version: 4 })));
     store.fail_next(Fault::LostRace);
@@ -473,7 +474,7 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
     assert_eq!(committed(client.send_with(draw(100), key).await), (3, 0));
     assert_eq!(store.calls(), ["append"]);
 
-    // At once, when the level would not allow it any more; then after other commands; then on a cold instance.
+    // The request is repeated at once, with a level that would not allow it any more, then after other commands, then on a cold instance.
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
     client.send(fill(500)).await.unwrap();
     assert_eq!(repeated(client.send_with(draw(100), key).await), "3: 0");
@@ -484,7 +485,7 @@ async fn a_repeated_request_gets_its_first_answer_and_one_commit() {
     assert!(matches!(client.send_with(draw(7), other).await, Err(ExecuteError::CommandIdReused)));
 }
 
-/// The same request, decided on another day, has other events; it is answered with the first ones all the same.
+/// The same request has other events if it is decided on another day. It still gets its first answer.
 #[tokio::test]
 async fn a_repeated_request_is_recognised_by_the_commit_too() {
     let store = Spy::default();
@@ -546,8 +547,8 @@ async fn a_commit_is_not_refused_for_the_size_of_its_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Rule 5: with the states or without them, whatever their size, every load gives the same; and among any
-    /// `SNAPSHOT_EVERY` commits in a row one has a state, so that the first page of a load is enough.
+    /// Rule 5: every load gives the same with the states and without them, whatever their size. One of any `SNAPSHOT_EVERY` commits in a row has a
+    /// state, so that the first page of a load is enough.
     #[test]
     fn rule_5_removing_every_state_changes_no_answer(
         site_length in 1_usize..3_000,
@@ -579,7 +580,8 @@ proptest! {
     }
 }
 
-/// The repetition meets the commit before it meets the request: on an instance that is behind. It is a repetition there too.
+/// On an instance that is behind, the repeated request finds the commit before it finds the remembered request. It must get its first answer there
+/// too.
 #[tokio::test]
 async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
     let store = Spy::default();
@@ -594,7 +596,7 @@ async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer(
     assert!(matches!(again, Outcome::Repeated(ref answer) if answer == "3: 93"), "{again:?}");
 }
 
-/// Without a key nobody remembers the answer; the commit says whose it is.
+/// Without a key no answer is remembered: the command is recognised by the id in the commit.
 #[tokio::test]
 async fn rule_4_the_same_command_at_another_time_is_one_commit() {
     let store = Spy::default();
@@ -614,7 +616,7 @@ async fn a_command_that_changes_nothing_appends_nothing() {
     assert_eq!(store.calls(), ["strong read"], "and it is said of the newest state (rule 6)");
 }
 
-/// A state is embedded where it costs no further write unit, and else where a load would otherwise need a second page.
+/// A state is embedded if it costs no further write unit, or if a load would otherwise need a second page.
 #[tokio::test]
 async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
     for (site, expected) in [("North".to_owned(), (1..=20).collect()), ("x".repeat(1_200), vec![8, 16])] {
@@ -629,7 +631,7 @@ async fn states_are_embedded_when_they_are_free_and_when_they_are_due() {
     }
 }
 
-/// RFC 9110, 13.1.1: `*` asks for something that exists, and no version is 0.
+/// RFC 9110, 13.1.1: `*` asks for an aggregate that exists, and no commit has version 0.
 #[tokio::test]
 async fn no_precondition_holds_of_what_does_not_exist() {
     for precondition in [Precondition::Exists, Precondition::OneOf(vec![0]), Precondition::OneOf(vec![1])] {

@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// After this time, a command that a view does not show counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Accounts that are opened, compared and waited for at once.
+/// The number of accounts that are opened, compared and waited for at once.
 const AT_ONCE: usize = 16;
 
 /// Accounts of a run, and the versions that were acknowledged.
@@ -36,7 +36,7 @@ pub(super) struct Bank {
 }
 
 impl Bank {
-    /// Opens so many new accounts.
+    /// Opens this number of new accounts.
     pub(super) async fn open(url: &Url, aws_url: &Url, accounts: u64, clients: u64) -> Result<Self> {
         // No proxy and no redirection: nothing leaves this machine.
         let http = Client::builder()
@@ -69,7 +69,7 @@ impl Bank {
         fastrand::usize(..self.accounts.len())
     }
 
-    /// Credits an account; the version that came of it.
+    /// Credits an account, and returns the version after the credit.
     pub(super) async fn credit(&self, account: usize) -> Result<u64> {
         let (id, newest) = &self.accounts[account];
         let version = self.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await?;
@@ -124,7 +124,7 @@ impl Bank {
 
             let folded = load::<Account>(&self.store, &stream, None, Consistency::Strong).await?;
             let mut expected = json!(balances::row(id, folded.version, folded.state));
-            // What a row is listed by is not shown.
+            // The API does not show the keys of the list.
             for hidden in ["openedBy", "listing"] {
                 expected.as_object_mut().and_then(|row| row.remove(hidden));
             }
@@ -183,7 +183,7 @@ impl Bank {
         Ok(response.json().await?)
     }
 
-    /// Sends a command; the version that came of it.
+    /// Sends a command, and returns the version after it.
     async fn post(&self, path: &str, body: Value) -> Result<u64> {
         let response = self.http.post(format!("{}{path}", self.url)).json(&body).send().await?;
         let status = response.status();
@@ -193,7 +193,7 @@ impl Bank {
     }
 }
 
-/// What is compared of a transaction.
+/// The fields of a transaction that are compared.
 fn compared(row: &Value) -> Value {
     json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]])
 }

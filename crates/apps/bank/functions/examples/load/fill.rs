@@ -1,4 +1,4 @@
-//! What a local stack has after a long time, in minutes.
+//! Fills the data of a local stack within minutes, so that it holds as much as after a long time.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
@@ -13,12 +13,12 @@ use uuid::Uuid;
 pub(crate) struct Options {
     /// The folder that the local stack was started with as `--data`. It must not run.
     data: PathBuf,
-    /// How many commits of accounts there are afterwards, at least.
+    /// The least number of commits of accounts that there are afterwards.
     #[arg(long, default_value_t = 1_000_000)]
     commits: usize,
 }
 
-/// Items that are written at once.
+/// The number of items that are written at once.
 const BATCH: usize = 10_000;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -34,8 +34,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Copies the accounts that are there, with their commits and all of their rows, under new ids, until there are enough
-/// commits; how many there are. No stream sees it and nothing is projected, because the rows are copied too.
+/// Copies the accounts that are there, with their commits and all of their rows, under new ids, until there are enough commits, and returns their
+/// number. The import writes no records of a table's stream, so that nothing is projected: that is why the rows are copied too.
 fn fill(database: &Database, log: &str, tables: &[&str], enough: usize) -> Result<usize> {
     let mut accounts = BTreeMap::<String, Vec<(&str, String)>>::new();
     for item in items(database, log)? {

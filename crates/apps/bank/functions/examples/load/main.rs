@@ -1,4 +1,4 @@
-//! What a running local stack does under load, seen from outside, and whether it is right afterwards:
+//! Puts load on a running local stack, measures it from outside, and checks afterwards whether its views are right:
 //! `cargo run --profile fast -p bank-functions --example load`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
@@ -46,7 +46,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What is sent.
+/// The commands that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// Credits to accounts that are chosen at random.
@@ -57,28 +57,28 @@ enum Scenario {
 
 #[derive(Debug, Args)]
 struct Options {
-    /// What is sent.
+    /// The commands that are sent.
     #[arg(default_value = "credits")]
     scenario: Scenario,
-    /// Where the HTTP API of the local stack is. Only addresses of this machine are taken.
+    /// The address of the local stack's HTTP API. Only addresses of this machine are taken.
     #[arg(long, default_value = "http://127.0.0.1:3000")]
     url: Url,
-    /// Where its AWS services are: the log is read there.
+    /// The address of its AWS services, from which the log is read.
     #[arg(long, default_value = "http://127.0.0.1:4566")]
     aws_url: Url,
-    /// Clients at once. Each sends its next command when the last one is answered.
+    /// The number of clients at once. Each sends its next command when the last one is answered.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     clients: u64,
-    /// Commands a second, however long the answers take, at most `--clients` at once. Without it, as many as are answered.
+    /// The commands a second, however long the answers take, with at most `--clients` at once. Without it, each client sends without a pause.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: Option<u64>,
-    /// Accounts that the credits go to.
+    /// The number of accounts that the credits go to.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     accounts: u64,
-    /// For how long commands are sent.
+    /// The number of seconds for which commands are sent.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
     seconds: u64,
-    /// How long a line of the progress stands for.
+    /// The number of seconds that each line of the progress covers.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
     interval: u64,
 }
@@ -149,7 +149,7 @@ async fn run(options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Load is for the stack on this machine: a mistyped address must not be somebody's.
+/// Refuses addresses of other machines: with a mistyped address, the load would go to somebody else's server.
 fn require_loopback(url: &Url) -> Result<()> {
     let loopback = match url.host() {
         Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
@@ -163,7 +163,7 @@ fn require_loopback(url: &Url) -> Result<()> {
     Ok(())
 }
 
-/// What was seen.
+/// The measurements.
 #[derive(Debug, Default)]
 struct Load {
     answered: AtomicU64,
@@ -172,7 +172,7 @@ struct Load {
     stopped: AtomicBool,
 }
 
-/// How long it took to each hop, in the order of the path.
+/// The times from the command to each hop, in the order of the path.
 #[derive(Debug)]
 struct Hops([(&'static str, Vec<Duration>); 3]);
 
@@ -190,7 +190,7 @@ impl Load {
     fn failed(&self, error: &anyhow::Error) {
         let mut errors = lock(&self.errors);
         errors.push(format!("{error:#}"));
-        // A stack that is gone fails thousands of times a second.
+        // A stack that has ended fails thousands of times a second.
         if errors.len() >= 1_000 {
             self.stopped.store(true, Ordering::Relaxed);
         }
@@ -257,7 +257,7 @@ async fn look(bank: Arc<Bank>, load: Arc<Load>, end: Instant) {
     }
 }
 
-/// Prints how many commands were answered in each interval; returns how many there were a second.
+/// Prints how many commands were answered in each interval, and returns their numbers a second.
 async fn progress(load: &Load, started: Instant, end: Instant, interval: Duration) -> Vec<f64> {
     let mut rates = Vec::new();
     let (mut from, mut before) = (started, 0);
@@ -267,7 +267,7 @@ async fn progress(load: &Load, started: Instant, end: Instant, interval: Duratio
         let answered = load.answered.load(Ordering::Relaxed);
         let rate = (answered - before) as f64 / (to - from).as_secs_f64();
         println!("  {:>5} s  {rate:>6.0} commands a second, {answered} in all", (to - started).as_secs());
-        // The rest of the last interval says nothing about the others.
+        // A last interval that is shorter cannot be compared with the others.
         if to - from == interval {
             rates.push(rate);
         }

@@ -9,7 +9,7 @@ use ledgerline_lambda::commands::{Route, acts, changes, creates};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What opens an account. Without an id, it gets a new one.
+/// The body that opens an account. Without an id, the account gets a new one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Open {

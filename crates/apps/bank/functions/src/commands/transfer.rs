@@ -10,7 +10,7 @@ use ledgerline_lambda::commands::{Route, creates};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// What requests a transfer. Without an id, it gets a new one.
+/// The body that requests a transfer. Without an id, the transfer gets a new one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Request {

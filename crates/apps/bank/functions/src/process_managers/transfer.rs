@@ -1,5 +1,5 @@
-//! Transfers of money, as a saga: each event of a transfer makes one command to an account due, and what comes of it is
-//! recorded with the transfer, which is the next event.
+//! Transfers of money, as a saga: until a transfer has ended, each of its events makes one command to an account due, and the outcome of that
+//! command is recorded with the transfer, as its next event.
 
 use std::num::NonZeroUsize;
 
@@ -16,13 +16,13 @@ use ledgerline_lambda::{
     process_manager::{Due, Reaction},
 };
 
-/// Counted when the money of a transfer can go neither on nor back by itself: the alarm of this name tells somebody.
+/// The counter of transfers whose money can go neither on nor back by itself. The alarm of this name tells a person.
 const STUCK_TRANSFERS: &str = "StuckTransfers";
 
-/// Accounts and transfers that a warm instance remembers.
+/// The number of accounts, and of transfers, that a warm instance remembers.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// Sends the commands.
+/// Sends the commands that are due, and records their outcomes.
 #[derive(Debug)]
 pub struct Transfers<S> {
     store: S,
@@ -31,7 +31,7 @@ pub struct Transfers<S> {
 }
 
 impl<S> Transfers<S> {
-    /// Sends commands to the accounts in this store, where the transfers are too.
+    /// Works on this store, which holds the accounts and the transfers.
     #[must_use]
     pub fn new(store: S) -> Self {
         Self { store, accounts: Cache::new(CACHED_STREAMS), transfers: Cache::new(CACHED_STREAMS) }
@@ -51,7 +51,7 @@ impl<S: EventStore> Reaction for Transfers<S> {
             if let Some(step) = Step::after(&event) {
                 self.step(commit, step).await?;
             } else if let Event::TransferRefundRefused { reason } = &event {
-                // Money is neither here nor there: an alarm is on this.
+                // The money is on neither account, and no later event moves it: the alarm tells a person.
                 tracing::error!(stream = %commit.stream, version = commit.version, reason, "a transfer is stuck");
                 metrics::count(STUCK_TRANSFERS);
             }
@@ -64,7 +64,8 @@ impl<S: EventStore> Transfers<S> {
     async fn step(&self, commit: &Commit, step: Step) -> Result<(), ApplyError> {
         let transfer = load::<Transfer>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = transfer.order().filter(|_| transfer.awaits() == Some(step)) else {
-            // Recorded long ago, and replayed: whatever was forgotten of it since, the log has it.
+            // The outcome was recorded before, and the commit was delivered again or replayed. The log says so even if the positions and the
+            // remembered answers are gone: without this, the money would move again.
             tracing::info!(stream = %commit.stream, version = commit.version, outcome = "done before", "transfer");
             return Ok(());
         };
@@ -75,7 +76,8 @@ impl<S: EventStore> Transfers<S> {
         };
         let stream = Account::stream(account).map_err(|error| ApplyError::Effect(error.to_string()))?;
         let actor = order.requested_by.as_deref();
-        // A rule that was tightened since must not lose money that is under way: it stops here, and somebody is told.
+        // If a rule of the values was tightened since the request, money that is under way must not be lost: the message fails, and its dead letter
+        // tells a person.
         let command = &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
         let due = Due::<Account> { cause: commit, step: name, stream: &stream, command, actor };
         let outcome = due.send(&self.store, &self.accounts).await?;

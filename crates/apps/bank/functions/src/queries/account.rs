@@ -1,4 +1,4 @@
-//! What can be asked about accounts.
+//! The queries about accounts.
 
 use bank::{
     account::{Account, UNKNOWN},
@@ -14,7 +14,7 @@ use ledgerline_lambda::{
 };
 use serde_json::{Value, json};
 
-/// Whose an account is.
+/// An account is visible to the caller who opened it.
 const YOURS: VisibleTo<balances::Row> = VisibleTo::Owner(|row| row.opened_by.as_deref());
 
 /// The routes.
@@ -40,14 +40,13 @@ fn owned(request: &HttpRequest) -> Result<Part, Problem> {
     Ok(Part { starts_with: owner.map(|owner| balances::listing(&owner, "")), ..Part::own(request)? })
 }
 
-/// The transactions of an account, the newest first. Whose they are is in the row of its balance; until that is there, nothing is
-/// shown.
+/// The transactions of an account, the newest first. The row of the balance says to whom they belong; until that row is there, none are shown.
 async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
     let (rows, balances) = (views.table(transactions::TABLE)?, views.table(balances::TABLE)?);
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-    // The position first: the rows, read strongly after it, show at least this version.
+    // The position is read first, so that the rows, which are read strongly after it, show at least this version.
     let shown = async || {
         let (position, balance) = tokio::join!(
             rows.position(&transactions::TABLE, &stream),
@@ -73,7 +72,7 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     conditional(request, version, listed("transactions", json!(shown), page.cursor))
 }
 
-/// What a client sees of an account: not how it is listed.
+/// The fields of an account that a client sees, without the keys of its list.
 fn account(row: &balances::Row) -> Value {
     let balances::Row {
         account_id,
@@ -102,7 +101,7 @@ fn account(row: &balances::Row) -> Value {
     shown
 }
 
-/// What a client sees of a transaction: not its keys.
+/// The fields of a transaction that a client sees, without its keys.
 fn transaction(row: &transactions::Row) -> Value {
     let transactions::Row {
         account_id: _,

@@ -1,4 +1,4 @@
-//! Where transfers stand: each caller's own.
+//! The query about transfers: a transfer is visible to the caller who requested it.
 
 use bank::{
     transfer::{Transfer, UNKNOWN},
@@ -14,7 +14,7 @@ pub fn routes() -> Vec<Query> {
     vec![row::<Transfer, _>("GET /transfers/{id}", TABLE, UNKNOWN, yours, shown)]
 }
 
-/// What a client sees of a transfer.
+/// The fields of a transfer that a client sees.
 fn shown(row: &Row) -> Value {
     let Row {
         transfer_id,

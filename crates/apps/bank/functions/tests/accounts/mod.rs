@@ -1,4 +1,4 @@
-//! What the tests of accounts share.
+//! The helpers that the tests of accounts share.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -108,7 +108,7 @@ impl Balances for LocalStack {
         })
         .await;
         let mut expected = json!(balances::row(id, version, state));
-        // What a row is listed by is nobody's to see.
+        // The API does not show the keys of the list.
         for hidden in ["openedBy", "listing"] {
             assert!(expected.as_object_mut().unwrap().remove(hidden).is_some());
         }

@@ -21,7 +21,7 @@ use tokio_rustls::{
     rustls::{ServerConfig, pki_types::PrivateKeyDer},
 };
 
-/// For how long no handshake ends in time, and how long each takes after that.
+/// The time for which no handshake ends in time, and the time that each handshake takes after that.
 pub(crate) type Slowness = (Duration, Duration);
 
 /// A service behind TLS.
@@ -65,8 +65,8 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
     Ok(Tls { url: format!("https://localhost:{port}"), authority: file })
 }
 
-/// The environment of the function, as the template has it, with this service, for an instance that trusts the authority that signed its certificate, or
-/// that of `trusted`.
+/// The environment of the function as the template has it, with this service in place of AWS. The function trusts the authority that signed the
+/// service's certificate, or the certificate `trusted` in its place.
 pub(crate) fn environment(tls: &Tls, trusted: Option<&str>) -> anyhow::Result<BTreeMap<String, String>> {
     if let Some(trusted) = trusted {
         fs::write(tls.authority.path(), trusted)?;

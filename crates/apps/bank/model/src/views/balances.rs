@@ -10,26 +10,26 @@ use crate::account::{Account, Opened, State};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Key.
+    /// The key of the row.
     pub account_id: String,
-    /// Partition key of the index: the subject of who opened it. An account that is nobody's is in no list.
+    /// The partition key of the index: the subject of the caller who opened the account. An account that belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<String>,
-    /// Sort key of the index: see [`listing`].
+    /// The sort key of the index: see [`listing`].
     #[serde(default)]
     pub listing: String,
-    /// Who owns it, as the opener wrote it.
+    /// The name of the owner, as the caller who opened the account wrote it.
     pub owner: String,
-    /// ISO 4217 code.
+    /// The currency, as an ISO 4217 code.
     pub currency: String,
-    /// Minor units.
+    /// The balance in minor units.
     pub total_balance: i64,
-    /// First day of the calendar month (UTC) of the latest booking of money.
+    /// The first day of the calendar month (UTC) of the latest booking of money.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_month: Option<Date>,
-    /// Credits minus debits booked in that month, in minor units.
+    /// The credits minus the debits that were booked in that month, in minor units.
     pub last_month_balance: i64,
-    /// Open or closed.
+    /// Whether the account is open or closed.
     pub status: Status,
     /// The version of the account that the row shows.
     pub version: u64,
@@ -39,25 +39,25 @@ pub struct Row {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
-    /// It does.
+    /// The account takes bookings.
     Open,
-    /// It takes nothing any more.
+    /// The account takes no more bookings.
     Closed,
 }
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: StateTable = StateTable { variable: "BALANCES_TABLE", key: "accountId" };
 
-/// The accounts of who opened them, in order of the owner's name. Every booking changes a row, and none changes its place in a list.
+/// The accounts of the caller who opened them, in the order of the owners' names. The index holds keys alone, because every booking changes a row
+/// and none changes its place in a list: the index is not written for a booking.
 pub const OF_OPENER: Index =
     Index { name: "ofOpener", partition: "openedBy", sort: "listing", projection: Projection::KeysOnly };
 
 /// The view.
 pub const VIEW: StateView<Account, Row> = StateView { table: TABLE, row };
 
-/// How an account is sorted into its opener's list: by the owner's name. The name ends with a unit separator, which no
-/// text that is let in contains, so that the accounts of "Ada" are those whose listing begins with `listing("Ada", "")`
-/// and not those of "Ada Lovelace".
+/// The sort key of an account in its opener's list: the owner's name and the account's id. A unit separator ends the name, because no owner's name
+/// contains one: only accounts of "Ada", and none of "Ada Lovelace", have a sort key that begins with `listing("Ada", "")`.
 #[must_use]
 pub fn listing(owner: &str, account_id: &str) -> String {
     format!("{owner}\u{1f}{account_id}")

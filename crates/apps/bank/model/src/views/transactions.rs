@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::account::{Account, Event};
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: LogTable =
     LogTable { variable: "TRANSACTIONS_TABLE", partition: "accountId", sort: "entry" };
 
@@ -24,9 +24,9 @@ pub struct Row {
     pub entry: String,
     /// The version of the account after the commit.
     pub version: u64,
-    /// In or out.
+    /// Whether money came in or went out.
     pub kind: Kind,
-    /// Minor units.
+    /// The amount in minor units.
     pub amount: i64,
     /// The balance after it, in minor units.
     pub balance: i64,
@@ -35,11 +35,11 @@ pub struct Row {
     pub reference: Option<String>,
     /// The booking date, in UTC.
     pub booked_on: Date,
-    /// When it was committed.
+    /// The time of the commit.
     pub at: Timestamp,
 }
 
-/// In or out.
+/// Whether money came in or went out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Kind {
@@ -49,7 +49,7 @@ pub enum Kind {
     Debit,
 }
 
-/// What a commit changes: it adds its rows.
+/// The changes that a commit makes: it inserts its rows.
 ///
 /// # Errors
 /// When an event of it cannot be read.

@@ -1,4 +1,4 @@
-//! The transfers: where each stands, written from the state that an event carries.
+//! The phase of every transfer: one row each, written from the state that an event carries.
 
 use ledgerline::{StateTable, StateView};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,7 @@ use crate::transfer::{Order, State, Transfer};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Key.
+    /// The key of the row.
     pub transfer_id: String,
     /// The subject on whose behalf the money moves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -20,21 +20,21 @@ pub struct Row {
     pub from_account_id: String,
     /// The account that it goes to.
     pub to_account_id: String,
-    /// Minor units.
+    /// The amount in minor units.
     pub amount: i64,
-    /// ISO 4217 code.
+    /// The currency, as an ISO 4217 code.
     pub currency: String,
     /// The payer's note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// The code of the last refusal; `not-accepted` where it was the receiver's.
+    /// The code of the last refusal; `not-accepted` if the receiver's account refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The version that the row shows.
     pub version: u64,
 }
 
-/// Where a transfer stands, by name.
+/// The phase of a transfer, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Status {
@@ -55,7 +55,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Where the transfer stands, if it was requested.
+    /// The phase of the transfer, if it was requested.
     #[must_use]
     pub fn of(state: &State) -> Option<Self> {
         match state {
@@ -71,7 +71,7 @@ impl Status {
     }
 }
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: StateTable = StateTable { variable: "TRANSFERS_TABLE", key: "transferId" };
 
 /// The view.
@@ -83,7 +83,7 @@ pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
     let status = Status::of(&state)?;
     let Order { from_account_id, to_account_id, amount, currency, reference, requested_by, reason } =
         state.order()?.clone();
-    // What is wrong with somebody else's account is theirs to know, and in the log.
+    // Only the owner of the receiving account may know why it refused. The log has that reason.
     let reason = reason.map(|reason| match status {
         Status::Returning | Status::Refunded => "not-accepted".to_owned(),
         Status::Requested | Status::Refused | Status::Debited | Status::Completed | Status::Stuck => reason,

@@ -33,7 +33,7 @@ pub fn routes() -> Vec<Route<User>> {
         of(request, Action::UpdateEmail(email))
     };
     vec![
-        // There is nothing of a user to be read but their ratings.
+        // The location is that of the user's ratings, because no route shows the user.
         Route::new("POST /users", register, changed).creating("/users/{id}/ratings"),
         Route::new("POST /users/{id}/email", update_email, changed),
         Route::new("PUT /users/{id}/follows/{otherId}", |request| to(request, Action::Follow), changed),
@@ -41,7 +41,7 @@ pub fn routes() -> Vec<Route<User>> {
     ]
 }
 
-/// A caller registers as the subject of the token, and as nobody else.
+/// A caller registers as the subject of the token, and cannot register another user.
 fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
     let Register { name, email } = request.json()?;
     let user_id = UserId::of_subject(request.actor()?).ok_or_else(|| {
@@ -50,13 +50,13 @@ fn register(request: &HttpRequest) -> Result<(String, Command), Problem> {
     Ok((user_id.to_string(), Command { user_id, action: Action::Register(name, email) }))
 }
 
-/// What the user of the path does.
+/// The command of the user in the path.
 fn of(request: &HttpRequest, action: Action) -> Result<(String, Command), Problem> {
     let user_id = request.path_value::<UserId>("id")?;
     Ok((user_id.to_string(), Command { user_id, action }))
 }
 
-/// What the user of the path does to another one.
+/// The command of the user in the path that names another user.
 fn to(request: &HttpRequest, action: fn(UserId) -> Action) -> Result<(String, Command), Problem> {
     request.nothing()?;
     of(request, action(request.path_value("otherId")?))

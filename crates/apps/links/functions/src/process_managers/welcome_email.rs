@@ -1,8 +1,8 @@
-//! Welcomes a new user with a mail: at most one, whatever comes twice.
+//! Welcomes a new user with a mail: at most one, even if the commit comes twice.
 //!
-//! Before a mail is sent, the table says that it is about to be: who finds that, and not that it was sent, cannot know
-//! whether it was, because the provider (SES) knows no request ids of ours. It is not sent again then; an alarm tells
-//! somebody, and the user's stream goes on. docs/mails.md says how far that goes.
+//! Before a mail is sent, the table says that it is about to be sent. An instance that finds this, and no outcome, cannot know
+//! whether the mail was sent, because the provider (SES) knows no request ids of ours. It does not send the mail again; an alarm
+//! tells a person, and the user's stream goes on. docs/mails.md says what happens in each case.
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ use links::user::{Event, User};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// Counted when a mail was refused, or when nobody knows of it: the alarm of this name tells somebody.
+/// The counter of mails that were refused, or of which nobody knows whether they were sent. The alarm of this name tells a person.
 const UNSENT_MAILS: &str = "UnsentMails";
 
-/// How long the provider has to answer. It is asked once: what was sent and not heard of cannot be sent again.
+/// The time that the provider has to answer. It is asked once, because a request that got no answer may have sent the mail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A mail, before it is sent and after.
@@ -38,14 +38,14 @@ struct Mail {
     stream: String,
     entry: String,
     status: Status,
-    /// Who is sending it: tells one's own claim, whose answer was lost, from another's.
+    /// The id of the try that sends the mail. It tells a claim of one's own, whose answer was lost, from the claim of another try.
     claim: Uuid,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Status {
-    /// Whether it was sent is known only to who is sending it.
+    /// The mail is being sent. Only the instance that sends it learns whether it was.
     Sending,
     /// The provider took it.
     Sent,
@@ -58,18 +58,18 @@ enum Status {
 /// Sends the mails.
 #[derive(Debug)]
 pub struct WelcomeEmail {
-    /// Which mails were sent: the process manager's own table.
+    /// The table that says which mails were sent: that of the process manager's positions.
     pub mails: ReadTable,
     /// The provider.
     pub ses: Client,
-    /// Where mails come from, a verified identity; without one, none is sent.
+    /// The address that mails come from, a verified identity. Without one, no mail is sent.
     pub sender: Option<String>,
 }
 
-/// A client that asks once, and waits for the answer: a reply that was lost is a mail that was sent.
+/// The configuration of a client that asks once and waits for the answer: a retry after a lost reply would send a second mail.
 #[must_use]
 pub fn ses(sdk: &SdkConfig) -> Builder {
-    // Both: an attempt would else have the time that is enough for a database.
+    // Both timeouts are set, because an attempt would otherwise have only the time that is enough for a database.
     let timeout = TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
     Builder::from(sdk).retry_config(RetryConfig::disabled()).timeout_config(timeout.build())
 }
@@ -78,7 +78,7 @@ impl Reaction for WelcomeEmail {
     const OF: &'static [&'static str] = &[User::CATEGORY];
 
     fn needs(needs: Needs) -> Needs {
-        // Which mails were sent is written beside the positions.
+        // The records of the mails are written beside the positions.
         needs
             .table(Table::with(POSITIONS, [Action::BatchWriteItem, Action::DeleteItem]))
             .call("ses:SendEmail", "MAIL_SENDER")
@@ -116,7 +116,7 @@ impl WelcomeEmail {
         if !self.mails.put_new(&POSITIONS, &mail(Status::Sending)).await? {
             let found = self.mails.read::<Mail>(&POSITIONS, stream, &entry).await?;
             match found.map(|found| (found.status, found.claim == claim)) {
-                // Our own claim, whose answer was lost: nobody else sends it.
+                // This is the claim of this try, and only its answer was lost: nobody else sends the mail.
                 Some((Status::Sending, true)) => {}
                 Some((Status::Sending, false)) => {
                     self.mails.put_all(&[mail(Status::Unknown)]).await?;
@@ -124,7 +124,7 @@ impl WelcomeEmail {
                     return Ok(());
                 }
                 Some((Status::Sent | Status::Refused | Status::Unknown, _)) => return Ok(()),
-                // Taken back meanwhile, by another instance.
+                // Another instance had a claim and has taken it back meanwhile.
                 None => return Err(ApplyError::Effect("another instance has the mail".into())),
             }
         }
@@ -136,7 +136,7 @@ impl WelcomeEmail {
             }
             Err(error) => error,
         };
-        // Rule 14: the provider's code, not its words, which may quote the address.
+        // Rule 14: the log gets the provider's code and not its message, which may quote the address.
         let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
         match meaning(&error) {
             Meaning::Later => {
@@ -157,7 +157,7 @@ impl WelcomeEmail {
         }
     }
 
-    /// The same words for everybody: what a user typed goes to an address that nobody has verified.
+    /// Sends the mail. Its words are the same for everybody: nobody has verified the address, and no text of a user may go to a stranger.
     async fn send(&self, sender: &str, email: &str) -> Result<(), SdkError<SendEmailError>> {
         let text = |data: &str| Content::builder().data(data).charset("UTF-8").build();
         let body = "Hello,\n\nyou can rate links now, and follow others to see what they rate.\n";
@@ -176,19 +176,19 @@ impl WelcomeEmail {
     }
 }
 
-/// An alarm is on this.
+/// Logs and counts a mail that was not sent, or perhaps not sent. The alarm watches the counter.
 fn unsent(commit: &Commit, outcome: &str, code: &str) {
     tracing::error!(stream = %commit.stream, version = commit.version, outcome, code, "a mail was not sent, as far as is known");
     metrics::count(UNSENT_MAILS);
 }
 
-/// What an error of the provider means.
+/// The meaning of an error for the mail.
 enum Meaning {
-    /// It asks to come back.
+    /// The mail was not taken, and may be taken later.
     Later,
-    /// It will say the same next time.
+    /// The mail was refused, and would be refused again.
     Never,
-    /// The mail may have been taken all the same.
+    /// The mail may have been taken. This is assumed of every request that got no answer, a refused connection included.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! The feeds: what a commit comes to is in [`links::views::feeds`]; here it is done, in as many writes as it takes.
+//! The projector of the feeds: [`links::views::feeds`] says what work a commit makes, and this module does it, in as many writes as it takes.
 
 use ledgerline::{
     Changes, Commit,
@@ -15,21 +15,21 @@ use links::views::{
     feeds::{Entry, FROM, Follow, OF, RECENT, Recent, TABLE, Then},
 };
 
-/// Rows that are read at once: bounds what is done between two marks of how far it is (rule 11).
+/// The number of rows that are read at once. It bounds the work between two marks of the progress (rule 11).
 const PAGE: i32 = 1_000;
 
 /// Writes the feeds.
 #[derive(Debug)]
 pub struct FeedProjector {
-    /// Where the rows are.
+    /// The table that holds the rows.
     pub table: ReadTable,
 }
 
-/// What the function needs.
+/// The source and the table that the function needs.
 #[must_use]
 pub fn needs() -> Needs {
     use Action::{BatchWriteItem, DeleteItem, GetItem, PutItem, Query, UpdateItem};
-    // One write for what a commit itself changes, with the position; batches for what it brings into feeds.
+    // One write is for the changes of a commit itself, with the position; batches are for the entries that it brings into feeds.
     let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
     Needs::new(Source::Queue(OF.to_vec())).table(Table::with(TABLE, actions))
 }
@@ -52,7 +52,7 @@ impl Consumer for FeedProjector {
             self.table.begin(&TABLE, stream, version, changes, progress).await
         };
         let (from, mut cursor) = match &progress {
-            // Begun before, and interrupted there.
+            // An earlier try began the work, and was interrupted at this mark.
             Some(progress) => {
                 let (from, cursor) = progress.split_once('\n').unwrap_or_default();
                 (from.to_owned(), Some(cursor.to_owned()).filter(|cursor| !cursor.is_empty()))
@@ -82,15 +82,15 @@ impl Consumer for FeedProjector {
 }
 
 impl FeedProjector {
-    /// Where what a following brought in begins: to end it must not cost what its author ever rated.
+    /// The place of the oldest link that a following brought in. Without it, the end of a following would read everything that its author ever rated.
     async fn from(&self, then: &Then) -> Result<String, TableError> {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self.table.read::<Follow>(&TABLE, &feeds::following(follower), author).await?;
         Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
     }
 
-    /// Does one page of it, which may be done again. Says where the next one begins, or what is still to be written, with
-    /// the position, when there is none.
+    /// Does one page of the work, which may be done again. Returns where the next page begins, and the changes that are written with the position
+    /// if there is none.
     async fn part(
         &self,
         then: &Then,
@@ -130,7 +130,7 @@ impl FeedProjector {
                 };
                 let keys: Vec<_> = there.map(key).collect();
                 self.table.delete_all(&TABLE, &keys).await?;
-                // Older ones were never brought in.
+                // A page with a link older than that is the last one, because older links were never brought in.
                 Ok((page.cursor.filter(|_| keys.len() == page.rows.len()), last))
             }
         }

@@ -1,4 +1,4 @@
-//! What can be asked about ratings: all of a link, all of a user, and the feed of the caller.
+//! The queries about ratings: all of a link, all of a user, and the feed of the caller.
 
 use std::collections::BTreeMap;
 
@@ -20,10 +20,10 @@ use links::{
 };
 use serde_json::{Value, json};
 
-/// Rows of followed users that are read at once: mostly all of a user.
+/// The number of rows of followed users that are read at once: usually one page holds all of a user.
 const FOLLOWING: i32 = 1_000;
 
-/// Pages of a feed that are read for one that is shown.
+/// The most pages of a feed that are read for one page of the answer.
 const MAX_PAGES: usize = 10;
 
 /// The routes. Every caller that is signed in may see all ratings.
@@ -60,7 +60,7 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     let mut body = listed("ratings", json!(ratings), page.cursor);
     body["linkUrl"] = json!(url.get());
     body["count"] = json!(summary.count);
-    // In hundredths, rounded; none of nothing.
+    // The average is rounded to hundredths. A link without ratings has no average.
     let hundredths = summary.sum.saturating_mul(100).saturating_add(summary.count / 2);
     body["average"] = match hundredths.checked_div(summary.count) {
         #[expect(clippy::cast_precision_loss, reason = "an average is from 1 to 5")]
@@ -110,12 +110,12 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
         });
         said(shown, title, image)
     };
-    // A link's id is made of its author too, so that it alone says which.
+    // A link's id is made of the author and the URL, so that the id alone finds the rating.
     let shown: Vec<_> = entries.iter().filter_map(|entry| found.get(&entry.link)).map(rating).collect();
     Ok(Response::json(StatusCode::OK, listed("feed", json!(shown), cursor)))
 }
 
-/// A page of a feed, newest first, without what is left of followings that have ended.
+/// A page of a feed, newest first, without the entries that are left of followings that have ended.
 async fn entries(
     table: &ReadTable,
     id: &str,
@@ -136,7 +136,7 @@ async fn entries(
     }
     let wanted = usize::try_from(limit).unwrap_or(usize::MAX);
     let mut entries = Vec::new();
-    // What is hidden is rare, and here bounded (rule 11): a page may be shorter than asked for, as any page may.
+    // Hidden entries are rare, and the pages that are read are bounded (rule 11): a page may be shorter than asked for, as any page may.
     for _ in 0..MAX_PAGES {
         if entries.len() >= wanted {
             break;
@@ -153,7 +153,7 @@ async fn entries(
     Ok((entries, cursor))
 }
 
-/// What was said about a link, with the title and the image where there are any.
+/// The fields of a rating, with the title and the image if there are any.
 fn said(mut shown: Value, title: &Option<String>, image: &Option<String>) -> Value {
     for (name, text) in [("title", title), ("image", image)] {
         if let Some(text) = text {

@@ -1,6 +1,6 @@
 //! The feed of every user: the ratings of the users that they follow now, newest first, from the commits of two categories.
 //!
-//! One table holds what it takes, each kind of row in partitions of its own:
+//! One table holds all rows that the feeds take, each kind in partitions of its own:
 //!
 //! | partition | sort key | what |
 //! |---|---|---|
@@ -10,13 +10,13 @@
 //! | `following#F` | A | the same, from the other side |
 //! | `feed#F` | place, following | a link of A in the feed of F |
 //!
-//! A first rating goes into as many feeds as its author has followers, which is more than one write. So do a following,
-//! which brings in the recent ratings, and its end. Each is begun with one write, together with the handler's position
-//! (rule 9), goes on with writes that may be repeated, and is done when the position moves.
+//! A first rating goes into as many feeds as its author has followers, which takes more than one write. A following, which
+//! brings in the recent ratings, and its end take more than one write too. Each is begun with one write, together with the
+//! handler's position (rule 9), goes on with writes that may be repeated, and is done when the position moves.
 //!
-//! Commits of two streams are handled side by side: a rating and a following, or its end. First the own row is written,
-//! then the other's rows are read strongly, so that one of both sees the other. An entry that comes too late, for a
-//! following that has ended, is told by its number, and nobody shows it: see [`shown`].
+//! Commits of two streams are handled side by side: a rating and a following, or its end. Each handler first writes its own
+//! row and then reads the other's rows strongly, so that at least one of the two sees the other. An entry that comes too late,
+//! for a following that has ended, has the number of that following, and is not shown: see [`shown`].
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ use crate::{link, link::Link, user, user::User};
 /// The categories that the feeds are made of.
 pub const OF: &[&str] = &[Link::CATEGORY, User::CATEGORY];
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: LogTable = LogTable { variable: "FEEDS_TABLE", partition: "owner", sort: "entry" };
 
-/// How many of an author's ratings a new follower gets.
+/// The number of an author's ratings that a new follower gets.
 pub const RECENT: i32 = 100;
 
 /// The partition with what a user says about links.
@@ -74,11 +74,11 @@ pub struct Rating {
     pub user_id: String,
     /// The link's URL.
     pub link_url: String,
-    /// From 1 to 5.
+    /// The rating, from 1 to 5.
     pub rating: u8,
     /// The title.
     pub title: Option<String>,
-    /// URL of the image.
+    /// The URL of the image.
     pub image: Option<String>,
     /// The tags.
     #[serde(default)]
@@ -96,21 +96,21 @@ pub struct Recent {
     pub link: String,
 }
 
-/// Somebody who follows, or is followed.
+/// A user who follows, or is followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Follow {
     /// Partition key.
     pub owner: String,
-    /// Sort key: who, or whom.
+    /// Sort key: the user who follows, or who is followed.
     pub entry: String,
     /// The number of the following.
     pub following: u64,
-    /// The place of the oldest link that the following brought in, where it did not bring in all.
+    /// The place of the oldest link that the following brought in, if it did not bring in all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
-/// Name of [`Follow::from`].
+/// The name of the field [`Follow::from`].
 pub const FROM: &str = "from";
 
 /// A link in a feed.
@@ -118,9 +118,9 @@ pub const FROM: &str = "from";
 pub struct Entry {
     /// Partition key.
     pub owner: String,
-    /// Sort key: the place, and the following that it came by.
+    /// Sort key: the place, and the number of the following that it came by.
     pub entry: String,
-    /// Whose rating it is.
+    /// The author of the rating.
     pub author: String,
     /// The link's id.
     pub link: String,
@@ -134,7 +134,7 @@ impl Entry {
     pub fn new(follower: &str, following: u64, author: &str, place: &str, link: &str) -> Self {
         Self {
             owner: feed(follower),
-            // A later following of the same author has rows of its own: what is late for an ended one overwrites none.
+            // A later following of the same author has entries of its own, so that a late write for an ended one overwrites none of them.
             entry: format!("{place}#{following:010}"),
             author: author.to_owned(),
             link: link.to_owned(),
@@ -149,17 +149,17 @@ pub fn shown(entry: &Entry, following: &BTreeMap<String, u64>) -> bool {
     following.get(&entry.author) == Some(&entry.following)
 }
 
-/// What a commit comes to.
+/// The work that a commit makes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// What is written first, with the handler's position.
+    /// The changes that are written first, with the handler's position.
     pub changes: Changes,
-    /// What has to be done then, if anything.
+    /// The work that has to be done then, if any.
     pub then: Option<Then>,
 }
 
 impl Work {
-    /// Something more has to be done. Once for each commit: how far it is, is marked for one thing only.
+    /// Adds the work that has to be done after the first write. A commit can have one such work only, because its progress is marked for one.
     fn then(&mut self, then: Then) -> Result<(), ChangesError> {
         match self.then.replace(then) {
             None => Ok(()),
@@ -168,7 +168,7 @@ impl Work {
     }
 }
 
-/// What is more than one write.
+/// Work that takes more than one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Then {
     /// A rating goes to everybody who follows its author.
@@ -200,7 +200,7 @@ pub enum Then {
     },
 }
 
-/// What a commit of a link or of a user comes to.
+/// The work that a commit of a link or of a user makes.
 ///
 /// # Errors
 /// When an event of it cannot be read.
@@ -222,8 +222,8 @@ fn of_link(commit: &Commit) -> Result<Work, ChangesError> {
                 work.changes.set(&ratings(&user_id), link, "linkUrl", link_url);
                 work.changes.set(&ratings(&user_id), link, "rating", rating);
                 if previous.is_none() {
-                    // Microseconds in a fixed width: text order is the order in time. Rating again changes what is shown,
-                    // not where.
+                    // The text order of microseconds in a fixed width is the order in time. Another rating changes what is shown, and
+                    // not the place.
                     let place = format!("{:020}#{link}", commit.at.as_microsecond());
                     work.changes.put(&Recent {
                         owner: recent(&user_id),

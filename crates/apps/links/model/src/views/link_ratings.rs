@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
 
-/// Where the rows are: the partition is the link's URL, which no stream is named like.
+/// The table that holds the rows. The partition is the link's URL, which no stream has as its name, so that it holds no position.
 pub const TABLE: LogTable = LogTable { variable: "LINK_RATINGS_TABLE", partition: "linkUrl", sort: "entry" };
 
 /// The view.
 pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
-/// Begins the sort key of every rating; the user's id follows.
+/// The beginning of the sort key of every rating; the user's id follows.
 pub const RATINGS: &str = "rating#";
 
 /// The sort key of the row with count and sum.
@@ -23,18 +23,18 @@ pub const SUMMARY: &str = "summary";
 pub struct Row {
     /// The user who rates.
     pub user_id: String,
-    /// From 1 to 5.
+    /// The rating, from 1 to 5.
     pub rating: u8,
     /// The title that the user gave it.
     pub title: Option<String>,
-    /// URL of the image that the user gave it.
+    /// The URL of the image that the user gave it.
     pub image: Option<String>,
     /// The user's tags.
     #[serde(default)]
     pub tags: Vec<String>,
 }
 
-/// What all of them come to.
+/// The count and the sum of all ratings of a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many users rate the link.
@@ -43,7 +43,7 @@ pub struct Summary {
     pub sum: u64,
 }
 
-/// What a commit changes. The sums rest on what each rating says of the one before it, so that no row has to be read.
+/// The changes that a commit makes. Each rating tells the one before it, so that the sums are kept without reading a row.
 ///
 /// # Errors
 /// When an event of it cannot be read.

@@ -5,13 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::link::{Event, Link};
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: LogTable = LogTable { variable: "USER_RATINGS_TABLE", partition: "owner", sort: "entry" };
 
 /// The view.
 pub const VIEW: LogView = LogView { table: TABLE, of: &[Link::CATEGORY], writes: &[Write::Update], changes };
 
-/// The partition with a user's ratings. No stream is named like it, whatever ids users have.
+/// The partition with a user's ratings. No stream has such a name, whatever ids users have, so that it holds no position.
 #[must_use]
 pub fn partition(user_id: &str) -> String {
     format!("user#{user_id}")
@@ -25,18 +25,18 @@ pub struct Row {
     pub entry: String,
     /// The link's URL.
     pub link_url: String,
-    /// From 1 to 5.
+    /// The rating, from 1 to 5.
     pub rating: u8,
     /// The title.
     pub title: Option<String>,
-    /// URL of the image.
+    /// The URL of the image.
     pub image: Option<String>,
     /// The tags.
     #[serde(default)]
     pub tags: Vec<String>,
 }
 
-/// What a commit changes.
+/// The changes that a commit makes.
 ///
 /// # Errors
 /// When an event of it cannot be read.

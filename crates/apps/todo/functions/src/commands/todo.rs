@@ -1,4 +1,4 @@
-//! The routes of todos, on the paths of the article on the event log and bus: changes want `If-Match`.
+//! The routes of todos, on the paths of the article on the event log and bus. Changes require `If-Match`.
 
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::{
@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use todo::todo::{Command, Message, State, Title, Todo, Update};
 
-/// What creates a todo.
+/// The body that creates a todo.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Create {
@@ -31,7 +31,7 @@ pub fn routes() -> Vec<Route<Todo>> {
     ]
 }
 
-/// An update that names nothing is a mistake of the client.
+/// The command of an update. An update that names no field is a mistake of the client.
 fn update(request: &HttpRequest) -> Result<(String, Command), Problem> {
     let update: Update = request.json()?;
     if update == Update::default() {

@@ -1,4 +1,4 @@
-//! What can be asked about todos: each caller's own.
+//! The queries about todos: a todo is visible to the caller who created it.
 
 use ledgerline::values;
 use ledgerline_lambda::{
@@ -28,7 +28,7 @@ fn listed(request: &HttpRequest) -> Result<Part, Problem> {
     Ok(Part { starts_with: status.map(|status| listing(status, "")), ..Part::own(request)? })
 }
 
-/// What a client sees of a todo: not how it is listed.
+/// The fields of a todo that a client sees, without the keys of its list.
 fn shown(row: &Row) -> Value {
     let Row { id, created_by: _, listing: _, title, message, status, version } = row;
     json!({ "id": id, "title": title, "message": message, "status": status, "version": version })

@@ -1,4 +1,4 @@
-//! The todos: one row for each, written from the state that an event carries, and forgotten with the todo.
+//! The todos: one row for each, written from the state that an event carries, and forgotten when the todo is deleted.
 
 use ledgerline::{Index, Projection, StateTable, StateView};
 use serde::{Deserialize, Serialize};
@@ -9,34 +9,34 @@ use crate::todo::{Created, State, Status, Todo};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Key.
+    /// The key of the row.
     pub id: String,
-    /// Partition key of the index: the subject of who created it. A todo that is nobody's is in no list.
+    /// The partition key of the index: the subject of the caller who created the todo. A todo that belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
-    /// Sort key of the index: see [`listing`].
+    /// The sort key of the index: see [`listing`].
     pub listing: String,
-    /// In a few words.
+    /// The title.
     pub title: String,
-    /// In more words.
+    /// The message.
     pub message: String,
-    /// Open or done.
+    /// Whether the todo is open or done.
     pub status: Status,
     /// The version that the row shows.
     pub version: u64,
 }
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: StateTable = StateTable { variable: "TODOS_TABLE", key: "id" };
 
-/// The todos of who created them, in order of status and id.
+/// The todos of the caller who created them, in the order of status and id.
 pub const BY_CREATOR: Index =
     Index { name: "byCreator", partition: "createdBy", sort: "listing", projection: Projection::All };
 
 /// The view.
 pub const VIEW: StateView<Todo, Row> = StateView { table: TABLE, row };
 
-/// How a todo is sorted into its creator's list. The todos of one status begin with `listing(status, "")`.
+/// The sort key of a todo in its creator's list: the status and the id. The sort keys of one status begin with `listing(status, "")`.
 #[must_use]
 pub fn listing(status: Status, id: &str) -> String {
     let status = match status {
@@ -46,7 +46,7 @@ pub fn listing(status: Status, id: &str) -> String {
     format!("{status}#{id}")
 }
 
-/// The row that shows this state; none of a todo that was deleted.
+/// The row that shows this state; a todo that was deleted has none.
 #[must_use]
 pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
     let (status, todo) = match state {

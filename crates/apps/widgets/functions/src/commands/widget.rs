@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use widgets::widget::{Command, Description, Name, State, Stock, Widget};
 
-/// What creates a widget. Without an id, it gets a new one.
+/// The body that creates a widget. Without an id, the widget gets a new one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Create {

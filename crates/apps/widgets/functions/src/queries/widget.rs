@@ -1,4 +1,4 @@
-//! What can be asked about widgets: each caller's own.
+//! The queries about widgets: a widget is visible to the caller who created it.
 
 use ledgerline_lambda::queries::{Part, Query, VisibleTo, page, row};
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub fn routes() -> Vec<Query> {
     ]
 }
 
-/// What a client sees of a widget.
+/// The fields of a widget that a client sees.
 fn shown(row: &Row) -> Value {
     let Row { widget_id, created_by: _, name, description, stock, version } = row;
     json!({

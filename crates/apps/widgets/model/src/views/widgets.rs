@@ -9,25 +9,25 @@ use crate::widget::{Created, State, Widget};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// Key.
+    /// The key of the row.
     pub widget_id: String,
-    /// Partition key of the index: the subject of who created it. A widget that is nobody's is in no list.
+    /// The partition key of the index: the subject of the caller who created the widget. A widget that belongs to no caller is in no list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_by: Option<String>,
     /// Its name: the sort key of the index.
     pub name: String,
     /// Its description.
     pub description: String,
-    /// How many there are.
+    /// The number of pieces in stock.
     pub stock: u32,
     /// The version that the row shows.
     pub version: u64,
 }
 
-/// Where the rows are.
+/// The table that holds the rows.
 pub const TABLE: StateTable = StateTable { variable: "WIDGETS_TABLE", key: "widgetId" };
 
-/// The widgets of who created them, in order of their names.
+/// The widgets of the caller who created them, in the order of their names.
 pub const BY_CREATOR: Index =
     Index { name: "byCreator", partition: "createdBy", sort: "name", projection: Projection::All };
 
