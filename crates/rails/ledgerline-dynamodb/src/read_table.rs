@@ -428,6 +428,10 @@ impl ReadTable {
         if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
             return Err(TableError::Throttled);
         }
+        // A change that can never be written, such as an addition to a text: to say that the table is unavailable would have it tried again.
+        if let Some(invalid) = reasons.iter().find(|reason| reason.code() == Some("ValidationError")) {
+            return Err(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()));
+        }
         Err(table_error(error))
     }
 

@@ -42,7 +42,9 @@ pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
         "full" => None,
         "small" => Some(alarms.clone()),
         _ => {
-            return Err(ConfigError::Invalid { name: "WATCHING", reason: "write full or small".into() }.into());
+            return Err(
+                ConfigError::Invalid { name: "WATCHING", reason: "write full or small".into() }.into()
+            );
         }
     };
     let collector = builder()?.init()?;

@@ -32,6 +32,8 @@ impl Outages {
 
     /// Whether the resource has an outage now.
     pub(crate) fn has(&self, resource: &str) -> bool {
+        // An index fails with its table.
+        let resource = resource.split_once("/index/").map_or(resource, |(table, _)| table);
         let under_way = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         under_way.iter().any(|(of, until)| resource.ends_with(of.as_str()) && *until > Instant::now())
     }
@@ -49,6 +51,7 @@ mod tests {
         outages.begin(Outage { of: "BalancesTable".into(), seconds: 0 });
         assert!(!outages.has(table));
         outages.begin(Outage { of: "BalancesTable".into(), seconds: 60 });
-        assert!(outages.has(table) && !outages.has("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"));
+        assert!(outages.has(table) && outages.has(&format!("{table}/index/ofOpener")));
+        assert!(!outages.has("arn:aws:sqs:us-east-1:000000000000:Transactions.fifo"));
     }
 }

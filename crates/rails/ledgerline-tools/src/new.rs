@@ -47,11 +47,12 @@ pub(crate) enum Kind {
 }
 
 /// Words that cannot be the name of a module.
-const KEYWORDS: [&str; 41] = [
+const KEYWORDS: [&str; 51] = [
     "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
     "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
     "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
-    "struct", "trait", "try", "type",
+    "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual",
+    "where", "while", "yield",
 ];
 
 /// Types that the modules that are laid down define or name. A type of the same name would clash with them.
