@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The allocator of the stack. A fifth of the stack's time was spent in that of the C library, which gives memory back and takes it again all the
-/// time.
+/// A fifth of the stack's time went into the C library's, which gives memory back and takes it again all the time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

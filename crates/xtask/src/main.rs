@@ -1,4 +1,4 @@
-//! `cargo xtask`: checks of what the compiler cannot see, and the other tools of this workspace.
+//! `cargo xtask`: what the compiler cannot see.
 
 use std::process::ExitCode;
 

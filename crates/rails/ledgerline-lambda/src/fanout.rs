@@ -70,21 +70,23 @@ pub struct Wiring {
     pub event_source: String,
     /// The types of the events that are put on the bus; `None` for all types.
     pub bus_events: Option<BTreeSet<String>>,
-    /// Name of each state view's function, and the categories whose states it gets.
+    /// The name of each state view's function, and the categories whose states it gets.
     pub state_views: BTreeMap<String, Vec<String>>,
-    /// URL of each log projector's queue, and the categories whose commits it gets.
+    /// The URL of the queue of each log projector or process manager, and the categories whose commits it gets.
     pub log_queues: BTreeMap<String, Vec<String>>,
     /// The URL of the queue for records that cannot be passed on.
     pub dead_letter_queue: String,
-    /// The largest entry and message, in bytes.
+    /// The largest entry, invocation or message, in bytes.
     pub max_message_bytes: usize,
 }
 
 impl Wiring {
-    /// From `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `BUS_EVENTS` and `MAX_MESSAGE_BYTES`.
+    /// The wiring in `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `BUS_EVENTS` and
+    /// `MAX_MESSAGE_BYTES`.
     ///
-    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between. `STATE_VIEWS` has the same for each function
-    /// of a state view: its name, and the categories whose states it gets. `BUS_EVENTS` has the types of the events that are put on the bus, and is `*` for all of them.
+    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between. `STATE_VIEWS` has
+    /// the same for each function of a state view: its name, and the categories whose states it gets. `BUS_EVENTS` has the types of the
+    /// events that are put on the bus, or `*` for all of them, as if it were missing.
     ///
     /// # Errors
     /// When a variable is missing or wrong.

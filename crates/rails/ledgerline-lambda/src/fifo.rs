@@ -138,7 +138,7 @@ pub enum ApplyError {
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known whether the command is in the log.
-    #[error("it is not known what became of the command {id}")]
+    #[error("the command {id} failed, or its outcome is not known")]
     Command {
         /// The id of the command.
         id: String,

@@ -369,11 +369,12 @@ impl HttpRequest {
         self.json().map(|Nothing {}| ())
     }
 
-    /// The caller: the subject of the token, which the API's authorizer has verified.
+    /// The caller: the subject of the token, which the API's authorizer has verified, or the principal that signed a request to a function
+    /// URL.
     ///
     /// # Errors
-    /// `401` when there is no caller: the API has no authorizer, or the token has no subject or a very long one. An aggregate belongs to
-    /// its creator, so it must not be created without a caller.
+    /// `401` when there is no caller: the API has no authorizer, or the caller's name is missing or very long. An aggregate belongs to its
+    /// creator, so it must not be created without a caller.
     pub fn actor(&self) -> Result<&str, Problem> {
         let authorizer = self.0.request_context.authorizer.as_ref();
         let of_token = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
@@ -415,8 +416,8 @@ fn principal(arn: &str) -> &str {
 /// Source: the developer guide of Lambda, "Invoking Lambda function URLs", request payload format.
 const NOT_ROUTED: &str = "$default";
 
-/// Finds the route of a request that came through a function URL, as the HTTP API would have done: an exact path first, then one with parameters, which
-/// are decoded.
+/// Finds the route of a request that came through a function URL, as the HTTP API would have done: an exact path first, then one with
+/// parameters, which are decoded.
 fn with_route(endpoints: &[Endpoint], mut request: ApiGatewayV2httpRequest) -> ApiGatewayV2httpRequest {
     if request.route_key.as_deref() != Some(NOT_ROUTED) {
         return request;

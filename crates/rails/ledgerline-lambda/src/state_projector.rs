@@ -151,7 +151,7 @@ enum ProjectError {
     /// The row shows a version, or an entry is about one, that the log does not have: the log was restored to an earlier time.
     #[error("version {version} of {stream} is not in the log: it went backwards")]
     WentBack { stream: StreamId, version: u64 },
-    #[error("the state of {stream} has schema {schema}, this program reads {known}, and it cannot be folded")]
+    #[error("the state of {stream} has schema {schema}, this program reads {known}, and the fold failed")]
     Load { stream: StreamId, schema: u32, known: u32, source: LoadError },
     #[error("a panic")]
     Panic,

@@ -483,6 +483,7 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     change.file(format!("{events}/answers.md"), words.fill(text!("commands-answers.md")));
     change.section(words, words.fill(text!("commands.yaml")));
     change.named("Functions", words.fill("{{Name}}Commands"));
+    change.named("Urls", words.fill("{{Name}}Commands"));
     change.named("Commands", words.get("category").to_owned());
     Ok(())
 }
@@ -602,6 +603,7 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
     let read = if log { "[dynamodb:GetItem, dynamodb:Query]" } else { "dynamodb:GetItem" };
     change.section(words, words.fill(&text!("query.yaml").replace("{{read}}", read)));
     change.named("Functions", words.fill("{{Name}}Queries"));
+    change.named("Urls", words.fill("{{Name}}Queries"));
     Ok(())
 }
 

@@ -116,12 +116,12 @@ const RIGHTS: [Slip; 15] = [
         "ItemsProjectorFunction needs sqs:SendMessage on ItemsRetryQueue",
     ),
     (
-        "          - { Effect: Allow, Action: [logs:CreateLogStream, logs:PutLogEvents], Resource: !GetAtt FunctionLogs.Arn }\n",
-        "",
+        "{ Effect: Allow, Action: [logs:CreateLogStream, logs:PutLogEvents], Resource: !GetAtt FunctionLogs.Arn },\n",
+        "\n",
         "ItemCommandsFunction needs logs:PutLogEvents on FunctionLogs",
     ),
     ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt itemCommandsRole.Arn", "share the role itemCommandsRole"),
-    ("                dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "                dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
+    ("dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
     (
         ", Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } } }\n",
         " }\n",
@@ -397,10 +397,8 @@ const ALARMS: [Slip; 14] = [
         "FanoutThrottles never goes off, or nobody hears of it: write Sum",
     ),
     (
-        "MetricName: 5xx,
-          Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 60,",
-        "MetricName: 5xx,
-          Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 3600,",
+        "MetricName: 5xx, Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 60,",
+        "MetricName: 5xx, Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 3600,",
         "ApiFailures never goes off, or nobody hears of it: Period times EvaluationPeriods is more than 900 s",
     ),
     (

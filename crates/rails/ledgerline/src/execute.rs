@@ -135,7 +135,7 @@ pub enum ExecuteError {
         version: u64,
     },
     /// Every repair lost its race again.
-    #[error("lost {MAX_REPAIRS} races in a row")]
+    #[error("other writers were first each time, {MAX_REPAIRS} repetitions included")]
     Contended,
     /// The Idempotency-Key, or the command id, belongs to another command.
     #[error("the command id belongs to another command")]

@@ -10,10 +10,11 @@
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use aws_sdk_dynamodb::{Client, config::Builder};
 use bank::{
-    account::Account,
+    account::{Account, Opened, State},
     views::{balances, transactions},
 };
-use ledgerline::{Commit, EventStore, StreamId};
+use jiff::civil::date;
+use ledgerline::{Commit, EventStore, Projection, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
 use ledgerline_lambda::{
     fifo::Fifo,
@@ -223,6 +224,25 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     older["aggregate"]["totalBalance"] = json!(5_000);
     projector.project(older).await.unwrap();
     assert_eq!(balance(&projector).await, Some(row));
+}
+
+/// The index of keys alone is written only if one of them changes (DynamoDB developer guide, "Global secondary indexes", on write capacity), so that a
+/// booking costs one unit and not two.
+#[test]
+fn a_booking_changes_no_key_of_the_index() {
+    let opened = Opened { owner: "Ada".into(), opened_by: Some("ada".into()), ..Opened::default() };
+    let booked = Opened {
+        total_balance: 5,
+        last_month: Some(date(2026, 11, 1)),
+        last_month_balance: 5,
+        ..opened.clone()
+    };
+    let states = [State::Open(opened), State::Open(booked.clone()), State::Closed(booked)];
+    let rows = states.map(|state| json!(balances::row(ID, 1, state).unwrap()));
+    for key in [balances::TABLE.key, balances::OF_OPENER.partition, balances::OF_OPENER.sort] {
+        assert!(rows[0][key].is_string() && rows.iter().all(|row| row[key] == rows[0][key]), "{key}");
+    }
+    assert_eq!(balances::OF_OPENER.projection, Projection::KeysOnly);
 }
 
 /// In a deployment, and when it is taken back, the row is right whichever of fanout and projector is replaced first.

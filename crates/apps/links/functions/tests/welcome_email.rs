@@ -150,7 +150,9 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
 /// A mail that the provider does not take now was not sent, and is sent when the message comes again.
 #[tokio::test]
 async fn a_mail_that_was_not_taken_is_sent_later() {
-    for (status, code) in [(429, "TooManyRequestsException"), (403, "AccessDeniedException")] {
+    for (status, code) in
+        [(429, "TooManyRequestsException"), (403, "AccessDeniedException"), (400, "ThrottlingException")]
+    {
         let world = World::new().await;
         world.ses.refuse(2, status, code);
         for _ in 0..2 {

@@ -27,8 +27,8 @@ pub(super) enum Plan {
     SetAside,
 }
 
-/// The decision about a batch of this many records, after its first record began this many batches that did not end. At each try, half of
-/// the records are left out. Lambda halves a failed batch as well, but not in every case.
+/// The decision about a batch of this many records, whose first record was the first of `tries` batches that did not end. At each try, half
+/// of the records are left out. Lambda halves a failed batch as well, but not in every case.
 fn plan(records: usize, tries: u64) -> Plan {
     let halvings = u64::from(usize::BITS - records.saturating_sub(1).leading_zeros());
     if tries >= halvings + ALONE {
@@ -56,7 +56,7 @@ impl<'a> Suspected<'a> {
             Err(error) => {
                 // The records are passed on uncounted. That the table does not answer is certain; that a record ends the function is only
                 // suspected.
-                tracing::warn!(error = %Causes(&error), "tries are not counted");
+                tracing::warn!(error = %Causes(&error), "the try of this batch is not counted");
                 None
             }
         }
@@ -65,7 +65,7 @@ impl<'a> Suspected<'a> {
     /// Deletes the count: the batch came to an end, so its records did not end the function.
     pub(super) async fn ended(self) {
         if let Err(error) = self.store.ended(&self.what).await {
-            tracing::warn!(error = %Causes(&error), "a try counts that came to an end");
+            tracing::warn!(error = %Causes(&error), "a try that came to an end is still counted");
         }
     }
 }

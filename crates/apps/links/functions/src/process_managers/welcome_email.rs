@@ -182,6 +182,9 @@ fn unsent(commit: &Commit, outcome: &str, code: &str) {
     metrics::count(UNSENT_MAILS);
 }
 
+/// Errors by which a service says nothing of what was asked.
+const COMMON: [&str; 4] = ["ExpiredTokenException", "RequestExpired", "Throttling", "ThrottlingException"];
+
 /// The meaning of an error for the mail.
 enum Meaning {
     /// The mail was not taken, and may be taken later.
@@ -202,6 +205,8 @@ fn meaning(error: &SdkError<SendEmailError>) -> Meaning {
             | SendEmailError::SendingPausedException(_) => Meaning::Later,
             // 401 and 403 are mistakes in credentials or policies, which somebody mends: the mail itself was not looked at.
             _ if matches!(refused.raw().status().as_u16(), 401 | 403 | 429) => Meaning::Later,
+            // Errors that all services have, some of them with the status 400 (API reference, "Common errors").
+            _ if refused.err().meta().code().is_some_and(|code| COMMON.contains(&code)) => Meaning::Later,
             _ if refused.raw().status().is_client_error() => Meaning::Never,
             _ => Meaning::Unknown,
         },
