@@ -13,6 +13,7 @@ pub mod inputs;
 pub mod limits;
 pub mod masks;
 pub mod model;
+pub mod order;
 pub mod pipeline;
 pub mod planted;
 pub mod races;
@@ -62,7 +63,7 @@ impl Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 12] = [
+pub const PROOFS: [Proof; 13] = [
     Proof {
         number: 1,
         name: "Concurrent histories are linearizable",
@@ -135,6 +136,7 @@ pub const PROOFS: [Proof; 12] = [
         seeded: true,
         run: versions::proof,
     },
+    Proof { number: 13, name: "One order of everything is final", test: "", seeded: true, run: order::proof },
 ];
 
 /// The tests of an application: all proofs of ledgerline that are about applications.

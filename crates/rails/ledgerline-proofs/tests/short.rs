@@ -15,7 +15,7 @@ fn short(number: u8) {
 
 #[test]
 fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
-    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=12));
+    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=13));
 }
 
 #[test]
@@ -76,4 +76,9 @@ fn clocks_slowness_and_long_outages_do_no_harm() {
 #[test]
 fn two_versions_at_once_leave_what_one_would() {
     short(12);
+}
+
+#[test]
+fn one_order_of_everything_is_final() {
+    short(13);
 }

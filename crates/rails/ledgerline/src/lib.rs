@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod aggregate;
+pub mod all;
 mod cache;
 mod causes;
 pub mod changes;

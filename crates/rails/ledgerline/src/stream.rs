@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// The category of the streams of `$all`.
+const ALL: &str = "$all";
+
 /// The longest id of an aggregate, in bytes.
 const MAX_ID_LENGTH: usize = 128;
 
@@ -51,6 +54,12 @@ impl StreamId {
         Ok(Self { name: format!("{category}-{id}"), category_length: category.len() })
     }
 
+    /// Names a stream of `$all`, which is in a table of its own. No aggregate has a category with this sign.
+    #[must_use]
+    pub(crate) fn all(partition: u16) -> Self {
+        Self { name: format!("{ALL}-{partition}"), category_length: ALL.len() }
+    }
+
     /// The whole name: the partition key in the Commits table.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -75,6 +84,10 @@ impl TryFrom<String> for StreamId {
 
     fn try_from(name: String) -> Result<Self, InvalidStreamId> {
         let (category, id) = name.split_once('-').ok_or(InvalidStreamId::Id)?;
+        if category == ALL {
+            let partition: u16 = id.parse().map_err(|_| InvalidStreamId::Id)?;
+            return Some(Self::all(partition)).filter(|all| all.name == name).ok_or(InvalidStreamId::Id);
+        }
         check(category, id)?;
         let category_length = category.len();
         Ok(Self { name, category_length })

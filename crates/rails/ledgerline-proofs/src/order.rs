@@ -1,0 +1,299 @@
+//! One order of everything: four sequencers append to one stream of `$all`, over a wire that misbehaves.
+//!
+//! Each shard of the log's stream hands its records to whichever sequencer comes first, in batches that come again when they failed: with the same bounds, or with others.
+//! Records of a stream are swapped, some never arrive, sequencers end in the middle of a call, and some begin anew with an old head. Readers look while all of
+//! this goes on. In the end the order must be dense and complete, in each stream that of versions, with causes before their consequences, and what any reader saw must be
+//! the beginning of what all readers see.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures::{StreamExt, stream::FuturesUnordered};
+use jiff::Timestamp;
+use ledgerline::{
+    Commit, Meta, StreamId,
+    all::{Entry, Segment, Sequencer, entries, segments},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use tokio::{
+    sync::Mutex,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    Application, Effort, Finding, Tried,
+    wire::{Plan, Wire},
+    world::{World, each_seed},
+};
+
+/// The number of sequencers that are at work at once.
+const SEQUENCERS: usize = 4;
+/// The number of times that a batch is delivered, before a run is taken for one that never ends.
+const DELIVERIES: u32 = 200;
+
+/// The counts of a run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    commits: u64,
+    segments: u64,
+    /// Deliveries that failed or were cut off, and came again.
+    again: u64,
+    /// Records that never arrived.
+    lost: u64,
+    faults: u64,
+}
+
+/// Plays histories of sequencers.
+///
+/// # Errors
+/// When the order has a hole, lacks a commit, is not that of versions in a stream, has a consequence before its cause, or is not the same for two readers.
+pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+    let runs = effort.runs(1_000, 100_000);
+    let mut sum = Tally::default();
+    let world = || World::new(&["CommitsTable", "RequestsTable"]);
+    let play = |world: &mut World, seed| {
+        let (wire, store) = (world.wire.clone(), world.store());
+        let played = world.runtime.block_on(History::new(wire, store, seed).play());
+        played.map_err(|story| Finding { seed, story })
+    };
+    each_seed(effort.seed, runs, world, play, |tally: Tally| {
+        sum.commits += tally.commits;
+        sum.segments += tally.segments;
+        sum.again += tally.again;
+        sum.lost += tally.lost;
+        sum.faults += tally.faults;
+    })?;
+    if runs >= 100 && [sum.again, sum.lost, sum.faults].contains(&0) {
+        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+    }
+    let beside = format!(
+        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads",
+        sum.commits, sum.segments, sum.faults, sum.again, sum.lost
+    );
+    Ok(Tried::new(runs, "histories", beside))
+}
+
+struct History {
+    wire: Wire,
+    store: DynamoDbStore,
+    seed: u64,
+    partition: u16,
+    sequencers: Vec<Mutex<Sequencer>>,
+    /// The commits of each stream, in the order of their versions.
+    log: BTreeMap<StreamId, Vec<Commit>>,
+}
+
+impl History {
+    fn new(wire: Wire, store: DynamoDbStore, seed: u64) -> Self {
+        // Runs in one world have streams of their own.
+        let partition = u16::try_from(seed % 65_536).unwrap_or_default();
+        let mut rng = Rng::with_seed(seed);
+        let mut log = BTreeMap::<StreamId, Vec<Commit>>::new();
+        let names: Vec<_> =
+            (0..rng.usize(2..7)).filter_map(|n| StreamId::new("tank", &n.to_string()).ok()).collect();
+        for _ in 0..rng.usize(10..60) {
+            let stream = names[rng.usize(0..names.len())].clone();
+            // Some are made in answer to the newest commit of another stream, as by a process manager.
+            let other = &names[rng.usize(0..names.len())];
+            let cause = log.get(other).map(|commits| format!("{other}:{}", commits.len()));
+            let commits = log.entry(stream.clone()).or_default();
+            commits.push(Commit {
+                version: commits.len() as u64 + 1,
+                events: Vec::new(),
+                state: None,
+                command: "c".into(),
+                at: Timestamp::UNIX_EPOCH,
+                meta: Meta { causation_id: cause.filter(|_| rng.bool()), ..Meta::default() },
+                stream,
+            });
+        }
+        let sequencers = (0..SEQUENCERS).map(|_| Mutex::new(Sequencer::new(partition))).collect();
+        Self { wire, store, seed, partition, sequencers, log }
+    }
+
+    async fn play(self) -> Result<Tally, String> {
+        let mut rng = Rng::with_seed(self.seed);
+        let mut tally = Tally {
+            commits: self.log.values().map(|commits| commits.len() as u64).sum(),
+            ..Tally::default()
+        };
+        let mut shards = vec![Vec::new(); rng.usize(1..4)];
+        for commits in self.log.values() {
+            let shard = rng.usize(0..shards.len());
+            let mut records: Vec<_> = commits.iter().collect();
+            for place in 1..records.len() {
+                if rng.u32(0..4) == 0 {
+                    records.swap(place - 1, place);
+                }
+            }
+            let before = records.len();
+            records.retain(|_| rng.u32(0..12) > 0);
+            tally.lost += (before - records.len()) as u64;
+            shards[shard].push(records);
+        }
+        // The streams of a shard are mixed, each in its order.
+        let shards: Vec<Vec<&Commit>> = shards
+            .into_iter()
+            .map(|mut streams| {
+                let mut mixed = Vec::new();
+                streams.retain(|records| !records.is_empty());
+                while !streams.is_empty() {
+                    let place = rng.usize(0..streams.len());
+                    mixed.push(streams[place].remove(0));
+                    streams.retain(|records| !records.is_empty());
+                }
+                mixed
+            })
+            .collect();
+        self.wire.follow(Plan::Random(rng.u32(0..400)), self.seed);
+        let again: Mutex<u64> = Mutex::new(0);
+        let work: FuturesUnordered<_> = shards
+            .iter()
+            .enumerate()
+            .map(|(number, shard)| {
+                self.deliver(shard, Rng::with_seed(self.seed ^ (number as u64 + 1)), &again)
+            })
+            .collect();
+        let (done, looked) =
+            tokio::join!(work.collect::<Vec<_>>(), self.look_meanwhile(Rng::with_seed(!self.seed)));
+        done.into_iter().collect::<Result<Vec<_>, _>>()?;
+        self.wire.calm();
+        // Requests that are applied late, when everybody gave up, are applied by then.
+        sleep(Duration::from_secs(120)).await;
+        // What was lost is found by comparing the heads of all streams with `$all`.
+        let heads: Vec<_> = self.log.values().filter_map(|commits| commits.last()).collect();
+        let mut last = Sequencer::new(self.partition);
+        let appended = last.append(&self.store, "heads", entries(heads), Timestamp::UNIX_EPOCH).await;
+        appended.map_err(|error| error.to_string())?;
+        let whole = self.read().await?;
+        self.check(&whole, &looked?)?;
+        tally.segments = whole.len() as u64;
+        tally.again = again.into_inner();
+        tally.faults = self.wire.take_faults().values().sum();
+        Ok(tally)
+    }
+
+    /// Hands the records of a shard over, one batch after the other, as Lambda does.
+    async fn deliver(&self, shard: &[&Commit], mut rng: Rng, again: &Mutex<u64>) -> Result<(), String> {
+        let (mut done, mut tries, mut last) = (0, 0, String::new());
+        while tries < DELIVERIES {
+            if done == shard.len() {
+                return Ok(());
+            }
+            let end = (done + rng.usize(1..12)).min(shard.len());
+            let batch = entries(shard[done..end].iter().copied());
+            // An instance takes one batch at a time. It may have been away for long, or be a new one.
+            let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
+            if rng.u32(0..8) == 0 {
+                *sequencer = Sequencer::new(self.partition);
+            }
+            if rng.u32(0..16) == 0 {
+                sleep(Duration::from_secs(rng.u64(1..60))).await;
+            }
+            let name = format!("{done}-{end}");
+            let append = sequencer.append(&self.store, &name, batch, Timestamp::UNIX_EPOCH);
+            // Some functions are ended in the middle of a call, whether it is applied or not.
+            let time = if rng.u32(0..4) == 0 {
+                Duration::from_millis(rng.u64(1..200))
+            } else {
+                Duration::from_secs(30)
+            };
+            let appended = timeout(time, append).await;
+            if let Ok(Ok(_)) = appended {
+                (done, tries) = (end, 0);
+            } else {
+                tries += 1;
+                last = appended.as_ref().map_or_else(ToString::to_string, |result| format!("{result:?}"));
+                *again.lock().await += 1;
+                if appended.is_err() {
+                    *sequencer = Sequencer::new(self.partition);
+                }
+                drop(sequencer);
+                sleep(Duration::from_millis(rng.u64(1..500))).await;
+            }
+            // Now and then what was acknowledged comes again, with an earlier beginning.
+            if rng.u32(0..10) == 0 {
+                done = done.saturating_sub(rng.usize(1..6));
+            }
+        }
+        Err(format!("a batch is never done: {last}"))
+    }
+
+    /// Reads now and then while sequencers are at work: what was read once stays as it was.
+    async fn look_meanwhile(&self, mut rng: Rng) -> Result<Vec<Segment>, String> {
+        let mut seen: Vec<Segment> = Vec::new();
+        for _ in 0..20 {
+            sleep(Duration::from_millis(rng.u64(1..2_000))).await;
+            let after = rng.u64(0..=seen.len() as u64);
+            let Ok((read, _)) = segments(&self.store, self.partition, after).await else { continue };
+            for segment in read {
+                let place = usize::try_from(segment.number - 1).unwrap_or(usize::MAX);
+                match seen.get(place) {
+                    Some(known) if *known != segment => {
+                        return Err(format!("segment {} is another one than before", segment.number));
+                    }
+                    Some(_) => {}
+                    None => seen.push(segment),
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn read(&self) -> Result<Vec<Segment>, String> {
+        let mut whole = Vec::new();
+        loop {
+            let after = whole.len() as u64;
+            let (read, complete) =
+                segments(&self.store, self.partition, after).await.map_err(|error| error.to_string())?;
+            whole.extend(read);
+            if complete {
+                return Ok(whole);
+            }
+        }
+    }
+
+    fn check(&self, whole: &[Segment], looked: &[Segment]) -> Result<(), String> {
+        if whole.get(..looked.len()) != Some(looked) {
+            return Err("what was read meanwhile is not the beginning of it all".into());
+        }
+        let named: BTreeSet<_> =
+            self.log.values().flatten().filter_map(|commit| commit.meta.causation_id.clone()).collect();
+        let mut positions = BTreeMap::<&StreamId, u64>::new();
+        for entry in whole.iter().flat_map(|segment| &segment.entries) {
+            let Some(commits) = self.log.get(&entry.stream) else {
+                return Err(format!("{} is no stream of this run", entry.stream));
+            };
+            let position = positions.get(&entry.stream).copied().unwrap_or_default();
+            for commit in commits.iter().skip(usize::try_from(position).unwrap_or_default()) {
+                if commit.version > entry.version {
+                    break;
+                }
+                // A commit that was reached early, by a later version or as a cause, may stand before its own cause.
+                let by_its_own_record =
+                    commit.version == entry.version && !named.contains(&entry_text(entry));
+                let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
+                if let Some((stream, version)) = cause.filter(|_| by_its_own_record) {
+                    let reached =
+                        positions.iter().find(|(known, _)| known.as_str() == stream).map_or(0, |(_, at)| *at);
+                    if version.parse().is_ok_and(|version: u64| reached < version) {
+                        let (stream, at) = (&commit.stream, commit.version);
+                        return Err(format!("{stream} {at} stands before its cause {cause:?}"));
+                    }
+                }
+                positions.insert(&commit.stream, commit.version);
+            }
+        }
+        let complete =
+            self.log.iter().all(|(stream, commits)| positions.get(stream) == Some(&(commits.len() as u64)));
+        if complete { Ok(()) } else { Err(format!("not every stream was reached to its end: {positions:?}")) }
+    }
+}
+
+/// An entry as `causation_id` names it.
+fn entry_text(entry: &Entry) -> String {
+    format!("{}:{}", entry.stream, entry.version)
+}
