@@ -13,7 +13,8 @@ use aws_lambda_events::apigw::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{FutureExt, future::LocalBoxFuture};
-use http::{HeaderName, HeaderValue, StatusCode, header};
+pub use http::StatusCode;
+use http::{HeaderName, HeaderValue, header};
 use ledgerline::Meta;
 use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
