@@ -6,6 +6,7 @@ pub mod commands;
 pub mod config;
 pub mod fanout;
 pub mod fifo;
+mod function_url;
 pub mod http;
 mod line;
 pub mod log_projector;

@@ -1,0 +1,106 @@
+//! Requests that come through the URL of a function, beside the HTTP API: they have no route, and a caller of IAM instead of a token.
+
+use std::collections::HashMap;
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use percent_encoding::percent_decode_str;
+
+use crate::needs::Endpoint;
+
+/// The caller of a function URL: the ARN of a user, or that of a role without the name of the session, which is another one each time.
+pub(crate) fn principal(arn: &str) -> &str {
+    match arn.rsplit_once('/') {
+        Some((role, _session)) if arn.contains(":assumed-role/") => role,
+        Some(_) | None => arn,
+    }
+}
+
+/// What a request through a function URL has instead of a route.
+/// Source: the developer guide of Lambda, "Invoking Lambda function URLs", request payload format.
+const NOT_ROUTED: &str = "$default";
+
+/// Finds the route of a request that came through a function URL, as the HTTP API would have done: an exact path first, then one with
+/// parameters, which are decoded.
+pub(crate) fn with_route(
+    endpoints: &[Endpoint],
+    mut request: ApiGatewayV2httpRequest,
+) -> ApiGatewayV2httpRequest {
+    if request.route_key.as_deref() != Some(NOT_ROUTED) {
+        return request;
+    }
+    let asked =
+        format!("{} {}", request.request_context.http.method, request.raw_path.as_deref().unwrap_or("/"));
+    let mut routes: Vec<_> = endpoints.iter().map(|endpoint| endpoint.route).collect();
+    routes.sort_by_key(|route| route.matches('{').count());
+    if let Some((route, parameters)) =
+        routes.into_iter().find_map(|route| Some((route, parameters(route, &asked)?)))
+    {
+        request.route_key = Some(route.to_owned());
+        request.path_parameters = parameters;
+    }
+    request
+}
+
+/// The parameters of the path, if this method and path are those of the route.
+fn parameters(route: &str, asked: &str) -> Option<HashMap<String, String>> {
+    if route.split('/').count() != asked.split('/').count() {
+        return None;
+    }
+    let mut parameters = HashMap::new();
+    for (of_route, part) in route.split('/').zip(asked.split('/')) {
+        match of_route.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+            Some(name) if !part.is_empty() => {
+                let value = percent_decode_str(part).decode_utf8().ok()?;
+                parameters.insert(name.to_owned(), value.into_owned());
+            }
+            Some(_) => return None,
+            None if of_route == part => {}
+            None => return None,
+        }
+    }
+    Some(parameters)
+}
+
+#[cfg(test)]
+mod tests {
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::http::HttpRequest;
+
+    #[test]
+    fn a_request_through_a_function_url_finds_its_route_and_its_caller() {
+        let endpoints = ["GET /tanks/{id}", "GET /tanks/full", "POST /tanks", "POST /tanks/{id}/fills"]
+            .map(|route| Endpoint { route, scope: crate::needs::Scope::Read });
+        let asked = |method: &str, path: &str, arn: &str| {
+            let event = json!({
+                "version": "2.0", "routeKey": "$default", "rawPath": path, "headers": {}, "isBase64Encoded": false,
+                "requestContext": {
+                    "routeKey": "$default", "http": { "method": method, "path": path }, "timeEpoch": 0,
+                    "authorizer": { "iam": { "userArn": arn, "callerId": "AROA1:session" } },
+                },
+            });
+            HttpRequest::from(with_route(&endpoints, serde_json::from_value(event).unwrap()))
+        };
+        let role = "arn:aws:sts::123456789012:assumed-role/shop/session-7";
+        let fills = asked("POST", "/tanks/a%20b/fills", role);
+        assert_eq!((fills.route(), fills.path_parameter("id").unwrap()), ("POST /tanks/{id}/fills", "a b"));
+        assert_eq!(fills.actor().unwrap(), "arn:aws:sts::123456789012:assumed-role/shop");
+        let user = "arn:aws:iam::123456789012:user/division/ada";
+        assert_eq!(asked("GET", "/tanks/7", user).actor().unwrap(), user);
+        for (method, path, route) in [
+            ("GET", "/tanks/7", "GET /tanks/{id}"),
+            ("GET", "/tanks/full", "GET /tanks/full"),
+            ("POST", "/tanks", "POST /tanks"),
+            ("POST", "/tanks/", NOT_ROUTED),
+            ("GET", "/tanks/", NOT_ROUTED),
+            ("PUT", "/tanks", NOT_ROUTED),
+            ("GET", "/tanks/7/fills", NOT_ROUTED),
+            ("GET", "/tanks/%ff", NOT_ROUTED),
+        ] {
+            assert_eq!(asked(method, path, user).route(), route, "{method} {path}");
+        }
+        assert_eq!(asked("GET", "/tanks/7", "").actor().unwrap_err().status, StatusCode::UNAUTHORIZED);
+    }
+}
