@@ -584,8 +584,8 @@ mod tests {
         Box::pin(async move { function.invoke(payload).await.unwrap() })
     }
 
-    #[tokio::test]
-    async fn what_runs_when_its_binary_is_replaced_ends_well_and_what_waits_meets_the_new_one() {
+    /// A function whose process only waits to be killed.
+    async fn waiting(timeout: Duration) -> (Arc<Host>, Arc<Function>, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("waits");
         std::fs::write(&program, "#!/bin/sh\nexec sleep 600\n").unwrap();
@@ -596,8 +596,47 @@ mod tests {
             arn: "arn".into(),
             program,
             environment: BTreeMap::new(),
-            timeout: Duration::from_secs(600),
+            timeout,
         });
+        (host, function, folder)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn there_are_never_more_instances_than_allowed() {
+        let (_host, function, _folder) = waiting(Duration::from_secs(600)).await;
+        let invocations: Vec<_> = (0..64).map(|_| tokio::spawn(invoke(&function, "work"))).collect();
+        let reached = async {
+            while lock(&function.instances).waiting.len() < 64 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), reached).await.unwrap();
+        assert_eq!(lock(&function.instances).running.len(), MAX_INSTANCES);
+        invocations.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    /// Whether its binary was built again meanwhile or not.
+    #[tokio::test]
+    async fn an_invocation_that_takes_too_long_is_said_to_have_taken_too_long() {
+        for replaced in [false, true] {
+            let (host, function, _folder) = waiting(Duration::from_millis(300)).await;
+            let late = {
+                let function = Arc::clone(&function);
+                tokio::spawn(async move { function.invoke(b"late".to_vec()).await })
+            };
+            until(&function, |running| running.contains_key(&1)).await;
+            next(&host, 1).await.unwrap().unwrap();
+            if replaced {
+                function.replace();
+            }
+            let error = late.await.unwrap().unwrap_err().to_string();
+            assert!(error.contains("it took longer than"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_runs_when_its_binary_is_replaced_ends_well_and_what_waits_meets_the_new_one() {
+        let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
 
         let before = tokio::spawn(invoke(&function, "before"));
         until(&function, |running| running.contains_key(&1)).await;
