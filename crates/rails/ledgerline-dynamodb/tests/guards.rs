@@ -314,6 +314,19 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 2 }), "nobody sees what it says");
 }
 
+/// A request that arrives late must not delete what another writer has put there since.
+#[tokio::test]
+async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
+    let (table, _) = table("FillsTable").await;
+    let entry = "mail";
+    table.put_new(&KEYS, &json!({ "tankId": "1", "entry": entry, "claim": "theirs" })).await.unwrap();
+    for (claim, deleted) in [("ours", false), ("theirs", true), ("theirs", false)] {
+        assert_eq!(table.delete_if(&KEYS, ("1", entry), ("claim", claim)).await.unwrap(), deleted, "{claim}");
+        let row: Option<serde_json::Value> = table.get(&[("tankId", "1"), ("entry", entry)]).await.unwrap();
+        assert_eq!(row.is_some(), claim == "ours");
+    }
+}
+
 #[tokio::test]
 async fn a_commit_may_change_as_many_rows_as_one_transaction_takes() {
     let (table, _) = table("FillsTable").await;

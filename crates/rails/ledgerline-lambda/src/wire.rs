@@ -115,7 +115,7 @@ pub(crate) fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<
     named.or_else(|| Some(path).filter(|path| path != "."))
 }
 
-/// The same for the text of an error, with `.` for the whole value.
+/// The field that an error is about, for a message. It is `.` if the error is about the whole.
 pub(crate) fn field_or_root<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
     field_of(error).unwrap_or_else(|| ".".to_owned())
 }

@@ -63,7 +63,7 @@ pub fn entries<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Entry> 
 pub struct Segment {
     /// Its number: 1, 2, 3 … without holes.
     pub number: u64,
-    /// The batch that it was made of.
+    /// The name of the batch that it was made of. Information only.
     pub batch: String,
     /// When it was made, in UTC. Information only.
     pub at: Timestamp,
@@ -174,8 +174,9 @@ impl Sequencer {
         Self { stream: StreamId::all(partition), head: None, reached: Reached::default() }
     }
 
-    /// Appends what is new in these entries. Returns how many segments that took. `batch` names the batch, and is another one for every other batch: a
-    /// segment that is there under this name was appended by an earlier try, whose reply was lost (rule 4).
+    /// Appends what is new in these entries. Returns how many segments that took. `batch` names the batch in its segments, for whoever looks at them.
+    ///
+    /// A segment of an earlier try, whose reply was lost, is recognised by what it covers (rule 4): then nothing is left to be appended.
     ///
     /// When it returns, every entry is covered by `$all`. When it fails, or its process ends, some may be; the batch is then appended again, by any sequencer, and
     /// with other bounds if need be.
@@ -206,12 +207,7 @@ impl Sequencer {
                 return Err(SequenceError::Contended);
             }
             let part = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
-            // Each part has a name of its own: the first one that is there would otherwise stand for all of them.
-            let name = match appended {
-                0 => batch.to_owned(),
-                part => format!("{batch}+{part}"),
-            };
-            let segment = Segment { number: head + 1, batch: name, at, entries: part };
+            let segment = Segment { number: head + 1, batch: batch.to_owned(), at, entries: part };
             match store.append(&segment.commit(&self.stream)?, None).await {
                 Ok(()) => {
                     self.head = Some(segment.number);
