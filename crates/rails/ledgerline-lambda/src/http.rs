@@ -1,6 +1,7 @@
 //! HTTP: requests as functions see them, responses, and problems (RFC 9457).
 
 use std::{
+    collections::BTreeSet,
     fmt::Display,
     panic::AssertUnwindSafe,
     str::FromStr,
@@ -296,6 +297,14 @@ impl HttpRequest {
             (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
             (value, None) => Ok(value.map(|(_, value)| value.into_owned())),
         }
+    }
+
+    /// All values of a parameter of the query, which may be given several times.
+    #[must_use]
+    pub fn query_values(&self, name: &str) -> BTreeSet<String> {
+        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
+        values.map(|(_, value)| value.into_owned()).collect()
     }
 
     /// A header, if it is there.

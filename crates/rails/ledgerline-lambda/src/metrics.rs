@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, io::Write};
 
 use jiff::Timestamp;
-use ledgerline::{CONFLICTS, RETRIES};
+use ledgerline::{CONFLICTS, RETRIES, all::LOST_HEADS};
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 use serde_json::Value;
@@ -25,6 +25,8 @@ const PROJECTION_LAG: &str = "ProjectionLag";
 const POSITION_LAG: &str = "PositionLag";
 /// The number of gaps that were filled from the log (rule 7).
 const GAPS_REPAIRED: &str = "GapsRepaired";
+/// The time from a commit until it was in `$all`, in milliseconds.
+const SEQUENCE_LAG: &str = "SequenceLag";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
@@ -55,6 +57,8 @@ pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
     describe_histogram!(PROJECTION_LAG, Unit::Milliseconds, "from a commit until it was shown");
     describe_histogram!(POSITION_LAG, Unit::Count, "commits missing when one came");
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
+    describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until it was in $all");
+    describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
     Ok(Metrics { collector, only })
 }
@@ -113,6 +117,11 @@ pub fn passed_on(at: Timestamp) {
 /// Measures the lag of a commit of this time that was applied.
 pub(crate) fn projected(at: Timestamp) {
     histogram!(PROJECTION_LAG).record(milliseconds_since(at));
+}
+
+/// Measures the lag of a commit of this time that is in `$all`. The number of values is that of commits.
+pub(crate) fn sequenced(at: Timestamp) {
+    histogram!(SEQUENCE_LAG).record(milliseconds_since(at));
 }
 
 /// Measures how many commits were missing when a commit came.

@@ -10,6 +10,8 @@ use std::{collections::BTreeSet, sync::OnceLock};
 use ledgerline::{Index, LogTable, StateTable, Write};
 use serde::Serialize;
 
+use crate::sequencer;
+
 /// The variables that every function may read, beside those that begin with `AWS_`.
 const EVERYWHERE: [&str; 3] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE", "WATCHING"];
 
@@ -134,6 +136,8 @@ pub enum Scope {
     Read,
     /// Commands.
     Write,
+    /// The commits of everybody.
+    Events,
 }
 
 /// A table, with its keys, the indexes that are read, and what is done with it.
@@ -155,6 +159,15 @@ pub struct Table {
 /// The Commits table.
 pub(crate) const COMMITS: Table = Table {
     variable: "COMMITS_TABLE",
+    partition: "stream",
+    sort: Some("version"),
+    indexes: Vec::new(),
+    actions: BTreeSet::new(),
+};
+
+/// The table of `$all`, whose streams are like those of commits.
+pub(crate) const SEQUENCE: Table = Table {
+    variable: sequencer::TABLE,
     partition: "stream",
     sort: Some("version"),
     indexes: Vec::new(),
@@ -280,6 +293,18 @@ impl Needs {
         let actions = [GetItem, PutItem, UpdateItem, DeleteItem];
         let like = ["fanout/*", "state/*"].map(ToOwned::to_owned).into();
         self.table(Table::with(REQUESTS, actions)).keys(REQUESTS.variable, actions, like)
+    }
+
+    /// The same needs, with those of the sequencer: to read `$all` and to append to it.
+    pub(crate) fn sequencing(self) -> Self {
+        use Action::{GetItem, PartiQLInsert, Query};
+        self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query]))
+    }
+
+    /// The same needs, with those of a reader of `$all`.
+    pub(crate) fn following(self) -> Self {
+        use Action::{GetItem, Query};
+        self.table(Table::with(SEQUENCE, [GetItem, Query])).log()
     }
 
     /// The same needs, with reading the log.

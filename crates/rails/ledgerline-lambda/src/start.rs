@@ -157,7 +157,14 @@ pub async fn dynamodb() -> aws_sdk_dynamodb::Client {
 /// # Errors
 /// When the variable is missing, or the table is not there or may not be read.
 pub async fn store(client: aws_sdk_dynamodb::Client) -> Result<DynamoDbStore, Error> {
-    let store = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
+    connected(DynamoDbStore::new(client, config::text("COMMITS_TABLE")?)).await
+}
+
+/// The store, with its connection opened, if the table can be read now.
+///
+/// # Errors
+/// When the table is not there or may not be read.
+pub(crate) async fn connected(store: DynamoDbStore) -> Result<DynamoDbStore, Error> {
     if let Some(error) = store.connect().await? {
         tracing::warn!(error = %Causes(&error), "the table cannot be read yet");
     }

@@ -17,6 +17,9 @@ const CHANGES: [&str; 6] = [
 /// The logical id of the table that holds the commits.
 pub const COMMITS: &str = "CommitsTable";
 
+/// The logical id of the table that holds the order of all commits.
+pub const SEQUENCE: &str = "SequenceTable";
+
 /// Something that a function may do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
@@ -107,7 +110,8 @@ pub fn read(template: &Value) -> Permissions {
 fn too_much(permission: &Permission) -> Option<String> {
     let Permission { function, resource, action } = permission;
     // A pattern may match the table of commits; a pattern for a stream cannot.
-    let commits = resource == COMMITS || resource.contains('*') && !resource.contains("/stream/");
+    let commits = [COMMITS, SEQUENCE].contains(&resource.as_str())
+        || resource.contains('*') && !resource.contains("/stream/");
     // IAM ignores the case of actions.
     if commits && CHANGES.iter().any(|change| change.eq_ignore_ascii_case(action)) {
         return Some(format!("rule 3: {function} may {action} on {resource}"));
@@ -144,9 +148,18 @@ fn elsewhere(template: &Value) -> Vec<Problem> {
     problems
 }
 
-/// Changes of commits that the table's own policy does not deny to everybody.
+/// Changes of commits, and of their order, that the table's own policy does not deny to everybody.
 fn unprotected(template: &Value) -> Vec<Problem> {
-    let policy = &template["Resources"][COMMITS]["Properties"]["ResourcePolicy"]["PolicyDocument"];
+    let has_order = !template["Resources"][SEQUENCE].is_null();
+    [Some(COMMITS), Some(SEQUENCE).filter(|_| has_order)]
+        .into_iter()
+        .flatten()
+        .flat_map(|table| unprotected_in(template, table))
+        .collect()
+}
+
+fn unprotected_in(template: &Value, table: &str) -> Vec<Problem> {
+    let policy = &template["Resources"][table]["Properties"]["ResourcePolicy"]["PolicyDocument"];
     let denied: BTreeSet<&str> = list(&policy["Statement"])
         .into_iter()
         .filter(|statement| {
@@ -159,12 +172,12 @@ fn unprotected(template: &Value) -> Vec<Problem> {
         .filter_map(Value::as_str)
         .collect();
     let open = CHANGES.iter().filter(|action| !denied.contains(*action));
-    let open = open.map(|action| format!("rule 3: the policy of {COMMITS} does not deny {action}"));
+    let open = open.map(|action| format!("rule 3: the policy of {table} does not deny {action}"));
     // DynamoDB refuses a table whose policy has an action that it does not know, which would show only at the first deployment.
     let unknown = denied.iter().filter(|action| !CHANGES.contains(action));
     let unknown =
-        unknown.map(|action| format!("the policy of {COMMITS} denies {action}, which changes no item"));
-    open.chain(unknown).map(|message| problem(COMMITS, message)).collect()
+        unknown.map(|action| format!("the policy of {table} denies {action}, which changes no item"));
+    open.chain(unknown).map(|message| problem(table, message)).collect()
 }
 
 fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {

@@ -336,6 +336,7 @@ fn streams(
                 polling: Arc::default(),
                 delivered,
                 hops,
+                is_first: mappings.iter().all(|(known, _): &StreamMapping| known.stream.table != table.name),
             };
             mappings.push((mapping, watched));
         }

@@ -169,7 +169,7 @@ impl History {
         let appended = last.append(&self.store, "heads", entries(heads), Timestamp::UNIX_EPOCH).await;
         appended.map_err(|error| error.to_string())?;
         let whole = self.read().await?;
-        self.check(&whole, &looked?)?;
+        self.check(&whole, &looked?, &shards.concat())?;
         tally.segments = whole.len() as u64;
         tally.again = again.into_inner();
         tally.faults = self.wire.take_faults().values().sum();
@@ -256,9 +256,15 @@ impl History {
         }
     }
 
-    fn check(&self, whole: &[Segment], looked: &[Segment]) -> Result<(), String> {
+    fn check(&self, whole: &[Segment], looked: &[Segment], arrived: &[&Commit]) -> Result<(), String> {
         if whole.get(..looked.len()) != Some(looked) {
             return Err("what was read meanwhile is not the beginning of it all".into());
+        }
+        let entries: BTreeSet<_> = whole.iter().flat_map(|segment| &segment.entries).collect();
+        if let Some(Commit { stream, version, .. }) = arrived.iter().find(|commit| {
+            !entries.contains(&Entry { stream: commit.stream.clone(), version: commit.version })
+        }) {
+            return Err(format!("{stream} {version} arrived, and no entry names it"));
         }
         let named: BTreeSet<_> =
             self.log.values().flatten().filter_map(|commit| commit.meta.causation_id.clone()).collect();

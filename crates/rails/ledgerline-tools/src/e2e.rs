@@ -13,7 +13,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline_local::samples::{has, samples};
+use ledgerline_local::{
+    build::cargo,
+    samples::{has, samples},
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -56,7 +59,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
     let Routes { url, routes } = emulator.deployment("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
     let tokens: BTreeMap<String, String> = emulator.deployment("tokens")?;
-    let mut scenario = Command::new("cargo");
+    let mut scenario = cargo();
     // One test after the other: the emulator is one process, which 64 clients keep busy enough.
     scenario.args(["test", "--quiet", "--workspace", "--test", "scenario", "--", "--test-threads=1"]);
     tools::run(scenario.env("BASE_URL", &url).envs(&tokens))?;

@@ -15,7 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{ExitCode, Stdio},
 };
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +23,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, Package
 use clap::Parser;
 use ledgerline::Aggregates;
 use ledgerline_local::{
+    build::cargo,
     permissions::resources,
     template::Source,
     wiring::{self, Needs},
@@ -127,7 +128,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
         Task::Lint => lint::run(&categories),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Soak { arguments } => {
-            let mut cargo = std::process::Command::new("cargo");
+            let mut cargo = cargo();
             cargo.args(["run", "--quiet", "--example", "soak", "--"]).args(arguments);
             tools::run(&mut cargo)
         }
@@ -319,7 +320,7 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
 fn compiled_twice() -> Result<Vec<String>> {
     // A package may have several sets of features: build scripts and macros have one of their own.
     let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
-        let mut cargo = Command::new("cargo");
+        let mut cargo = cargo();
         cargo
             .args(["tree", "--quiet", "--locked", "--prefix", "none", "--format", "{p}\t{f}"])
             .args(arguments);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use ledgerline_local::{
-    permissions::{COMMITS, list, referred, resources},
+    permissions::{COMMITS, SEQUENCE, list, referred, resources},
     template::Source,
 };
 use serde_json::Value;
@@ -72,7 +72,7 @@ impl Template<'_> {
     /// Tables that cannot be made again from others must stay when the stack is deleted, and must be restorable.
     fn tables(mut self) -> Self {
         for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
-            if ![COMMITS, "RequestsTable"].contains(&id) && !id.ends_with("PositionsTable") {
+            if ![COMMITS, SEQUENCE, "RequestsTable"].contains(&id) && !id.ends_with("PositionsTable") {
                 continue;
             }
             let kept = ["Retain", "RetainExceptOnCreate"];
@@ -156,6 +156,11 @@ impl Template<'_> {
             for (name, properties) in events(function, "DynamoDB") {
                 self.partial(id, name, properties);
                 self.stream(id, name, properties);
+                if !function["Properties"]["Environment"]["Variables"]["SEQUENCE_TABLE"].is_null() {
+                    self.whole_stream(id, name, properties);
+                    continue;
+                }
+                self.bounded_stream(id, name, properties);
                 // The records that the fanout sets aside must go into the queue of those that Lambda gives up.
                 let letters = &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
                 let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
@@ -194,7 +199,15 @@ impl Template<'_> {
         self.must(id, &keys, &properties["FunctionResponseTypes"], &expected);
     }
 
-    fn stream(&mut self, id: &str, name: &str, properties: &Value) {
+    /// The sequencer must get through with every record: to give one up would be to leave it out of the order.
+    fn whole_stream(&mut self, id: &str, name: &str, properties: &Value) {
+        for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
+            self.must(id, &["Events", name, "Properties", key], &properties[key], &(-1).into());
+        }
+    }
+
+    /// A function that reads whole records must give up the ones that it never gets through with, and keep them elsewhere.
+    fn bounded_stream(&mut self, id: &str, name: &str, properties: &Value) {
         let keys = |key: &'static str| ["Events", name, "Properties", key];
         if !self.is_dead_letter_queue(
             referred(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
@@ -217,6 +230,10 @@ impl Template<'_> {
             &properties["BisectBatchOnFunctionError"],
             &true.into(),
         );
+    }
+
+    fn stream(&mut self, id: &str, name: &str, properties: &Value) {
+        let keys = |key: &'static str| ["Events", name, "Properties", key];
         self.must(id, &keys("StartingPosition"), &properties["StartingPosition"], &"TRIM_HORIZON".into());
         // There must be exactly one filter: of several, one match is enough for a record.
         let filters = list(&properties["FilterCriteria"]["Filters"]);

@@ -4,11 +4,14 @@ use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use ledgerline_local::samples::{Sample, has, samples};
+use ledgerline_local::{
+    build::cargo,
+    samples::{Sample, has, samples},
+};
 use serde_json::Value;
 
 use crate::tools;
@@ -55,7 +58,7 @@ pub(crate) struct Local(Child);
 impl Local {
     /// Starts the stack, with its AWS services at this address, and waits until it is ready.
     pub(crate) fn start(address: &str, env_vars: &str) -> Result<Self> {
-        let mut cargo = Command::new("cargo");
+        let mut cargo = cargo();
         cargo.args([
             "run",
             "--quiet",

@@ -1,36 +1,41 @@
 //! `$all`: one order over the commits of all streams.
 //!
 //! The log has an order in each stream and none across streams. `$all` is a log of its own, beside it: streams `$all-0`, `$all-1` … whose commits are
-//! called *segments*. A segment has entries, each of which says that a stream has *reached* a version. A sequencer appends them, in the order
+//! called *segments*. A segment has entries, each of which names a commit and says that its stream has *reached* that version. A [`Sequencer`] appends them, in the order
 //! in which it hears of commits, by the same insert as every commit: so rules 1 to 4 hold for `$all`, and its order never changes afterwards.
 //!
-//! An entry says "reached", and not "here is version v", because records of commits arrive swapped, late, twice, or never (rule 7). Whoever reads an entry applies
-//! every version up to it that it has not applied: the order inside a stream is that of its versions, whatever became of single records.
+//! An entry says "reached", because records of commits arrive swapped, late, twice, or never (rule 7). There are two ways to read it ([`Subscription`]):
+//! * Whoever has a position in each stream applies, at each entry, every version up to it that was not applied yet. Each commit is applied once, in the order of
+//!   its stream, whatever became of single records.
+//! * Whoever has none takes each entry for the commit that it names. Every commit whose record arrived has an entry. A commit may have a second one, and one whose record was
+//!   overtaken stands after a later version of its stream: both are seldom.
 //!
 //! What the order is not: it is not the order of clocks, and two commits that have nothing to do with each other may stand in any order. A commit that was made in
-//! answer to another one, and names it in `causation_id`, stands after it ([`entries`]), with one exception: if records arrive out of order, a commit may be reached early, by
-//! the entry of a later version of its stream, or as the cause of another commit. Its own cause is not known then without reading the log.
+//! answer to another one, and names it in `causation_id`, stands after it ([`entries`]), with two exceptions. If records arrive out of order, a commit may be reached early, by
+//! the entry of a later version of its stream, or as the cause of another commit: its own cause is not known then without reading the log. And streams of different
+//! partitions ([`partition_of`]) have no order at all.
 
-use std::collections::BTreeMap;
+mod cursor;
+mod sequencer;
+mod subscription;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{AppendError, Commit, EventStore, Meta, RecordedEvent, StoreError, StreamId};
+pub use self::{
+    cursor::{Cursor, CursorError},
+    sequencer::{LOST_HEADS, SequenceError, Sequencer},
+    subscription::{Delivered, Filter, Page, Subscription, SubscriptionError},
+};
+use crate::{Commit, EventStore, Meta, RecordedEvent, StoreError, StreamId};
 
 /// The type of the event that a segment has.
 const SEGMENT: &str = "Sequenced";
 /// The number of its shape.
 const SCHEMA: u32 = 1;
-/// The most entries of a segment. With the longest names of streams, they are half of what an item may hold.
-const MOST: usize = 1_000;
-/// The most streams whose last entry a sequencer remembers. What it has forgotten may get an entry that says nothing new.
-const REMEMBERED: usize = 100_000;
-/// How often one segment is tried before the batch is given back (rule 11).
-const TRIES: u32 = 50;
 
 /// "The stream has reached this version."
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Entry {
     /// The stream.
     pub stream: StreamId,
@@ -56,6 +61,17 @@ pub fn entries<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Entry> 
         entries.push(Entry { stream: commit.stream.clone(), version: commit.version });
     }
     entries
+}
+
+/// The partition of `$all` that has the entries of this stream, of so many (at least 1). All entries of a stream are in one.
+///
+/// One partition is enough for a thousand segments a second, each with up to a thousand entries. With more, sequencers are in each other's way less often, and there is an
+/// order in each partition alone. A stream's entries go to another partition when their number changes: readers that have positions miss nothing then and apply nothing twice, others
+/// see an order that breaks at the change.
+#[must_use]
+pub fn partition_of(stream: &StreamId, partitions: u16) -> u16 {
+    let partition = crc32fast::hash(stream.as_str().as_bytes()) % u32::from(partitions.max(1));
+    u16::try_from(partition).unwrap_or_default()
 }
 
 /// A segment of `$all`.
@@ -92,6 +108,15 @@ impl Segment {
         Ok(Self { number: commit.version, batch: commit.command.clone(), at: commit.at, entries })
     }
 
+    /// Tells this segment from another one with its number. It is in cursors, and so stays as it is.
+    fn check(&self) -> u32 {
+        let mut text = format!("{} {} {}", self.number, self.batch, self.at);
+        for entry in &self.entries {
+            text += &format!(" {}:{}", entry.stream, entry.version);
+        }
+        crc32fast::hash(text.as_bytes())
+    }
+
     fn commit(&self, stream: &StreamId) -> Result<Commit, StoreError> {
         let entries: Vec<_> = self.entries.iter().map(|entry| (&entry.stream, entry.version)).collect();
         let data = serde_json::to_string(&entries).map_err(|error| StoreError::Unavailable(error.into()))?;
@@ -104,173 +129,6 @@ impl Segment {
             at: self.at,
             meta: Meta::default(),
         })
-    }
-}
-
-/// Why a batch is not in `$all`, or not all of it. It may be tried again at any time, by whomever.
-#[derive(Debug, thiserror::Error)]
-pub enum SequenceError {
-    /// Other sequencers appended a segment each time.
-    #[error("other sequencers were first each time")]
-    Contended,
-    /// The table of `$all` failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// A segment does not fit in an item, which its bound rules out.
-    #[error("a segment was refused")]
-    Refused(#[source] AppendError),
-}
-
-/// Appends to one stream of `$all`. Several may do so at once, each with a head of its own: whoever finds the next number taken reads what it has missed.
-///
-/// ```
-/// use jiff::Timestamp;
-/// use ledgerline::{MemoryStore, StreamId, all::{Entry, Sequencer}};
-///
-/// # let done = async {
-/// let (store, mut sequencer) = (MemoryStore::default(), Sequencer::new(0));
-/// let entry = Entry { stream: StreamId::new("tank", "north")?, version: 1 };
-/// assert_eq!(sequencer.append(&store, "batch-1", vec![entry.clone()], Timestamp::UNIX_EPOCH).await?, 1);
-/// assert_eq!(sequencer.append(&store, "batch-2", vec![entry], Timestamp::UNIX_EPOCH).await?, 0, "it says nothing new");
-/// # Ok::<_, Box<dyn std::error::Error>>(())
-/// # };
-/// # futures::executor::block_on(done).unwrap();
-/// ```
-#[derive(Debug)]
-pub struct Sequencer {
-    stream: StreamId,
-    /// The number of the newest segment that it knows; `None` before it has looked.
-    head: Option<u64>,
-    reached: Reached,
-}
-
-/// The versions that streams have reached in the segments that a sequencer has seen.
-#[derive(Debug, Default)]
-struct Reached {
-    versions: BTreeMap<StreamId, u64>,
-}
-
-impl Reached {
-    fn covers(&self, entry: &Entry) -> bool {
-        self.versions.get(&entry.stream).is_some_and(|version| *version >= entry.version)
-    }
-
-    fn note(&mut self, entries: &[Entry]) {
-        if self.versions.len() > REMEMBERED {
-            // All at once, which is plain and seldom: an entry more for each stream is what it costs.
-            self.versions.clear();
-        }
-        for entry in entries {
-            let version = self.versions.entry(entry.stream.clone()).or_default();
-            *version = (*version).max(entry.version);
-        }
-    }
-}
-
-impl Sequencer {
-    /// A sequencer of `$all-<partition>`. Its store has a table of its own.
-    #[must_use]
-    pub fn new(partition: u16) -> Self {
-        Self { stream: StreamId::all(partition), head: None, reached: Reached::default() }
-    }
-
-    /// Appends what is new in these entries. Returns how many segments that took. `batch` names the batch in its segments, for whoever looks at them.
-    ///
-    /// A segment of an earlier try, whose reply was lost, is recognised by what it covers (rule 4): then nothing is left to be appended.
-    ///
-    /// When it returns, every entry is covered by `$all`. When it fails, or its process ends, some may be; the batch is then appended again, by any sequencer, and
-    /// with other bounds if need be.
-    ///
-    /// # Errors
-    /// When the store fails, or other sequencers are first too often.
-    pub async fn append(
-        &mut self,
-        store: &impl EventStore,
-        batch: &str,
-        entries: Vec<Entry>,
-        at: Timestamp,
-    ) -> Result<usize, SequenceError> {
-        let mut left = entries;
-        let mut appended = 0;
-        let mut tries = 0;
-        loop {
-            let head = match self.head {
-                Some(head) => head,
-                None => self.look(store).await?,
-            };
-            left = self.fresh(left);
-            if left.is_empty() {
-                return Ok(appended);
-            }
-            tries += 1;
-            if tries > TRIES {
-                return Err(SequenceError::Contended);
-            }
-            let part = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
-            let segment = Segment { number: head + 1, batch: batch.to_owned(), at, entries: part };
-            match store.append(&segment.commit(&self.stream)?, None).await {
-                Ok(()) => {
-                    self.head = Some(segment.number);
-                    self.reached.note(&segment.entries);
-                    appended += 1;
-                    tries = 0;
-                }
-                // Taken by another one, or by an earlier try of this very call: what is there covers what it covers, whoever appended it.
-                Err(
-                    AppendError::VersionTaken
-                    | AppendError::Busy
-                    | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled),
-                ) => self.catch_up(store, head).await?,
-                Err(AppendError::Store(error)) => return Err(error.into()),
-                Err(
-                    error @ (AppendError::RequestTaken
-                    | AppendError::TooLarge { .. }
-                    | AppendError::TooMany { .. }),
-                ) => return Err(SequenceError::Refused(error)),
-            }
-        }
-    }
-
-    /// The entries that say something new, each stream's versions ascending.
-    fn fresh(&self, entries: Vec<Entry>) -> Vec<Entry> {
-        let mut reached = BTreeMap::new();
-        let is_new = |entry: &Entry| {
-            let known = reached.get(&entry.stream).is_some_and(|version| *version >= entry.version);
-            if known || self.reached.covers(entry) {
-                return false;
-            }
-            reached.insert(entry.stream.clone(), entry.version);
-            true
-        };
-        entries.into_iter().filter(is_new).collect()
-    }
-
-    /// Finds the head, and notes what the newest segments say, so that a batch that comes again after a crash adds nothing.
-    async fn look(&mut self, store: &impl EventStore) -> Result<u64, StoreError> {
-        let newest = crate::Range { after: 0, up_to: u64::MAX, limit: Some(100) };
-        let page = store.read(&self.stream, newest, crate::Consistency::Strong).await?;
-        for commit in &page.commits {
-            self.reached.note(&Segment::of(commit)?.entries);
-        }
-        let head = page.commits.first().map_or(0, |newest| newest.version);
-        self.head = Some(head);
-        Ok(head)
-    }
-
-    /// Reads the segments after this one.
-    async fn catch_up(&mut self, store: &impl EventStore, mut head: u64) -> Result<(), StoreError> {
-        loop {
-            let page = store.forward(&self.stream, head, u64::MAX).await?;
-            for commit in &page.commits {
-                contiguous(&self.stream, head, commit)?;
-                self.reached.note(&Segment::of(commit)?.entries);
-                head = commit.version;
-            }
-            self.head = Some(head);
-            if page.complete {
-                return Ok(());
-            }
-        }
     }
 }
 
@@ -311,6 +169,8 @@ pub async fn segments(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
     use futures::executor::block_on;
     use proptest::prelude::*;
 
@@ -351,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_adds_nothing_and_what_was_overtaken_neither() {
+    fn what_comes_again_adds_nothing_and_what_was_overtaken_has_its_entry() {
         let store = MemoryStore::default();
         let mut sequencer = Sequencer::new(0);
         assert_eq!(append(&store, &mut sequencer, "1", vec![entry("a", 2), entry("b", 1), entry("a", 1)]), 1);
@@ -361,7 +221,8 @@ mod tests {
         assert_eq!(append(&store, &mut other, "3", vec![entry("a", 2), entry("a", 3)]), 1);
         assert_eq!(append(&store, &mut sequencer, "4", vec![entry("a", 3), entry("b", 2)]), 1);
         let entries: Vec<_> = all(&store).into_iter().map(|segment| segment.entries).collect();
-        assert_eq!(entries, [vec![entry("a", 2), entry("b", 1)], vec![entry("a", 3)], vec![entry("b", 2)]]);
+        let first = vec![entry("a", 2), entry("b", 1), entry("a", 1)];
+        assert_eq!(entries, [first, vec![entry("a", 3)], vec![entry("b", 2)]]);
     }
 
     #[test]
@@ -381,6 +242,21 @@ mod tests {
             consequence.meta.causation_id = Some(other.into());
             assert_eq!(entries([&consequence]), [entry("b", 1)], "{other}");
         }
+    }
+
+    /// Stored formats are for ever: what was written is read, and told from another one by the same checksum, which is in cursors.
+    #[test]
+    fn a_segment_that_was_written_is_read() {
+        let mut written = commit(&StreamId::all(0), 7);
+        let data = r#"[["tank-a",2],["user-b-c",18446744073709551615]]"#.to_owned();
+        written.events = vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }];
+        written.command = "4421".into();
+        let segment = Segment::of(&written).unwrap();
+        let second = Entry { stream: StreamId::new("user", "b-c").unwrap(), version: u64::MAX };
+        assert_eq!((segment.number, segment.batch.as_str()), (7, "4421"));
+        assert_eq!(segment.entries, [entry("a", 2), second]);
+        assert_eq!(segment.check(), 0x458f_387b);
+        assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
     }
 
     #[test]
@@ -441,6 +317,8 @@ mod tests {
             let read = all(&store);
             prop_assert!(read.iter().enumerate().all(|(place, segment)| segment.number == place as u64 + 1));
             let whole = applied(&read, &mut BTreeMap::new());
+            let named: BTreeSet<_> = read.iter().flat_map(|segment| &segment.entries).collect();
+            prop_assert_eq!(named, records.iter().collect(), "each record has an entry of its own");
             let mut sorted = records.clone();
             sorted.sort();
             let mut found = whole.clone();

@@ -46,6 +46,8 @@ pub(crate) struct Mapping {
     /// The sequence number up to which every record was delivered; empty at the beginning.
     pub(crate) delivered: watch::Sender<String>,
     pub(crate) hops: Hops,
+    /// Whether it is the first mapping of its stream, which prints each commit, so that commits are printed once.
+    pub(crate) is_first: bool,
 }
 
 impl Mapping {
@@ -77,7 +79,7 @@ impl Mapping {
         let last = sequence_number(last).to_owned();
         let passed: Vec<_> = records.into_iter().filter(|record| self.filters.pass(record)).collect();
         if !passed.is_empty() {
-            for record in &passed {
+            for record in passed.iter().filter(|_| self.is_first) {
                 self.hops.line("commit", &describe(record));
             }
             self.deliver(passed).await;
@@ -126,8 +128,8 @@ impl Mapping {
         let outcome = Outcome::of(&self.source, result.as_deref().ok(), records);
         match outcome.done(records.len()) {
             0 => {}
-            1 => self.hops.line("fanout", &format!("{} in {took} ms", describe(&records[0]))),
-            done => self.hops.line("fanout", &format!("{done} commits in {took} ms")),
+            1 => self.hops.line(self.function.name(), &format!("{} in {took} ms", describe(&records[0]))),
+            done => self.hops.line(self.function.name(), &format!("{done} commits in {took} ms")),
         }
         outcome
     }

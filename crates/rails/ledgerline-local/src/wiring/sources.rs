@@ -223,7 +223,11 @@ impl<'a> StateViews<'a> {
 
 /// The fanout, and the lines of one of its variables.
 fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
-    let fanout = template.functions.iter().find(|function| matches!(function.needs.source, Events::Stream));
+    // The sequencer takes the same stream, and has no such lines.
+    let mut functions = template.functions.iter();
+    let fanout = functions.find(|function| {
+        matches!(function.needs.source, Events::Stream) && function.needs.environment.contains(variable)
+    });
     let lines = fanout.and_then(|fanout| template.variable(fanout, variable));
     let lines = lines.and_then(|lines| lines["Fn::Sub"].as_str()).unwrap_or_default();
     (fanout.map_or("", |fanout| fanout.id), lines)

@@ -152,8 +152,13 @@ fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id:
     }
     let indexed = table.indexes.iter().flat_map(|index| [&index.partition, &index.sort]);
     for name in [&table.partition].into_iter().chain(&table.sort).chain(indexed) {
-        // The version of a commit is the only key that is a number.
-        let expected = if table.variable == "COMMITS_TABLE" && name == "version" { "N" } else { "S" };
+        // The version of a commit, or of a segment of `$all`, is the only key that is a number.
+        let expected =
+            if ["COMMITS_TABLE", "SEQUENCE_TABLE"].contains(&table.variable.as_str()) && name == "version" {
+                "N"
+            } else {
+                "S"
+            };
         let attributes = list(&properties["AttributeDefinitions"]);
         let found = attributes.into_iter().find(|attribute| attribute["AttributeName"] == name.as_str());
         if found.is_some_and(|attribute| attribute["AttributeType"] != expected) {

@@ -1,0 +1,263 @@
+//! The runner of the function that shows commits of all streams, in the order of `$all`: `GET /events`.
+//!
+//! `?after=` is a cursor of an earlier answer, `beginning`, `now`, or a time. `?category=` and `?type=` say which commits pass; each may be given several times.
+//! `?limit=` is the most commits of a page. `?wait=` is for how many seconds an answer without commits waits for one.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use jiff::Timestamp;
+use ledgerline::{
+    Causes, Commit, EventStore, RecordedEvent, StoreError, StreamId,
+    all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    Error, config,
+    http::{HttpRequest, Problem, Response, Routes},
+    needs::{Endpoint, Needs, Scope, Source},
+    sequencer::{PARTITIONS, TABLE, partitions},
+    start::dynamodb,
+};
+
+/// The route.
+const ROUTE: &str = "GET /events";
+/// The number of commits in a page, if the request does not say how many.
+const DEFAULT_LIMIT: usize = 100;
+/// The largest number of commits in a page.
+const MAX_LIMIT: usize = 1_000;
+/// The bytes of commits after which a page ends. Lambda's answers have 6 MB at most, and JSON needs some more than the commits in it.
+const MAX_BYTES: usize = 4_000_000;
+/// The longest wait, in seconds. The HTTP API waits for a function for thirty seconds at most.
+const MAX_WAIT: u64 = 20;
+/// The pause between two looks for a commit to come. Each look costs a read unit.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The most values of a filter.
+const MAX_VALUES: usize = 50;
+
+/// The parts of the function.
+#[derive(Debug)]
+pub struct Events {
+    sequence: DynamoDbStore,
+    log: DynamoDbStore,
+    partitions: u16,
+}
+
+/// Runs the function that shows commits.
+///
+/// ```no_run
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::events::run().await
+/// }
+/// ```
+///
+/// # Errors
+/// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read; or what [`http::run`](crate::http::run) reads.
+pub async fn run() -> Result<(), Error> {
+    let endpoint = Endpoint { route: ROUTE, scope: Scope::Events };
+    let needs = Needs::new(Source::Http(vec![endpoint])).following().optional(PARTITIONS);
+    crate::http::run(needs, async || {
+        let client = dynamodb().await;
+        let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
+        Ok(Events::new(sequence, crate::store(client).await?, partitions()?))
+    })
+    .await
+}
+
+impl Events {
+    /// The commits of this log, in the order of this `$all`.
+    #[must_use]
+    pub fn new(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
+        Self { sequence, log, partitions }
+    }
+}
+
+/// The place after which a request wants commits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum After {
+    Now,
+    Time(Timestamp),
+    Cursor(Cursor),
+}
+
+impl After {
+    /// Reads `after`.
+    fn of(request: &HttpRequest, partitions: u16) -> Result<Self, Problem> {
+        match request.query("after")?.as_deref() {
+            None | Some("beginning") => Ok(Self::Cursor(Cursor::beginning(partitions))),
+            Some("now") => Ok(Self::Now),
+            Some(text) => match text.parse() {
+                Ok(time) => Ok(Self::Time(time)),
+                Err(_) => text.parse().map(Self::Cursor).map_err(|error| cursor(&error)),
+            },
+        }
+    }
+}
+
+/// The filter of a request. Nothing is said of a category or type that does not exist, as it may exist tomorrow.
+fn filter(request: &HttpRequest) -> Result<Filter, Problem> {
+    let values = |name: &str| {
+        let values = request.query_values(name);
+        if values.len() > MAX_VALUES || values.iter().any(String::is_empty) {
+            let detail = format!("{name} is a name, and is given at most {MAX_VALUES} times");
+            return Err(Problem::field(name, detail));
+        }
+        Ok(values)
+    };
+    let filter = Filter { categories: values("category")?, events: values("type")? };
+    match filter.categories.iter().find(|category| StreamId::new(category, "x").is_err()) {
+        Some(_) => Err(Problem::field(
+            "category",
+            "a category is a lower-case letter, then lower-case letters and digits",
+        )),
+        None => Ok(filter),
+    }
+}
+
+/// A number of the query that may be missing.
+fn number(
+    request: &HttpRequest,
+    name: &str,
+    (least, most): (u64, u64),
+    missing: u64,
+) -> Result<u64, Problem> {
+    let Some(text) = request.query(name)? else { return Ok(missing) };
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| Problem::field(name, format!("{name} is a whole number from {least} to {most}")))
+}
+
+impl Routes for Events {
+    async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        if request.route() != ROUTE {
+            return Err(Problem::no_route());
+        }
+        request.actor()?;
+        let limit = number(request, "limit", (1, MAX_LIMIT as u64), DEFAULT_LIMIT as u64)?;
+        let wait = Duration::from_secs(number(request, "wait", (0, MAX_WAIT), 0)?);
+        let subscription = Subscription {
+            sequence: self.sequence.clone(),
+            log: self.log.clone(),
+            partitions: self.partitions,
+            filter: filter(request)?,
+            limit: usize::try_from(limit).unwrap_or(MAX_LIMIT),
+        };
+        let mut after = match After::of(request, self.partitions)? {
+            After::Cursor(cursor) => cursor,
+            After::Now => subscription.now().await.map_err(|error| failed(&error))?,
+            After::Time(time) => subscription.at(time).await.map_err(|error| failed(&error))?,
+        };
+        let deadline = Instant::now() + wait;
+        loop {
+            let page = subscription.next(&after).await.map_err(|error| problem(&error))?;
+            let is_over = Instant::now() >= deadline;
+            // A page of nothing but what the filter left out is gone on from, so that a wait is for what comes.
+            if !page.delivered.is_empty() || is_over {
+                return self.answer(page);
+            }
+            let pause = if page.complete { PAUSE } else { Duration::ZERO };
+            after = page.cursor;
+            sleep_until(deadline.min(Instant::now() + pause)).await;
+        }
+    }
+}
+
+impl Events {
+    fn answer(&self, page: Page) -> Result<Response, Problem> {
+        let Page { delivered, mut cursor, mut complete } = page;
+        let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
+        for Delivered { entry, commit, cursor: place } in delivered {
+            bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));
+            if let Some(last) = last.take_if(|_| bytes > MAX_BYTES) {
+                (cursor, complete) = (last, false);
+                break;
+            }
+            commits.push(match &commit {
+                Ok(commit) => Shown::of(commit)?,
+                Err(reason) => {
+                    let Entry { stream, version } = &entry;
+                    tracing::error!(%stream, version, reason, "a commit cannot be read");
+                    json!({ "stream": stream, "version": version, "unreadable": reason })
+                }
+            });
+            last = Some(place);
+        }
+        let body = json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
+        Ok(Response::json(StatusCode::OK, body))
+    }
+}
+
+/// A commit, as readers see it. Neither the state, which is a cache, nor where the command came from is for them.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown {
+    stream: StreamId,
+    version: u64,
+    at: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    causation_id: Option<String>,
+    events: Vec<ShownEvent>,
+}
+
+/// An event, as it was stored.
+#[derive(Debug, Serialize)]
+struct ShownEvent {
+    r#type: String,
+    schema: u32,
+    data: Value,
+}
+
+impl Shown {
+    fn of(commit: &Commit) -> Result<Value, Problem> {
+        let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
+            let data = serde_json::from_str(data).map_err(|_| {
+                tracing::error!(stream = %commit.stream, version = commit.version, "an event is no JSON");
+                Problem::internal()
+            })?;
+            Ok::<_, Problem>(ShownEvent { r#type: event_type.clone(), schema: *schema, data })
+        };
+        let shown = Self {
+            stream: commit.stream.clone(),
+            version: commit.version,
+            at: commit.at,
+            actor: commit.meta.actor.clone(),
+            correlation_id: commit.meta.correlation_id.clone(),
+            causation_id: commit.meta.causation_id.clone(),
+            events: commit.events.iter().map(event).collect::<Result<_, _>>()?,
+        };
+        serde_json::to_value(shown).map_err(|_| Problem::internal())
+    }
+}
+
+fn cursor(error: &CursorError) -> Problem {
+    Problem::field("after", format!("{error}: send a cursor of an earlier answer, beginning, now, or a time"))
+}
+
+fn problem(error: &SubscriptionError) -> Problem {
+    match error {
+        SubscriptionError::Cursor(error) => cursor(error),
+        SubscriptionError::Store(error) => failed(error),
+    }
+}
+
+fn failed(error: &StoreError) -> Problem {
+    match error {
+        StoreError::Throttled => Problem::unavailable(),
+        StoreError::Unavailable(_) => {
+            tracing::error!(error = %Causes(error), "events");
+            Problem::unavailable()
+        }
+        StoreError::Corrupt { .. } => {
+            tracing::error!(error = %Causes(error), "events");
+            Problem::internal()
+        }
+    }
+}

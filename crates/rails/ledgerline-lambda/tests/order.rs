@@ -1,0 +1,295 @@
+//! The sequencer and `GET /events` with the real SDK client, against an emulated DynamoDB.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use std::time::{Duration, Instant};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use aws_sdk_dynamodb::{Client, config::Builder};
+use http::StatusCode;
+use ledgerline::{Commit, EventStore, StreamId, contract};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_lambda::{
+    events::Events,
+    http::{HttpRequest, Problem, Routes},
+    sequencer::Sequencing,
+    stream::{Handler, Record, Unreadable},
+};
+use ledgerline_local::testing::{self, Wire};
+use serde_json::{Value, json};
+
+/// A log, its order in so many partitions, and a count of the calls to both.
+struct World {
+    log: DynamoDbStore,
+    sequence: DynamoDbStore,
+    sequencing: Sequencing,
+    events: Events,
+    wire: Wire,
+}
+
+impl World {
+    async fn new(partitions: u16) -> Self {
+        let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
+        let wire = Wire::default();
+        let config = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
+        let client = Client::from_conf(config);
+        let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
+        let sequence = DynamoDbStore::new(client, testing::table("SequenceTable"));
+        Self {
+            sequencing: Sequencing::new(sequence.clone(), partitions),
+            events: Events::new(sequence.clone(), log.clone(), partitions),
+            log,
+            sequence,
+            wire,
+        }
+    }
+
+    /// Commits these, and hands their records over in one batch.
+    async fn commit(&self, commits: &[(&str, u64)]) {
+        let mut records = Vec::new();
+        for (id, version) in commits {
+            let commit = commit(id, *version);
+            self.log.append(&commit, None).await.unwrap();
+            records.push(record(Ok(commit)));
+        }
+        assert_eq!(self.sequencing.handle(&records).await, None);
+    }
+
+    /// The answer to this query of `GET /events`.
+    async fn get(&self, query: &str) -> Result<Value, Problem> {
+        let answer = self.events.handle(&request(query)).await?;
+        assert_eq!(answer.status, StatusCode::OK);
+        Ok(answer.body.unwrap())
+    }
+
+    /// All commits after this cursor, in pages of this size.
+    async fn all(&self, mut after: String, query: &str) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        loop {
+            let page = self.get(&format!("after={after}&{query}")).await.unwrap();
+            let named = |commit: &Value| {
+                (commit["stream"].as_str().unwrap().to_owned(), commit["version"].as_u64().unwrap())
+            };
+            all.extend(page["commits"].as_array().unwrap().iter().map(named));
+            after = page["cursor"].as_str().unwrap().to_owned();
+            if page["complete"] == true {
+                return all;
+            }
+        }
+    }
+}
+
+fn commit(id: &str, version: u64) -> Commit {
+    contract::commit(&StreamId::try_from(id.to_owned()).unwrap(), version)
+}
+
+fn record(commit: Result<Commit, Unreadable>) -> Record {
+    Record { sequence_number: "4421".into(), created: None, run: None, commit }
+}
+
+fn request(query: &str) -> HttpRequest {
+    let event = json!({
+        "routeKey": "GET /events", "headers": {}, "isBase64Encoded": false, "rawQueryString": query,
+        "requestContext": {
+            "authorizer": { "jwt": { "claims": { "sub": "follower" } } }, "http": { "method": "GET" }, "timeEpoch": 0,
+        },
+    });
+    HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+}
+
+fn named(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
+    commits.iter().map(|(stream, version)| ((*stream).to_owned(), *version)).collect()
+}
+
+#[tokio::test]
+async fn commits_are_read_in_the_order_in_which_their_records_came() {
+    for partitions in [1, 3] {
+        let world = World::new(partitions).await;
+        let batches: [&[(&str, u64)]; 3] = [
+            &[("tank-a", 1), ("lamp-b", 1), ("tank-a", 2)],
+            &[("lamp-b", 2)],
+            &[("tank-c", 1), ("tank-a", 3)],
+        ];
+        for batch in batches {
+            world.commit(batch).await;
+        }
+        let mut all = world.all("beginning".into(), "limit=2").await;
+        let mut expected = named(&batches.concat());
+        if partitions > 1 {
+            // Streams of different partitions have no order.
+            all.sort();
+            expected.sort();
+        }
+        assert_eq!(all, expected, "{partitions}");
+        assert_eq!(
+            world.all("beginning".into(), "category=lamp").await,
+            named(&[("lamp-b", 1), ("lamp-b", 2)])
+        );
+        assert_eq!(world.all("beginning".into(), "type=Happened&type=Other").await.len(), 6);
+        assert_eq!(world.all("beginning".into(), "type=Other").await, []);
+        assert_eq!(world.all("now".into(), "").await, []);
+        assert_eq!(world.all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
+        assert_eq!(world.all("2120-01-01T00:00:00Z".into(), "").await, []);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_sees_what_was_stored_and_not_the_state() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let page = world.get("").await.unwrap();
+    assert_eq!(
+        page["commits"],
+        json!([{
+            "stream": "tank-a", "version": 1, "at": "2026-11-21T09:30:00.123456789Z",
+            "events": [{ "type": "Happened", "schema": 1, "data": { "n": 1 } }],
+        }])
+    );
+}
+
+/// A batch that failed, or whose answer was lost, comes again, with other bounds or to another instance.
+#[tokio::test]
+async fn what_comes_again_is_there_once() {
+    let world = World::new(3).await;
+    let commits = [("tank-a", 1), ("lamp-b", 1), ("tank-a", 2), ("tank-c", 1)];
+    world.commit(&commits).await;
+    let records: Vec<_> = commits.iter().map(|(id, version)| record(Ok(commit(id, *version)))).collect();
+    assert_eq!(world.sequencing.handle(&records[1..]).await, None);
+    let other = Sequencing::new(world.sequence.clone(), 3);
+    assert_eq!(other.handle(&records).await, None);
+    assert_eq!(world.all("beginning".into(), "").await.len(), 4);
+}
+
+/// Only the keys of a record are read, so that a damaged commit stops nobody: neither the sequencer nor a reader of others.
+#[tokio::test]
+async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let damaged = |stream: Option<&str>, version| {
+        record(Err(Unreadable {
+            reason: "the field at".into(),
+            stream: stream.map(ToOwned::to_owned),
+            version,
+            event_id: None,
+            sequence_number: "4422".into(),
+            event_source_arn: None,
+        }))
+    };
+    let records = [damaged(Some("tank-b"), Some(1)), damaged(None, None), damaged(Some("?"), Some(1))];
+    assert_eq!(world.sequencing.handle(&records).await, None);
+    world.commit(&[("tank-c", 1)]).await;
+    let page = world.get("").await.unwrap();
+    assert_eq!(
+        page["commits"][1],
+        json!({ "stream": "tank-b", "version": 1, "unreadable": "it is missing, and $all names it" })
+    );
+    assert_eq!(page["commits"][2]["stream"], "tank-c");
+}
+
+/// Rule 11: nothing is left out because the table failed.
+#[tokio::test]
+async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
+    let world = World::new(1).await;
+    let nowhere = DynamoDbStore::new(
+        Client::from_conf(
+            Builder::from(&testing::sdk_config(&testing::dynamodb(&["CommitsTable"]).await)).build(),
+        ),
+        testing::table("SequenceTable"),
+    );
+    let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
+    assert_eq!(Sequencing::new(nowhere, 1).handle(&records).await, Some(0));
+    assert_eq!(world.sequencing.handle(&records).await, None);
+}
+
+#[tokio::test]
+async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let cursor = world.get("").await.unwrap()["cursor"].as_str().unwrap().to_owned();
+    let (cut, many) = (
+        &cursor[..cursor.len() - 1],
+        "category=a&".repeat(1) + &(0..51).map(|n| format!("category=c{n}&")).collect::<String>(),
+    );
+    for (query, field) in [
+        (format!("after={cut}"), "after"),
+        ("after=".into(), "after"),
+        ("after=yesterday".into(), "after"),
+        ("after=eyJpZCI6MX0".into(), "after"),
+        (format!("after={cursor}&after={cursor}"), "after"),
+        ("limit=0".into(), "limit"),
+        ("limit=1000000000".into(), "limit"),
+        ("limit=ten".into(), "limit"),
+        ("wait=21".into(), "wait"),
+        ("wait=-1".into(), "wait"),
+        ("category=Tank".into(), "category"),
+        ("category=".into(), "category"),
+        ("type=".into(), "type"),
+        (many, "category"),
+    ] {
+        let problem = world.get(&query).await.unwrap_err();
+        assert_eq!(
+            (problem.status, problem.field.as_deref()),
+            (StatusCode::BAD_REQUEST, Some(field)),
+            "{query}"
+        );
+    }
+    // A cursor of another order: of one that was begun anew, of one that was restored, and of another number of partitions.
+    let (anew, restored, more) = (World::new(1).await, World::new(1).await, World::new(2).await);
+    anew.commit(&[("tank-b", 1)]).await;
+    for (world, text) in [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")] {
+        let problem = world.get(&format!("after={cursor}")).await.unwrap_err();
+        assert!(problem.detail.contains(text) && problem.field.as_deref() == Some("after"), "{problem:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_may_wait_for_what_comes() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let began = Instant::now();
+    let (answer, ()) = tokio::join!(world.get("after=now&wait=20&category=lamp"), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.commit(&[("tank-a", 2)]).await;
+        world.commit(&[("lamp-b", 1)]).await;
+    });
+    assert_eq!(answer.unwrap()["commits"][0]["stream"], "lamp-b");
+    assert!(began.elapsed() < Duration::from_secs(15));
+    let began = Instant::now();
+    let nothing = world.get("after=now&wait=1").await.unwrap();
+    assert_eq!((&nothing["commits"], &nothing["complete"]), (&json!([]), &json!(true)));
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+/// docs/costs.md: one write unit a batch, as long as its segment has at most 1 KB.
+#[tokio::test]
+async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-warm", 1)]).await;
+    for (size, units) in [(1, 1.0), (10, 1.0), (100, 6.0)] {
+        let id = |number| format!("account-{number:08}-b005-45d7-9eb6-{size:012}");
+        let records: Vec<_> = (0..size).map(|number| record(Ok(commit(&id(number), 1)))).collect();
+        world.wire.take();
+        assert_eq!(world.sequencing.handle(&records).await, None);
+        let calls = world.wire.take();
+        let (operations, sum): (Vec<_>, f64) = (
+            calls.iter().map(|call| call.operation.as_str()).collect(),
+            calls.iter().map(|call| call.units).sum(),
+        );
+        assert_eq!((operations.as_slice(), sum), (["ExecuteStatement"].as_slice(), units), "{size}");
+    }
+}
+
+/// docs/costs.md: to read a page costs its segments, and a unit for each commit of its own stream.
+#[tokio::test]
+async fn a_page_is_a_query_of_the_order_and_one_for_each_stream() {
+    let world = World::new(1).await;
+    let ids: Vec<_> = (0..10).map(|number| format!("tank-{number}")).collect();
+    let first: Vec<_> = ids.iter().map(|id| (id.as_str(), 1)).collect();
+    world.commit(&first).await;
+    world.commit(&(2..=21).map(|version| ("tank-0", version)).collect::<Vec<_>>()).await;
+    world.wire.take();
+    assert_eq!(world.get("limit=30").await.unwrap()["commits"].as_array().unwrap().len(), 30);
+    let calls = world.wire.take();
+    assert_eq!(calls.len(), 1 + 10, "{calls:?}");
+    assert!(calls.iter().map(|call| call.units).sum::<f64>() <= 13.0, "{calls:?}");
+}

@@ -1,0 +1,447 @@
+//! Reading `$all`, with the commits that its entries name.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+
+use super::{Cursor, CursorError, Entry, Segment, cursor::Place, segments};
+use crate::{Commit, Consistency, EventStore, Range, RecordedEvent, StoreError, StreamId};
+
+/// The most entries that one page looks at, those of other categories included, so that a call ends even if a filter lets nothing pass.
+const LOOKED_AT: usize = 10_000;
+/// The number of streams that are read at once.
+const AT_ONCE: usize = 16;
+
+/// What a reader wants.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    /// The categories of streams; empty for all of them. Commits of others are not even read.
+    pub categories: BTreeSet<String>,
+    /// The types of events; empty for all of them. A commit passes, whole, if it has an event of one of these types.
+    pub events: BTreeSet<String>,
+}
+
+/// What an entry names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivered {
+    /// The stream and the version of the commit.
+    pub entry: Entry,
+    /// The commit; or why it cannot be had: it is damaged, or it is missing because the log was restored from a backup that is older than `$all`. What to do then is for the
+    /// reader to decide. It must not be skipped without a word, and one such commit must not keep all others from it.
+    pub commit: Result<Commit, String>,
+    /// Where a reader stands who has got as far as this.
+    pub cursor: Cursor,
+}
+
+/// A part of `$all`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The commits, in order.
+    pub delivered: Vec<Delivered>,
+    /// Where it ends, after entries that the filter left out.
+    pub cursor: Cursor,
+    /// Whether nothing followed it.
+    pub complete: bool,
+}
+
+/// Why a page could not be read. Nothing was lost: it can be asked for again.
+#[derive(Debug, thiserror::Error)]
+pub enum SubscriptionError {
+    /// Nobody can go on from the cursor.
+    #[error(transparent)]
+    Cursor(#[from] CursorError),
+    /// A table failed, or what is in it cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Follows `$all` from a cursor. What is past and what is live come from the same source, so that there is no handover in which something could be missed or come twice.
+///
+/// It is pulled: who asks for a page when the last one is done has nothing to be protected from. The consumer keeps the cursor together with what it made of the page, in one
+/// transaction if it can. If it cannot, or if something must not be applied twice, it keeps its position in each stream too, and asks [`Subscription::due`] what to apply.
+///
+/// ```
+/// use jiff::Timestamp;
+/// use ledgerline::{MemoryStore, all::{Cursor, Filter, Sequencer, Subscription, entries}, contract::commit, EventStore, StreamId};
+///
+/// # let done = async {
+/// let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
+/// let first = commit(&StreamId::new("tank", "north")?, 1);
+/// log.append(&first, None).await?;
+/// Sequencer::new(0).append(&sequence, "batch", entries([&first]), Timestamp::UNIX_EPOCH).await?;
+///
+/// let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 100 };
+/// let page = subscription.next(&Cursor::beginning(1)).await?;
+/// assert_eq!(page.delivered[0].commit, Ok(first));
+/// assert!(page.complete && subscription.next(&page.cursor).await?.delivered.is_empty());
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # };
+/// # futures::executor::block_on(done).unwrap();
+/// ```
+#[derive(Debug, Clone)]
+pub struct Subscription<Sequence, Log> {
+    /// The store of the table of `$all`.
+    pub sequence: Sequence,
+    /// The store of the log.
+    pub log: Log,
+    /// The number of partitions of `$all`.
+    pub partitions: u16,
+    /// What passes.
+    pub filter: Filter,
+    /// The most commits of a page.
+    pub limit: usize,
+}
+
+impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
+    /// After the newest entry: what comes from now on.
+    ///
+    /// # Errors
+    /// When the table of `$all` fails.
+    pub async fn now(&self) -> Result<Cursor, StoreError> {
+        let mut cursor = Cursor::beginning(self.partitions);
+        for (partition, place) in (0..).zip(&mut cursor.places) {
+            if let Some(newest) = self.newest(partition).await? {
+                *place = Place::after(&newest, newest.entries.len());
+            }
+        }
+        Ok(cursor)
+    }
+
+    /// Before the first entry that was made at this time or later, by the clocks of sequencers. An entry is later than its commit, by the time that it took to arrive.
+    ///
+    /// # Errors
+    /// When the table of `$all` fails.
+    pub async fn at(&self, time: Timestamp) -> Result<Cursor, StoreError> {
+        let mut cursor = Cursor::beginning(self.partitions);
+        for (partition, place) in (0..).zip(&mut cursor.places) {
+            // The segment `before` is older, and the segment `from` is not, or not there.
+            let (mut before, mut from) =
+                (0, self.newest(partition).await?.map_or(1, |newest| newest.number + 1));
+            while from - before > 1 {
+                let middle = before + (from - before) / 2;
+                let segment = self.segment(partition, middle).await?;
+                if segment.at < time {
+                    before = middle;
+                    *place = Place::after(&segment, segment.entries.len());
+                } else {
+                    from = middle;
+                }
+            }
+        }
+        Ok(cursor)
+    }
+
+    /// The commits after this cursor that pass the filter.
+    ///
+    /// # Errors
+    /// When nobody can go on from the cursor, or a table fails.
+    pub async fn next(&self, after: &Cursor) -> Result<Page, SubscriptionError> {
+        if after.places.len() != usize::from(self.partitions.max(1)) {
+            return Err(CursorError::Partitions.into());
+        }
+        let mut cursor = after.clone();
+        let (mut named, mut looked_at, mut complete) = (Vec::<(Entry, Cursor)>::new(), 0, true);
+        for partition in 0..self.partitions.max(1) {
+            let place = usize::from(partition);
+            let (segments, ended) = self.after(partition, cursor.places[place]).await?;
+            complete &= ended;
+            'page: for segment in segments {
+                let read = if cursor.places[place].segment == segment.number {
+                    cursor.places[place].entries
+                } else {
+                    0
+                };
+                for (number, entry) in segment.entries.iter().enumerate().skip(read) {
+                    if named.len() >= self.limit || looked_at >= LOOKED_AT {
+                        complete = false;
+                        break 'page;
+                    }
+                    looked_at += 1;
+                    cursor.places[place] = Place::after(&segment, number + 1);
+                    if self.filter.categories.is_empty()
+                        || self.filter.categories.contains(entry.stream.category())
+                    {
+                        named.push((entry.clone(), cursor.clone()));
+                    }
+                }
+            }
+        }
+        let mut commits = self.commits(named.iter().map(|(entry, _)| entry)).await?;
+        let mut delivered = Vec::new();
+        for (entry, cursor) in named {
+            // An entry that is in the page twice is delivered once.
+            let Some(commit) = commits.remove(&entry) else { continue };
+            let passes = |event: &RecordedEvent| self.filter.events.contains(&event.event_type);
+            let is_wanted = self.filter.events.is_empty()
+                || commit.as_ref().is_ok_and(|commit| commit.events.iter().any(passes));
+            // Nobody knows what is in a commit that cannot be read.
+            if is_wanted || commit.is_err() {
+                delivered.push(Delivered { entry, commit, cursor });
+            }
+        }
+        Ok(Page { delivered, cursor, complete })
+    }
+
+    /// What a consumer has to apply that was handed this commit, and whose position in its stream is this (0 before the first version): nothing, the commit, or those that
+    /// it lacks before it as well. Afterwards its position is the commit's version, unless that is lower.
+    ///
+    /// # Errors
+    /// When the log fails, or does not have one of them.
+    pub async fn due(&self, commit: Commit, position: u64) -> Result<Vec<Commit>, StoreError> {
+        let (stream, version) = (commit.stream.clone(), commit.version);
+        let mut due = match version.checked_sub(1) {
+            Some(before) if before > position => self.range(&stream, position + 1, before).await?,
+            _ => Vec::new(),
+        };
+        if version > position {
+            due.push(commit);
+        }
+        Ok(due)
+    }
+
+    /// The segments from the one that a reader stands in, and whether nothing followed them.
+    async fn after(&self, partition: u16, place: Place) -> Result<(Vec<Segment>, bool), SubscriptionError> {
+        // The segment in which it stands is read again: the rest of its entries may be missing, and it must be the one that it was.
+        let before = place.segment.saturating_sub(1);
+        let (segments, complete) = segments(&self.sequence, partition, before).await?;
+        match segments.first() {
+            _ if place.segment == 0 => {}
+            None => return Err(CursorError::Ahead.into()),
+            Some(first) if first.check() != place.check => return Err(CursorError::Lost.into()),
+            Some(_) => {}
+        }
+        Ok((segments, complete))
+    }
+
+    async fn newest(&self, partition: u16) -> Result<Option<Segment>, StoreError> {
+        let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
+        let page = self.sequence.read(&StreamId::all(partition), newest, Consistency::Strong).await?;
+        page.commits.first().map(Segment::of).transpose()
+    }
+
+    async fn segment(&self, partition: u16, number: u64) -> Result<Segment, StoreError> {
+        let stream = StreamId::all(partition);
+        match self.sequence.get(&stream, number).await? {
+            Some(commit) => Segment::of(&commit),
+            None => Err(missing(&stream, number)),
+        }
+    }
+
+    /// What these entries name. Versions of a stream that follow each other are read together.
+    async fn commits(
+        &self,
+        entries: impl Iterator<Item = &Entry>,
+    ) -> Result<HashMap<Entry, Result<Commit, String>>, StoreError> {
+        let mut streams = BTreeMap::<&StreamId, BTreeSet<u64>>::new();
+        for Entry { stream, version } in entries {
+            streams.entry(stream).or_default().insert(*version);
+        }
+        let mut ranges = Vec::<(&StreamId, u64, u64)>::new();
+        for (stream, versions) in streams {
+            for version in versions {
+                match ranges.last_mut() {
+                    Some((of, _, last)) if *of == stream && *last + 1 == version => *last = version,
+                    _ => ranges.push((stream, version, version)),
+                }
+            }
+        }
+        let read = stream::iter(ranges).map(|(stream, first, last)| self.readable(stream, first, last));
+        let read: Vec<Vec<_>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
+        Ok(read.into_iter().flatten().collect())
+    }
+
+    /// All versions from `first` to `last`, or for some of them why they cannot be had.
+    async fn readable(
+        &self,
+        stream: &StreamId,
+        first: u64,
+        last: u64,
+    ) -> Result<Vec<(Entry, Result<Commit, String>)>, StoreError> {
+        let named = |version, commit| (Entry { stream: stream.clone(), version }, commit);
+        match self.range(stream, first, last).await {
+            Ok(commits) => Ok(commits.into_iter().map(|commit| named(commit.version, Ok(commit))).collect()),
+            Err(StoreError::Corrupt { .. }) => {
+                let mut readable = Vec::new();
+                for version in first..=last {
+                    readable.push(match self.log.get(stream, version).await {
+                        Ok(Some(commit)) => named(version, Ok(commit)),
+                        Ok(None) => named(version, Err(MISSING.to_owned())),
+                        Err(StoreError::Corrupt { reason, .. }) => named(version, Err(reason)),
+                        Err(error) => return Err(error),
+                    });
+                }
+                Ok(readable)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All versions from `first` to `last`.
+    async fn range(&self, stream: &StreamId, first: u64, last: u64) -> Result<Vec<Commit>, StoreError> {
+        let mut commits: Vec<Commit> = Vec::new();
+        loop {
+            let before = first - 1 + commits.len() as u64;
+            if before >= last {
+                return Ok(commits);
+            }
+            let page = self.log.forward(stream, before, last).await?;
+            if page.commits.first().is_none_or(|commit| commit.version != before + 1) {
+                return Err(missing(stream, before + 1));
+            }
+            commits.extend(page.commits);
+        }
+    }
+}
+
+/// Why a commit cannot be had that `$all` names.
+const MISSING: &str = "it is missing, and $all names it";
+
+fn missing(stream: &StreamId, version: u64) -> StoreError {
+    StoreError::Corrupt { stream: stream.to_string(), version, reason: MISSING.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+    use proptest::prelude::*;
+
+    use super::{
+        super::{Sequencer, entries, partition_of},
+        *,
+    };
+    use crate::{MemoryStore, RecordedEvent, contract::commit};
+
+    /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in turns, each at its second.
+    fn given(streams: &[u64], partitions: u16) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
+        let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
+        let mut sequencers: Vec<_> = (0..partitions).map(Sequencer::new).collect();
+        let mut order = Vec::new();
+        for version in 1..=streams.iter().copied().max().unwrap_or_default() {
+            for (number, _) in streams.iter().enumerate().filter(|(_, last)| **last >= version) {
+                let category = if number % 2 == 0 { "tank" } else { "lamp" };
+                let mut commit = commit(&StreamId::new(category, &number.to_string()).unwrap(), version);
+                let event_type = if version == 1 { "Made" } else { "Used" };
+                commit.events =
+                    vec![RecordedEvent { event_type: event_type.into(), schema: 1, data: "{}".into() }];
+                block_on(log.append(&commit, None)).unwrap();
+                let partition = partition_of(&commit.stream, partitions);
+                let at = Timestamp::from_second(order.len() as i64).unwrap();
+                let appended =
+                    sequencers[usize::from(partition)].append(&sequence, "b", entries([&commit]), at);
+                assert_eq!(block_on(appended).unwrap(), 1);
+                order.push(Entry { stream: commit.stream, version });
+            }
+        }
+        (Subscription { sequence, log, partitions, filter: Filter::default(), limit: 3 }, order)
+    }
+
+    fn read(subscription: &Subscription<MemoryStore, MemoryStore>, mut cursor: Cursor) -> Vec<Entry> {
+        let mut read = Vec::new();
+        loop {
+            let page = block_on(subscription.next(&cursor)).unwrap();
+            assert!(page.delivered.len() <= subscription.limit);
+            read.extend(page.delivered.iter().map(|delivered| delivered.entry.clone()));
+            cursor = page.cursor.to_string().parse().unwrap();
+            if page.complete {
+                return read;
+            }
+        }
+    }
+
+    #[test]
+    fn a_reader_goes_on_from_the_beginning_from_now_from_a_time_and_from_any_commit() {
+        let (subscription, order) = given(&[3, 2, 4], 1);
+        assert_eq!(read(&subscription, Cursor::beginning(1)), order);
+        assert_eq!(read(&subscription, block_on(subscription.now()).unwrap()), []);
+        for second in 0..=order.len() + 1 {
+            let time = Timestamp::from_second(second as i64).unwrap();
+            let from = block_on(subscription.at(time)).unwrap();
+            assert_eq!(read(&subscription, from), order[second.min(order.len())..], "{second}");
+        }
+        let whole = Subscription { limit: 100, ..subscription };
+        let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
+        for (place, delivered) in page.delivered.iter().enumerate() {
+            assert_eq!(read(&whole, delivered.cursor.clone()), order[place + 1..]);
+        }
+    }
+
+    #[test]
+    fn a_filter_passes_categories_and_types_of_events_and_its_cursor_moves_on() {
+        let (mut subscription, order) = given(&[3, 2, 4], 1);
+        subscription.filter.categories = BTreeSet::from(["lamp".to_owned()]);
+        let lamps: Vec<_> = order.iter().filter(|entry| entry.stream.category() == "lamp").cloned().collect();
+        assert_eq!(read(&subscription, Cursor::beginning(1)), lamps);
+        subscription.filter = Filter { events: BTreeSet::from(["Made".to_owned()]), ..Filter::default() };
+        let made: Vec<_> = order.iter().filter(|entry| entry.version == 1).cloned().collect();
+        assert_eq!(read(&subscription, Cursor::beginning(1)), made);
+        subscription.filter.categories = BTreeSet::from(["moon".to_owned()]);
+        let page = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
+        assert!(page.complete && page.delivered.is_empty());
+        assert_eq!(page.cursor, block_on(subscription.now()).unwrap());
+    }
+
+    #[test]
+    fn three_partitions_have_every_commit_in_the_order_of_its_stream() {
+        let (subscription, mut order) = given(&[3, 2, 4, 5, 1, 2], 3);
+        let mut all = read(&subscription, Cursor::beginning(3));
+        for entry in &order {
+            let of_stream = |entries: &[Entry]| -> Vec<Entry> {
+                entries.iter().filter(|other| other.stream == entry.stream).cloned().collect()
+            };
+            assert_eq!(of_stream(&all), of_stream(&order));
+        }
+        order.sort();
+        all.sort();
+        assert_eq!(all, order);
+        assert_eq!(read(&subscription, block_on(subscription.now()).unwrap()), []);
+    }
+
+    #[test]
+    fn a_cursor_of_another_order_is_refused() {
+        let (subscription, _) = given(&[3, 2], 1);
+        let error =
+            |subscription: &Subscription<_, _>, cursor: &Cursor| match block_on(subscription.next(cursor)) {
+                Err(SubscriptionError::Cursor(error)) => Some(error),
+                _ => None,
+            };
+        assert_eq!(error(&subscription, &Cursor::beginning(2)), Some(CursorError::Partitions));
+        let now = block_on(subscription.now()).unwrap();
+        let (anew, _) = given(&[2, 3], 1);
+        assert_eq!(error(&anew, &now), Some(CursorError::Lost));
+        let (restored, _) = given(&[2, 2], 1);
+        assert_eq!(error(&restored, &now), Some(CursorError::Ahead));
+    }
+
+    #[test]
+    fn a_commit_that_the_log_lost_is_said_and_keeps_no_other_from_its_reader() {
+        let (subscription, _) = given(&[3, 2], 1);
+        let lost = Subscription { log: MemoryStore::default(), ..subscription };
+        block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 1), None)).unwrap();
+        let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
+        assert!(page.delivered[0].commit.is_ok());
+        assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
+        let third = commit(&StreamId::new("tank", "0").unwrap(), 3);
+        let error = block_on(lost.due(third, 1)).unwrap_err().to_string();
+        assert!(error.contains("commit 2 of tank-0") && error.contains("$all names it"), "{error}");
+    }
+
+    proptest! {
+        /// A consumer that keeps its positions applies each commit once, whatever entries it is handed, and in whichever order.
+        #[test]
+        fn what_is_due_is_applied_once_and_in_the_order_of_the_stream(handed in prop::collection::vec(1..=6_u64, 1..20)) {
+            let (subscription, _) = given(&[6], 1);
+            let stream = StreamId::new("tank", "0").unwrap();
+            let (mut position, mut applied) = (0, Vec::new());
+            for version in &handed {
+                let commit = block_on(subscription.log.get(&stream, *version)).unwrap().unwrap();
+                for commit in block_on(subscription.due(commit, position)).unwrap() {
+                    position = commit.version;
+                    applied.push(commit.version);
+                }
+            }
+            let last = handed.iter().copied().max().unwrap();
+            prop_assert_eq!(applied, (1..=last).collect::<Vec<_>>());
+        }
+    }
+}
