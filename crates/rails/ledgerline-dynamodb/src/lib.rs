@@ -8,5 +8,7 @@ mod store;
 mod tries;
 
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
-pub use read_table::{InvalidCursor, Overwrite, Page, PageQuery, ReadTable, TableError};
+pub use read_table::{
+    Checkpoint, InvalidCursor, MAX_CHANGES, Overwrite, Page, PageQuery, ReadTable, TableError,
+};
 pub use store::DynamoDbStore;

@@ -1,6 +1,7 @@
 //! The read tables: rows that are written only under their guard, read back one by one or in pages.
 
 mod batch;
+mod checkpoint;
 mod cursor;
 
 use std::{collections::HashMap, time::Duration};
@@ -13,10 +14,11 @@ use aws_sdk_dynamodb::{
     },
     types::{
         AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
-        TransactWriteItem, Update,
+        TransactWriteItem, Update, error::TransactionCanceledException,
     },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
+pub use checkpoint::{Checkpoint, MAX_CHANGES};
 pub use cursor::InvalidCursor;
 use ledgerline::{
     Changes, LogTable, StateTable, StreamId,
@@ -424,15 +426,7 @@ impl ReadTable {
         {
             return Ok(Some(number_of(guard.item(), POSITION)));
         }
-        let busy = |code: &str| is_busy(code) || is_throttling(code);
-        if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
-            return Err(TableError::Throttled);
-        }
-        // A change that can never be written, such as an addition to a text: to say that the table is unavailable would have it tried again.
-        if let Some(invalid) = reasons.iter().find(|reason| reason.code() == Some("ValidationError")) {
-            return Err(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()));
-        }
-        Err(table_error(error))
+        Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
     }
 
     /// One change, as a part of a transaction.
@@ -670,6 +664,18 @@ pub struct PageQuery<'a> {
     pub limit: i32,
     /// The place where the page before ended.
     pub cursor: Option<&'a str>,
+}
+
+/// The error in the reasons of a transaction that was cancelled, if they tell more than that.
+fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
+    let reasons = cancelled.cancellation_reasons();
+    let busy = |code: &str| is_busy(code) || is_throttling(code);
+    if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
+        return Some(TableError::Throttled);
+    }
+    // A change that can never be written, such as an addition to a text: to say that the table is unavailable would have it tried again.
+    let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"))?;
+    Some(TableError::Row(invalid.message().unwrap_or("a change is not valid").to_owned()))
 }
 
 /// Whether the condition of a write held.

@@ -168,7 +168,7 @@ impl Routes for Events {
 
 impl Events {
     fn answer(&self, page: Page) -> Result<Response, Problem> {
-        let Page { delivered, mut cursor, mut complete } = page;
+        let Page { delivered, mut cursor, mut complete, entries: _ } = page;
         let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
         for Delivered { entry, commit, cursor: place } in delivered {
             bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));

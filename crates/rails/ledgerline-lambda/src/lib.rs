@@ -19,6 +19,7 @@ pub mod sequencer;
 mod start;
 pub mod state_projector;
 pub mod stream;
+pub mod subscription;
 pub mod wire;
 
 pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};

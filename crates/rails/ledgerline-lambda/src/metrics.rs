@@ -27,6 +27,8 @@ const POSITION_LAG: &str = "PositionLag";
 const GAPS_REPAIRED: &str = "GapsRepaired";
 /// The time from a commit until it was in `$all`, in milliseconds.
 const SEQUENCE_LAG: &str = "SequenceLag";
+/// The number of invocations of a subscription that left a commit of five minutes and more, or failed at one.
+pub(crate) const SUBSCRIPTION_BEHIND: &str = "SubscriptionBehind";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
@@ -58,6 +60,7 @@ pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
     describe_histogram!(POSITION_LAG, Unit::Count, "commits missing when one came");
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
     describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until it was in $all");
+    describe_counter!(SUBSCRIPTION_BEHIND, Unit::Count, "invocations that left an old commit");
     describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
     Ok(Metrics { collector, only })
@@ -117,6 +120,11 @@ pub fn passed_on(at: Timestamp) {
 /// Measures the lag of a commit of this time that was applied.
 pub(crate) fn projected(at: Timestamp) {
     histogram!(PROJECTION_LAG).record(milliseconds_since(at));
+}
+
+/// Counts an invocation of a subscription that left an old commit, or failed at one.
+pub(crate) fn behind() {
+    counter!(SUBSCRIPTION_BEHIND).increment(1);
 }
 
 /// Measures the lag of a commit of this time that is in `$all`. The number of values is that of commits.

@@ -117,6 +117,8 @@ pub enum Source {
     Queue(Vec<&'static str>),
     /// The stream of the Commits table.
     Stream,
+    /// `$all`, of which it takes the commits of these categories. The sequencer wakes it, and a schedule does.
+    Sequence(Vec<&'static str>),
 }
 
 /// A route of the HTTP API.
@@ -266,7 +268,9 @@ impl Needs {
         // begins with the stream of the commit that it reacts to.
         let requests = match &self.source {
             Source::Queue(of) => of.iter().map(streams).collect(),
-            Source::Http(_) | Source::States { .. } | Source::Stream => BTreeSet::from(["* *".to_owned()]),
+            Source::Http(_) | Source::States { .. } | Source::Stream | Source::Sequence(_) => {
+                BTreeSet::from(["* *".to_owned()])
+            }
         };
         let states = categories.iter().map(|category| format!("state/{}", streams(category))).collect();
         self.table(Table::with(COMMITS, [PartiQLInsert, GetItem, Query]))

@@ -20,6 +20,7 @@ pub mod races;
 pub mod replies;
 pub mod services;
 mod shapes;
+pub mod subscriptions;
 pub mod tank;
 pub mod versions;
 pub mod wire;
@@ -63,7 +64,7 @@ impl Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 13] = [
+pub const PROOFS: [Proof; 14] = [
     Proof {
         number: 1,
         name: "Concurrent histories are linearizable",
@@ -137,6 +138,13 @@ pub const PROOFS: [Proof; 13] = [
         run: versions::proof,
     },
     Proof { number: 13, name: "One order of everything is final", test: "", seeded: true, run: order::proof },
+    Proof {
+        number: 14,
+        name: "A subscription applies each commit once",
+        test: "",
+        seeded: true,
+        run: subscriptions::proof,
+    },
 ];
 
 /// The tests of an application: all proofs of ledgerline that are about applications.

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use crate::{
     application::{Application, History, RETENTION_SECONDS},
     files::Files,
+    subscriptions,
 };
 
 /// The aggregates of the application: only the tank.
@@ -64,6 +65,7 @@ pub fn application() -> Application {
         .state_projector("LevelsTable", LEVELS)
         .state_projector("SitesTable", SITES)
         .log_projector("FillsTable", FILLS_VIEW)
+        .case(&[], subscriptions::case)
 }
 
 // --- Histories --------------------------------------------------------------------------------------------------

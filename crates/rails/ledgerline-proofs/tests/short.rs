@@ -15,7 +15,7 @@ fn short(number: u8) {
 
 #[test]
 fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
-    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=13));
+    assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=14));
 }
 
 #[test]
@@ -81,4 +81,9 @@ fn two_versions_at_once_leave_what_one_would() {
 #[test]
 fn one_order_of_everything_is_final() {
     short(13);
+}
+
+#[test]
+fn a_subscription_applies_each_commit_once() {
+    short(14);
 }

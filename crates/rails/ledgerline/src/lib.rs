@@ -38,4 +38,7 @@ pub use states::states;
 pub use store::{AppendError, Consistency, EventStore, Page, Range, Request, StoreError, append_all_once};
 pub use stream::{InvalidStreamId, StreamId};
 pub use values::{Id, Invalid, LongText, Number, Text, ValueObject};
-pub use view::{ChangesOf, Index, LogTable, LogView, Projection, RowOf, StateTable, StateView};
+pub use view::{
+    ChangesOf, Index, LogTable, LogView, OrderedChanges, OrderedView, Projection, RowOf, StateTable,
+    StateView,
+};

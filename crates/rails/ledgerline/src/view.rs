@@ -156,3 +156,53 @@ mod tests {
         }
     }
 }
+
+/// A function that adds the changes of a commit to those of the commits before it. What it has to know of them is in the state.
+pub type OrderedChanges<State> = fn(&mut State, &Commit, &mut Changes) -> Result<(), ChangesError>;
+
+/// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories, once, in one order over all streams. Beside its rows, a state goes from one
+/// commit to the next: a running total, the number of the last row. Made again from the beginning, its rows are the same.
+///
+/// ```
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
+/// use serde::{Deserialize, Serialize};
+///
+/// const TABLE: LogTable = LogTable { variable: "DIARY_TABLE", partition: "diary", sort: "entry" };
+/// const DIARY: OrderedView<Last> =
+///     OrderedView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Put], changes };
+///
+/// #[derive(Clone, Default, Serialize, Deserialize)]
+/// struct Last(u64);
+///
+/// #[derive(Serialize)]
+/// struct Row {
+///     diary: String,
+///     entry: String,
+///     tank: String,
+/// }
+///
+/// fn changes(last: &mut Last, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+///     last.0 += 1;
+///     let (diary, entry) = ("all".to_owned(), format!("{:020}", last.0));
+///     changes.put(&Row { diary, entry, tank: commit.stream.id().to_owned() })
+/// }
+/// ```
+#[derive(Debug)]
+pub struct OrderedView<State> {
+    /// The table of the rows. The checkpoint, and the positions in streams, are beside them.
+    pub table: LogTable,
+    /// The categories whose commits the view takes.
+    pub of: &'static [&'static str],
+    /// The ways in which its changes write rows: all but [`Write::Insert`], because its rows are written in one transaction with the checkpoint.
+    pub writes: &'static [Write],
+    /// Adds the changes of a commit.
+    pub changes: OrderedChanges<State>,
+}
+
+impl<State> Clone for OrderedView<State> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<State> Copy for OrderedView<State> {}

@@ -43,6 +43,8 @@ pub struct Page {
     pub cursor: Cursor,
     /// Whether nothing followed it.
     pub complete: bool,
+    /// The number of entries that it went over, those that the filter left out included.
+    pub entries: usize,
 }
 
 /// Why a page could not be read. Nothing was lost: it can be asked for again.
@@ -180,7 +182,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 delivered.push(Delivered { entry, commit, cursor });
             }
         }
-        Ok(Page { delivered, cursor, complete })
+        Ok(Page { delivered, cursor, complete, entries: looked_at })
     }
 
     /// What a consumer has to apply that was handed this commit, and whose position in its stream is this (0 before the first version): nothing, the commit, or those that

@@ -1,0 +1,234 @@
+//! The checkpoint of a subscription: an item beside the rows, which one holder at a time may move, in one transaction with the rows.
+//!
+//! A holder has the checkpoint for a while, and has it longer with each write. Whoever takes it after that gives it a higher number, the *fence*. A holder that was paused, or is cut off,
+//! and wakes up later, writes nothing any more: each of its writes is on the condition that the fence is still its own.
+
+use std::collections::{BTreeMap, HashMap};
+
+use aws_sdk_dynamodb::{
+    operation::{
+        put_item::PutItemError, transact_write_items::TransactWriteItemsError, update_item::UpdateItemError,
+    },
+    types::{AttributeValue, Put, ReturnConsumedCapacity, ReturnValue, TransactWriteItem},
+};
+use jiff::Timestamp;
+use ledgerline::{Changes, LogTable, StreamId};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, from_item, invalid, number,
+    position_item, refused, to_item,
+};
+use crate::error::table_error;
+
+/// The partition key of the checkpoint. No stream has this name.
+const CHECKPOINT: &str = "$checkpoint";
+/// The most rows and streams that one write of a checkpoint changes.
+pub const MAX_CHANGES: usize = MAX_TRANSACTION_ITEMS - 1;
+
+/// How far a subscription got. The names of the attributes begin with a sign that no key of a table begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// The cursor, as text; empty for the beginning.
+    #[serde(default, rename = "$cursor")]
+    pub cursor: String,
+    /// What goes from one commit to the next, as JSON; empty at the beginning.
+    #[serde(default, rename = "$state")]
+    pub state: String,
+    /// The number of its holder.
+    #[serde(default, rename = "$fence")]
+    fence: u64,
+    /// The name of its holder.
+    #[serde(default, rename = "$holder")]
+    holder: String,
+    /// The number of times that it was moved. A copy of an earlier write that arrives late finds another number.
+    #[serde(default, rename = "$moves")]
+    moves: u64,
+    /// When somebody else may take it, in milliseconds since 1970.
+    #[serde(default, rename = "$until")]
+    until: i64,
+}
+
+impl ReadTable {
+    /// The checkpoint, read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn checkpoint(&self, keys: &LogTable) -> Result<Checkpoint, TableError> {
+        let item = self.item(&[(keys.partition, CHECKPOINT), (keys.sort, POSITION_ENTRY)], true).await?;
+        item.map_or_else(|| Ok(Checkpoint::default()), from_item)
+    }
+
+    /// Takes the checkpoint until this time; `None` if somebody else has it. `holder` is a name that nobody else has.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn take_checkpoint(
+        &self,
+        keys: &LogTable,
+        holder: &str,
+        (now, until): (Timestamp, Timestamp),
+    ) -> Result<Option<Checkpoint>, TableError> {
+        let result = self
+            .client
+            .update_item()
+            .table_name(&self.name)
+            .set_key(Some(checkpoint_key(keys)))
+            .update_expression("SET #until = :until, #holder = :holder, #moves = if_not_exists(#moves, :none) ADD #fence :one")
+            // A try of this very holder, whose reply was lost, is no other holder.
+            .condition_expression("attribute_not_exists(#until) OR #until <= :now OR #holder = :holder")
+            .expression_attribute_names("#until", "$until")
+            .expression_attribute_names("#holder", "$holder")
+            .expression_attribute_names("#fence", "$fence")
+            .expression_attribute_names("#moves", "$moves")
+            .expression_attribute_values(":none", number(0))
+            .expression_attribute_values(":until", AttributeValue::N(until.as_millisecond().to_string()))
+            .expression_attribute_values(":now", AttributeValue::N(now.as_millisecond().to_string()))
+            .expression_attribute_values(":holder", AttributeValue::S(holder.to_owned()))
+            .expression_attribute_values(":one", number(1))
+            .return_values(ReturnValue::AllNew)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(output) => output.attributes.map(from_item).transpose(),
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(None),
+                Some(_) | None => Err(table_error(error)),
+            },
+        }
+    }
+
+    /// Moves the checkpoint to this cursor and state, together with rows and positions in streams: all or nothing. It is this holder's until this time then; a time that is over gives
+    /// it back. Returns the checkpoint as it is now; `None` if somebody else has taken it, and nothing was written.
+    ///
+    /// # Errors
+    /// When the table fails, or there are more rows and streams than one transaction takes. It is not known then whether it was moved: whoever takes it next sees that.
+    pub async fn move_checkpoint(
+        &self,
+        keys: &LogTable,
+        from: &Checkpoint,
+        (cursor, state, until): (String, String, Timestamp),
+        (changes, positions): (&Changes, &BTreeMap<StreamId, u64>),
+    ) -> Result<Option<Checkpoint>, TableError> {
+        let moved = Checkpoint {
+            cursor,
+            state,
+            moves: from.moves + 1,
+            until: until.as_millisecond(),
+            ..from.clone()
+        };
+        let mut item = to_item(&moved)?;
+        item.extend(checkpoint_key(keys));
+        let is_moved = if changes.is_empty() && positions.is_empty() {
+            self.put_checkpoint(item, from).await?
+                // An earlier try of this very write, whose reply was lost.
+                || self.checkpoint(keys).await? == moved
+        } else {
+            self.put_checkpoint_and_rows(keys, item, from, (changes, positions)).await?
+        };
+        Ok(is_moved.then_some(moved))
+    }
+
+    /// Gives the checkpoint back where it is, if it is still this holder's.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn give_back_checkpoint(&self, keys: &LogTable, taken: &Checkpoint) -> Result<(), TableError> {
+        let result = self
+            .client
+            .update_item()
+            .table_name(&self.name)
+            .set_key(Some(checkpoint_key(keys)))
+            .update_expression("SET #until = :until")
+            .condition_expression("#fence = :fence")
+            .expression_attribute_names("#until", "$until")
+            .expression_attribute_names("#fence", "$fence")
+            .expression_attribute_values(":until", number(0))
+            .expression_attribute_values(":fence", number(taken.fence))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(()),
+                Some(_) | None => Err(table_error(error)),
+            },
+        }
+    }
+
+    async fn put_checkpoint_and_rows(
+        &self,
+        keys: &LogTable,
+        item: Item,
+        from: &Checkpoint,
+        (changes, positions): (&Changes, &BTreeMap<StreamId, u64>),
+    ) -> Result<bool, TableError> {
+        if changes.len() + positions.len() > MAX_CHANGES {
+            return Err(TableError::TooManyRows(changes.len() + positions.len()));
+        }
+        let guarded = Put::builder()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .condition_expression(UNMOVED)
+            .expression_attribute_names("#fence", "$fence")
+            .expression_attribute_names("#moves", "$moves")
+            .set_expression_attribute_values(Some(unmoved(from)));
+        let mut writes = vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
+        for (stream, version) in positions {
+            let item = position_item(keys, stream.as_str(), &Position::at(*version))?;
+            let put = Put::builder().table_name(&self.name).set_item(Some(item)).build().map_err(invalid)?;
+            writes.push(TransactWriteItem::builder().put(put).build());
+        }
+        for (key, change) in changes.iter() {
+            writes.push(self.write(keys, key, change)?);
+        }
+        // The SDK sends a token with it, by which DynamoDB knows a try whose reply was lost.
+        let write = self.client.transact_write_items().set_transact_items(Some(writes));
+        let Err(error) = write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await else {
+            return Ok(true);
+        };
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
+        else {
+            return Err(table_error(error));
+        };
+        let guard = cancelled.cancellation_reasons().first().and_then(|reason| reason.code());
+        if guard == Some("ConditionalCheckFailed") {
+            return Ok(false);
+        }
+        Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
+    }
+
+    async fn put_checkpoint(&self, item: Item, from: &Checkpoint) -> Result<bool, TableError> {
+        let put = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .condition_expression(UNMOVED)
+            .expression_attribute_names("#fence", "$fence")
+            .expression_attribute_names("#moves", "$moves")
+            .set_expression_attribute_values(Some(unmoved(from)))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let Err(error) = put.send().await else { return Ok(true) };
+        match error.as_service_error() {
+            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(false),
+            Some(_) | None => Err(table_error(error)),
+        }
+    }
+}
+
+/// The condition that nobody has taken or moved the checkpoint.
+const UNMOVED: &str = "#fence = :fence AND #moves = :moves";
+
+fn unmoved(from: &Checkpoint) -> Item {
+    HashMap::from([(":fence".to_owned(), number(from.fence)), (":moves".to_owned(), number(from.moves))])
+}
+
+fn checkpoint_key(keys: &LogTable) -> Item {
+    HashMap::from([
+        (keys.partition.to_owned(), AttributeValue::S(CHECKPOINT.to_owned())),
+        (keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())),
+    ])
+}

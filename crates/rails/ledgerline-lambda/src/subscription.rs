@@ -1,0 +1,370 @@
+//! The runner of subscriptions: functions that follow `$all` from a checkpoint, and write a view in one order over all streams.
+//!
+//! A subscription is woken by the sequencer, after each batch, and by a schedule, in case that was lost. It says nothing of what there is to do: the function reads on from its
+//! checkpoint. One instance works at a time; another one that is woken meanwhile ends at once, and what it was woken for is found by the first, which looks once more after it has given
+//! the checkpoint back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
+    all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
+};
+use ledgerline_dynamodb::{Checkpoint, DynamoDbStore, MAX_CHANGES, ReadTable, TableError};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::{
+    Error, config, metrics,
+    needs::{Action, Needs, Source, Table},
+    sequencer::{PARTITIONS, TABLE, partitions},
+    start::{Handle, dynamodb, start},
+};
+
+/// The time for which one invocation begins new pages. Its function has a minute: the rest is for the last page.
+const WORKING: Duration = Duration::from_secs(40);
+/// The time for which an instance has the checkpoint. With each write it has it for so long again, so that one which was killed holds up the others for no longer.
+const HOLDING: SignedDuration = SignedDuration::from_secs(20);
+/// The most commits of a page.
+const PAGE: usize = 100;
+/// The number of entries of others that are gone over without moving the checkpoint, so that a subscription which has nothing to do writes nothing.
+const LEFT_OUT: usize = 500;
+/// The number of positions that are read at once.
+const AT_ONCE: usize = 16;
+/// The age of a commit from which a subscription that does not have it is behind.
+const BEHIND: SignedDuration = SignedDuration::from_mins(5);
+
+/// Runs a subscription.
+///
+/// ```no_run
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
+/// use serde::{Deserialize, Serialize};
+///
+/// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "of", sort: "entry" };
+/// const COUNTS: OrderedView<Count> =
+///     OrderedView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
+///
+/// #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// struct Count(u64);
+///
+/// fn changes(count: &mut Count, _: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+///     count.0 += 1;
+///     changes.set("all", "count", "commits", count.0);
+///     Ok(())
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::subscription::run(COUNTS).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and the variable of the view's table; or when the view inserts rows.
+pub async fn run<State>(view: OrderedView<State>) -> Result<(), Error>
+where
+    State: Clone + Default + Serialize + DeserializeOwned + 'static,
+{
+    if view.writes.contains(&Write::Insert) {
+        return Err(
+            "a subscription writes its rows together with its checkpoint: it puts them, and inserts none"
+                .into(),
+        );
+    }
+    // Checkpoint and positions are put, read, and the checkpoint is taken by an update.
+    let own = [Action::GetItem, Action::PutItem, Action::UpdateItem];
+    let actions = view.writes.iter().copied().map(Action::from).chain(own);
+    let needs = Needs::new(Source::Sequence(view.of.to_vec())).following().optional(PARTITIONS);
+    let needs = needs.table(Table::with(view.table, actions)).metric(metrics::SUBSCRIPTION_BEHIND);
+    let build = async {
+        let client = dynamodb().await;
+        let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
+        let table = ReadTable::new(client.clone(), config::text(view.table.variable)?);
+        let log = crate::store(client).await?;
+        let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, partitions()?));
+        Ok(Box::new(move |_: Value| {
+            let subscriber = Arc::clone(&subscriber);
+            async move { subscriber.catch_up().await.map_err(Into::into) }.boxed_local()
+        }) as Handle<Value, ()>)
+    };
+    serve(needs, build.boxed_local()).await
+}
+
+/// This function has no type parameters, so it is compiled once for all subscriptions.
+fn serve(
+    needs: Needs,
+    build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(needs, build)
+}
+
+/// Why a subscription did not get on. It goes on from its checkpoint when it is woken again.
+#[derive(Debug, thiserror::Error)]
+pub enum SubscribeError {
+    /// `$all` or the log failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// `$all` is not the one that the checkpoint is of.
+    #[error("the checkpoint cannot be gone on from")]
+    Cursor(#[from] CursorError),
+    /// The table of the view failed.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A commit cannot be read.
+    #[error("version {version} of {stream} cannot be read: {reason}")]
+    Unreadable {
+        /// Its stream.
+        stream: StreamId,
+        /// Its version.
+        version: u64,
+        /// The reason, without values (rule 14).
+        reason: String,
+    },
+    /// The view could not work out the changes of a commit.
+    #[error("the changes of version {version} of {stream} cannot be worked out")]
+    Changes {
+        /// Its stream.
+        stream: StreamId,
+        /// Its version.
+        version: u64,
+        /// The reason.
+        source: ChangesError,
+    },
+    /// The state in the checkpoint is not of this program.
+    #[error(
+        "the state in the checkpoint cannot be read: its shape has changed, and the view must be made again"
+    )]
+    State,
+}
+
+impl From<SubscriptionError> for SubscribeError {
+    fn from(error: SubscriptionError) -> Self {
+        match error {
+            SubscriptionError::Cursor(error) => error.into(),
+            SubscriptionError::Store(error) => error.into(),
+        }
+    }
+}
+
+/// The parts of a subscription.
+#[derive(Debug)]
+pub struct Subscriber<State> {
+    view: OrderedView<State>,
+    table: ReadTable,
+    subscription: Subscription<DynamoDbStore, DynamoDbStore>,
+    /// The name under which this instance takes the checkpoint.
+    holder: String,
+    /// The time for which it has the checkpoint.
+    holding: SignedDuration,
+}
+
+/// The work between two moves of the checkpoint.
+#[derive(Debug, Clone)]
+struct Work<State> {
+    state: State,
+    changes: Changes,
+    positions: BTreeMap<StreamId, u64>,
+}
+
+impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
+    /// A subscription that writes this view into this table, and follows this `$all` of this log.
+    #[must_use]
+    pub fn new(
+        view: OrderedView<State>,
+        table: ReadTable,
+        sequence: DynamoDbStore,
+        log: DynamoDbStore,
+        partitions: u16,
+    ) -> Self {
+        let categories: BTreeSet<_> = view.of.iter().map(|category| (*category).to_owned()).collect();
+        let filter = Filter { categories, events: BTreeSet::new() };
+        let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE };
+        Self { view, table, subscription, holder: uuid::Uuid::new_v4().to_string(), holding: HOLDING }
+    }
+
+    /// The same, with another time for which it has the checkpoint: without any, instances take it from each other all the time.
+    #[must_use]
+    pub fn holding(self, holding: SignedDuration) -> Self {
+        Self { holding, ..self }
+    }
+
+    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at once if another instance is at it.
+    ///
+    /// # Errors
+    /// When a table fails, or a commit cannot be applied. What was applied before it stays.
+    pub async fn catch_up(&self) -> Result<(), SubscribeError> {
+        let began = Instant::now();
+        loop {
+            let checkpoint = self.table.checkpoint(&self.view.table).await?;
+            let page = self.page(&checkpoint).await?;
+            if page.delivered.is_empty() && page.complete && page.entries < LEFT_OUT {
+                return Ok(());
+            }
+            if began.elapsed() >= WORKING {
+                self.note_how_far_behind(&page);
+                return Ok(());
+            }
+            let now = Timestamp::now();
+            let taken = self.table.take_checkpoint(&self.view.table, &self.holder, (now, now + self.holding));
+            let Some(checkpoint) = taken.await? else {
+                self.note_how_far_behind(&page);
+                return Ok(());
+            };
+            self.work(checkpoint, page, began + WORKING).await.inspect_err(|_| metrics::behind())?;
+        }
+    }
+
+    /// Counts that the subscription is behind, if the first commit of what is left is old.
+    fn note_how_far_behind(&self, left: &Page) {
+        let first = left.delivered.first().and_then(|delivered| delivered.commit.as_ref().ok());
+        if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > BEHIND) {
+            metrics::behind();
+        }
+    }
+
+    async fn page(&self, checkpoint: &Checkpoint) -> Result<Page, SubscribeError> {
+        let after = match checkpoint.cursor.as_str() {
+            "" => Cursor::beginning(self.subscription.partitions),
+            cursor => cursor.parse()?,
+        };
+        Ok(self.subscription.next(&after).await?)
+    }
+
+    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back.
+    async fn work(
+        &self,
+        mut checkpoint: Checkpoint,
+        seen: Page,
+        until: Instant,
+    ) -> Result<(), SubscribeError> {
+        // What was seen before it was taken may be done by now.
+        let mut page = if checkpoint.cursor.is_empty() { seen } else { self.page(&checkpoint).await? };
+        loop {
+            let is_last = page.complete || Instant::now() >= until;
+            let applied = self.apply(&mut checkpoint, page, is_last).await;
+            match applied {
+                Ok(true) if !is_last => page = self.page(&checkpoint).await?,
+                // Somebody else has taken the checkpoint, or all is done.
+                Ok(_) => return Ok(()),
+                Err(error) => {
+                    // It is given back where it is, which is not known here if a reply was lost. The next one need not wait for its time to be over.
+                    if let Err(error) = self.table.give_back_checkpoint(&self.view.table, &checkpoint).await {
+                        tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Applies a page, in as many writes as it takes. Returns whether this instance still has the checkpoint.
+    async fn apply(
+        &self,
+        checkpoint: &mut Checkpoint,
+        page: Page,
+        is_last: bool,
+    ) -> Result<bool, SubscribeError> {
+        let mut known = self.positions(&page).await?;
+        let state = match checkpoint.state.as_str() {
+            "" => State::default(),
+            state => serde_json::from_str(state).map_err(|_| SubscribeError::State)?,
+        };
+        let nothing =
+            |state| Work { state, changes: Changes::new(self.view.table), positions: BTreeMap::new() };
+        let mut work = nothing(state);
+        // Whatever happens, what is before this need not be read again once the work is written.
+        let mut cursor = checkpoint.cursor.clone();
+        let mut applied: Vec<Commit> = Vec::new();
+        for delivered in page.delivered {
+            let unreadable = |reason| {
+                let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
+                SubscribeError::Unreadable { stream, version, reason }
+            };
+            let due = match delivered.commit.map_err(unreadable) {
+                Ok(commit) => {
+                    let position = known.get(&commit.stream).copied().unwrap_or_default();
+                    self.subscription.due(commit, position).await.map_err(SubscribeError::from)
+                }
+                Err(error) => Err(error),
+            };
+            let due = match due {
+                Ok(due) => due,
+                Err(error) => {
+                    // What comes before it is applied, and not tried again and again.
+                    self.moved(checkpoint, cursor, &work, &mut applied, false).await?;
+                    return Err(error);
+                }
+            };
+            for commit in due {
+                let mut with = work.clone();
+                self.add(&commit, &mut with)?;
+                if with.changes.len() + with.positions.len() > MAX_CHANGES && !work.positions.is_empty() {
+                    if !self.moved(checkpoint, cursor.clone(), &work, &mut applied, false).await? {
+                        return Ok(false);
+                    }
+                    with = nothing(work.state);
+                    self.add(&commit, &mut with)?;
+                }
+                known.insert(commit.stream.clone(), commit.version);
+                applied.push(commit);
+                work = with;
+            }
+            cursor = delivered.cursor.to_string();
+        }
+        self.moved(checkpoint, page.cursor.to_string(), &work, &mut applied, is_last).await
+    }
+
+    fn add(&self, commit: &Commit, work: &mut Work<State>) -> Result<(), SubscribeError> {
+        let failed = |source| SubscribeError::Changes {
+            stream: commit.stream.clone(),
+            version: commit.version,
+            source,
+        };
+        (self.view.changes)(&mut work.state, commit, &mut work.changes).map_err(failed)?;
+        work.changes.clone().only(self.view.writes).map_err(failed)?;
+        work.positions.insert(commit.stream.clone(), commit.version);
+        Ok(())
+    }
+
+    /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether this instance had the checkpoint.
+    async fn moved(
+        &self,
+        checkpoint: &mut Checkpoint,
+        cursor: String,
+        work: &Work<State>,
+        applied: &mut Vec<Commit>,
+        is_last: bool,
+    ) -> Result<bool, SubscribeError> {
+        let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::State)?;
+        let until = if is_last { Timestamp::UNIX_EPOCH } else { Timestamp::now() + self.holding };
+        let (keys, rows) = (&self.view.table, (&work.changes, &work.positions));
+        let moved = self.table.move_checkpoint(keys, checkpoint, (cursor, state, until), rows).await?;
+        let Some(moved) = moved else {
+            tracing::warn!("another instance has taken the checkpoint");
+            return Ok(false);
+        };
+        *checkpoint = moved;
+        if !applied.is_empty() {
+            tracing::info!(commits = applied.len(), "applied");
+        }
+        applied.drain(..).for_each(|commit| metrics::projected(commit.at));
+        Ok(true)
+    }
+
+    /// The positions in the streams of a page.
+    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, u64>, SubscribeError> {
+        let streams: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
+        let read = async |stream: &StreamId| {
+            let (position, _) = self.table.progress(&self.view.table, stream.as_str()).await?;
+            Ok::<_, SubscribeError>((stream.clone(), position))
+        };
+        stream::iter(streams).map(read).buffer_unordered(AT_ONCE).try_collect().await
+    }
+}

@@ -1,0 +1,334 @@
+//! Subscriptions: several instances of one checkpoint follow `$all` over a wire that misbehaves.
+//!
+//! `$all` has entries twice, entries of commits that were overtaken, and entries that are missing, because the records of their commits never arrived. Instances are ended in the middle
+//! of calls, and wake up when others have gone on. They hold the checkpoint for no time at all, so that only the fence keeps them apart. In the end each commit must have been
+//! applied once, in the order of `$all`, and rows, running number and positions must be those of a fold by one reader whom nothing disturbs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use fastrand::Rng;
+use futures::FutureExt;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, RecordedEvent, StreamId, Write,
+    all::{Cursor, Filter, Sequencer, Subscription, entries},
+    contract::commit,
+};
+use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
+use ledgerline_lambda::subscription::Subscriber;
+use ledgerline_local::testing::table;
+use serde::{Deserialize, Serialize};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    Application, Effort, Finding, Tried,
+    case::{Case, Done},
+    tank::FILLS,
+    wire::{Plan, Wire},
+    world::{World, each_seed},
+};
+
+/// A list of all commits of tanks: one row for each, with its number.
+const DIARY: OrderedView<Last> =
+    OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put, Write::Update], changes };
+
+const KEYS: LogTable = FILLS;
+
+/// What goes from one row to the next.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+struct Last {
+    number: u64,
+    /// The sum of all versions: another one if a commit is missing, or is there twice.
+    sum: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    tank_id: String,
+    entry: String,
+    commit: String,
+    sum: u64,
+}
+
+fn changes(last: &mut Last, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+    last.number += 1;
+    last.sum += commit.version;
+    let (tank_id, entry) = ("diary".to_owned(), format!("{:020}", last.number));
+    changes.put(&Row {
+        tank_id,
+        entry,
+        commit: format!("{} {}", commit.stream, commit.version),
+        sum: last.sum,
+    })?;
+    // A row that is changed again and again.
+    changes.set("sums", "sum", "sum", last.sum);
+    Ok(())
+}
+
+/// Plays histories of subscriptions.
+///
+/// # Errors
+/// When a commit is missing, is there twice or out of order, or when rows are not the fold.
+pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+    let runs = effort.runs(60, 20_000);
+    let mut sum = Tally::default();
+    let world = || World::new(&["CommitsTable", "RequestsTable", "FillsTable"]);
+    let play = |_: &mut (), seed| {
+        // Each run has a world of its own, because all of them would have one `$all`.
+        let world = world()?;
+        let wire = Wire::new(world.wire.services().database().clone());
+        let played = world.runtime.block_on(play(&world.wire, &wire, seed));
+        played.map_err(|story| Finding { seed, story })
+    };
+    each_seed(
+        effort.seed,
+        runs,
+        || Ok(()),
+        play,
+        |tally: Tally| {
+            sum.commits += tally.commits;
+            sum.ended += tally.ended;
+            sum.failed += tally.failed;
+            sum.faults += tally.faults;
+        },
+    )?;
+    if runs >= 50 && [sum.ended, sum.failed, sum.faults].contains(&0) {
+        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+    }
+    let beside = format!(
+        "{} commits, {} faults, {} instances ended in the middle of a call, {} that failed",
+        sum.commits, sum.faults, sum.ended, sum.failed
+    );
+    Ok(Tried::new(runs, "histories", beside))
+}
+
+/// The counts of a run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    commits: u64,
+    ended: u64,
+    failed: u64,
+    faults: u64,
+}
+
+/// A run, over a wire with faults and one without.
+async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
+    let mut rng = Rng::with_seed(seed);
+    let (log, shape) = (World::store_at(quiet), Shape::of(&mut rng));
+    let mut tally = Tally::default();
+    for commit in shape.log.values().flatten() {
+        log.append(commit, None).await.map_err(|error| error.to_string())?;
+        tally.commits += 1;
+    }
+    wire.follow(Plan::Random(rng.u32(0..300)), seed);
+    let mut segments = shape.segments.into_iter().enumerate();
+    let mut instances: Vec<_> = (0..3).map(|_| subscriber(wire)).collect();
+    for round in 0..24 {
+        if round % 4 == 0 || round > 12 {
+            for (number, entries) in segments.by_ref().take(3) {
+                log.append(&segment(number as u64 + 1, &entries), None)
+                    .await
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        // Two at once; now and then one is ended in the middle, and begins anew or wakes up later.
+        let (one, other) = (rng.usize(0..3), rng.usize(0..3));
+        let time = |rng: &mut Rng| match rng.u32(0..3) {
+            0 => Duration::from_millis(rng.u64(1..300)),
+            _ => Duration::from_secs(300),
+        };
+        let (first, second) = (time(&mut rng), time(&mut rng));
+        let pause = Duration::from_millis(rng.u64(0..100));
+        let (first, second) = tokio::join!(timeout(first, instances[one].catch_up()), async {
+            sleep(pause).await;
+            timeout(second, instances[other].catch_up()).await
+        });
+        for (instance, done) in [(one, first), (other, second)] {
+            match done {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => tally.failed += 1,
+                Err(_) => {
+                    tally.ended += 1;
+                    instances[instance] = subscriber(wire);
+                }
+            }
+        }
+    }
+    // Requests that are applied late are applied by then.
+    wire.calm();
+    sleep(Duration::from_secs(120)).await;
+    for (number, entries) in segments {
+        log.append(&segment(number as u64 + 1, &entries), None).await.map_err(|error| error.to_string())?;
+    }
+    subscriber(wire).catch_up().await.map_err(|error| error.to_string())?;
+    tally.faults = wire.take_faults().values().sum();
+    let expected = fold(quiet).await?;
+    compare(quiet, &expected, &shape.log).await?;
+    Ok(tally)
+}
+
+fn subscriber(wire: &Wire) -> Subscriber<Last> {
+    let store = || DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
+    let rows = ReadTable::new(wire.dynamodb(), table("FillsTable"));
+    // The streams of `$all` are in the table of the log here, because not every workspace has a table for them: their names are no others'.
+    Subscriber::new(DIARY, rows, store(), store(), 1).holding(SignedDuration::ZERO)
+}
+
+/// A log, and the entries of `$all` by segment.
+struct Shape {
+    log: BTreeMap<StreamId, Vec<Commit>>,
+    segments: Vec<Vec<(StreamId, u64)>>,
+}
+
+impl Shape {
+    fn of(rng: &mut Rng) -> Self {
+        let mut log = BTreeMap::<StreamId, Vec<Commit>>::new();
+        let mut order = Vec::new();
+        for _ in 0..rng.usize(5..150) {
+            let category = if rng.u32(0..4) == 0 { "lamp" } else { "tank" };
+            let Ok(stream) = StreamId::new(category, &rng.u32(0..8).to_string()) else { continue };
+            let commits = log.entry(stream.clone()).or_default();
+            let version = commits.len() as u64 + 1;
+            commits.push(commit(&stream, version));
+            order.push((stream, version));
+        }
+        for place in 1..order.len() {
+            if rng.u32(0..6) == 0 {
+                order.swap(place - 1, place);
+            }
+        }
+        order.retain(|_| rng.u32(0..15) > 0);
+        for _ in 0..order.len() / 10 {
+            let entry = order[rng.usize(0..order.len())].clone();
+            order.insert(rng.usize(0..order.len()), entry);
+        }
+        // What was lost is found by the heads of all streams.
+        order.extend(log.iter().map(|(stream, commits)| (stream.clone(), commits.len() as u64)));
+        let mut segments = Vec::new();
+        while !order.is_empty() {
+            let rest = order.split_off(rng.usize(1..12).min(order.len()));
+            segments.push(std::mem::replace(&mut order, rest));
+        }
+        Self { log, segments }
+    }
+}
+
+/// A segment with these entries, which no sequencer would make in this way.
+fn segment(number: u64, entries: &[(StreamId, u64)]) -> Commit {
+    let data = serde_json::to_string(entries).unwrap_or_default();
+    let all =
+        StreamId::try_from("$all-0".to_owned()).unwrap_or_else(|_| unreachable!("it is a stream of $all"));
+    Commit {
+        events: vec![RecordedEvent { event_type: "Sequenced".into(), schema: 1, data }],
+        ..commit(&all, number)
+    }
+}
+
+/// The rows, by their keys.
+type Rows = BTreeMap<(String, String), serde_json::Map<String, serde_json::Value>>;
+
+/// What one reader makes of it whom nothing disturbs.
+async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
+    let filter = Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };
+    let (sequence, log) = (World::store_at(quiet), World::store_at(quiet));
+    let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
+    let (mut rows, mut positions, mut last) =
+        (Rows::new(), BTreeMap::<StreamId, u64>::new(), Last::default());
+    let mut cursor = Cursor::beginning(1);
+    loop {
+        let page = subscription.next(&cursor).await.map_err(|error| error.to_string())?;
+        for delivered in page.delivered {
+            let commit = delivered.commit?;
+            let position = positions.get(&commit.stream).copied().unwrap_or_default();
+            for commit in subscription.due(commit, position).await.map_err(|error| error.to_string())? {
+                let mut made = Changes::new(KEYS);
+                changes(&mut last, &commit, &mut made).map_err(|error| error.to_string())?;
+                made.fold(&mut rows);
+                positions.insert(commit.stream, commit.version);
+            }
+        }
+        cursor = page.cursor;
+        if page.complete {
+            return Ok((rows, positions));
+        }
+    }
+}
+
+async fn compare(
+    quiet: &Wire,
+    (rows, positions): &(Rows, BTreeMap<StreamId, u64>),
+    log: &BTreeMap<StreamId, Vec<Commit>>,
+) -> Result<(), String> {
+    let heads: BTreeMap<_, _> = log
+        .iter()
+        .filter(|(stream, _)| stream.category() == "tank")
+        .map(|(stream, commits)| (stream.clone(), commits.len() as u64))
+        .collect();
+    if *positions != heads {
+        return Err(format!("a reader came to {positions:?}, and the heads are {heads:?}"));
+    }
+    let table = ReadTable::new(quiet.dynamodb(), table("FillsTable"));
+    for (stream, head) in &heads {
+        let (position, _) =
+            table.progress(&KEYS, stream.as_str()).await.map_err(|error| error.to_string())?;
+        if position != *head {
+            return Err(format!("the position in {stream} is {position}, not {head}"));
+        }
+    }
+    let mut found = Rows::new();
+    for partition in ["diary", "sums"] {
+        let mut cursor: Option<String> = None;
+        loop {
+            let query = PageQuery {
+                index: None,
+                partition: (KEYS.partition, partition),
+                keys: &[KEYS.sort],
+                starts_with: None,
+                newest_first: false,
+                limit: 100,
+                cursor: cursor.as_deref(),
+            };
+            let page = table.page::<serde_json::Map<String, serde_json::Value>>(&query).await;
+            let page = page.map_err(|error| error.to_string())?;
+            let key = |row: &serde_json::Map<String, serde_json::Value>, name: &str| {
+                row.get(name).and_then(|key| key.as_str()).unwrap_or_default().to_owned()
+            };
+            found.extend(
+                page.rows.into_iter().map(|row| ((key(&row, KEYS.partition), key(&row, KEYS.sort)), row)),
+            );
+            cursor = page.cursor;
+            if cursor.is_none() {
+                break;
+            }
+        }
+    }
+    match found == *rows {
+        true => Ok(()),
+        false => Err(format!("rows are {found:?}\n  and should be {rows:?}")),
+    }
+}
+
+/// The case of a subscription for the proof of crashes.
+pub(crate) fn case() -> Case {
+    let streams: Vec<Vec<Commit>> = ["1", "2", "3"]
+        .into_iter()
+        .filter_map(|id| StreamId::new("tank", id).ok())
+        .map(|stream| (1..=20).map(|version| commit(&stream, version)).collect())
+        .collect();
+    let log = streams.clone();
+    Case::new("subscription", log, move |wire: Wire, _: Done| {
+        let streams = streams.clone();
+        async move {
+            let quiet = World::store_at(&Wire::new(wire.services().database().clone()));
+            let ordered = Sequencer::new(0)
+                .append(&quiet, "batch", entries(streams.iter().flatten()), Timestamp::UNIX_EPOCH)
+                .await;
+            ordered.is_ok() && subscriber(&wire).catch_up().await.is_ok()
+        }
+        .boxed_local()
+    })
+}
