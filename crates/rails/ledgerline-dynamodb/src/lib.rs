@@ -9,6 +9,6 @@ mod tries;
 
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
-    Checkpoint, InvalidCursor, MAX_CHANGES, Overwrite, Page, PageQuery, ReadTable, TableError,
+    Checkpoint, InvalidCursor, MAX_CHANGES, Overwrite, Page, PageQuery, Reached, ReadTable, TableError,
 };
 pub use store::DynamoDbStore;

@@ -18,7 +18,7 @@ use aws_sdk_dynamodb::{
     },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
-pub use checkpoint::{Checkpoint, MAX_CHANGES};
+pub use checkpoint::{Checkpoint, MAX_CHANGES, Reached};
 pub use cursor::InvalidCursor;
 use ledgerline::{
     Changes, LogTable, StateTable, StreamId,

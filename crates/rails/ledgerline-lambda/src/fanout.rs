@@ -104,7 +104,7 @@ impl Wiring {
 }
 
 /// Reads a variable with one line for each receiver: its name or URL, and the categories that it gets.
-fn by_category(
+pub(crate) fn by_category(
     name: &'static str,
     lines: &[String],
 ) -> Result<BTreeMap<String, Vec<String>>, config::ConfigError> {

@@ -44,6 +44,7 @@ pub struct Query {
     tables: Vec<Table>,
     /// The category of the streams for whose versions the route waits.
     waits: Option<&'static str>,
+    scope: Scope,
     answer: Answer,
 }
 
@@ -70,13 +71,19 @@ impl Query {
             let answer = Rc::clone(&answer);
             async move { answer(views, request).await }.boxed_local()
         });
-        Self { key, tables: tables.into_iter().collect(), waits: None, answer }
+        Self { key, tables: tables.into_iter().collect(), waits: None, scope: Scope::Read, answer }
     }
 
     /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate with [`Views::read`].
     #[must_use]
     pub fn waiting<A: Aggregate>(self) -> Self {
         Self { waits: Some(A::CATEGORY), ..self }
+    }
+
+    /// The route shows what belongs to everybody: it wants the scope `events`, and not that for reading one's own.
+    #[must_use]
+    pub fn of_everybody(self) -> Self {
+        Self { scope: Scope::Events, ..self }
     }
 
     /// Method and path.
@@ -374,7 +381,7 @@ impl Views {
 /// When its configuration is wrong: the variables of its tables, and, if a route waits, `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`,
 /// or what [`http::run`](crate::http::run) reads.
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
-    let endpoint = |query: &Query| Endpoint { route: query.key, scope: Scope::Read };
+    let endpoint = |query: &Query| Endpoint { route: query.key, scope: query.scope };
     let source = Source::Http(routes.iter().map(endpoint).collect());
     let tables = routes.iter().flat_map(|query| query.tables.clone());
     let needs = tables.fold(Needs::new(source), Needs::table);

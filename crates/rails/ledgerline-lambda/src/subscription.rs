@@ -16,7 +16,7 @@ use ledgerline::{
     Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
 };
-use ledgerline_dynamodb::{Checkpoint, DynamoDbStore, MAX_CHANGES, ReadTable, TableError};
+use ledgerline_dynamodb::{Checkpoint, DynamoDbStore, MAX_CHANGES, Reached, ReadTable, TableError};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -48,13 +48,13 @@ const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 /// use serde::{Deserialize, Serialize};
 ///
 /// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "of", sort: "entry" };
-/// const COUNTS: OrderedView<Count> =
+/// const COUNTS: OrderedView<Count, ()> =
 ///     OrderedView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
 ///
 /// #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 /// struct Count(u64);
 ///
-/// fn changes(count: &mut Count, _: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+/// fn changes(count: &mut Count, _: &mut (), _: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
 ///     count.0 += 1;
 ///     changes.set("all", "count", "commits", count.0);
 ///     Ok(())
@@ -68,10 +68,9 @@ const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and the variable of the view's table; or when the view inserts rows.
-pub async fn run<State>(view: OrderedView<State>) -> Result<(), Error>
-where
-    State: Clone + Default + Serialize + DeserializeOwned + 'static,
-{
+pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
+    view: OrderedView<State, Memory>,
+) -> Result<(), Error> {
     if view.writes.contains(&Write::Insert) {
         return Err(
             "a subscription writes its rows together with its checkpoint: it puts them, and inserts none"
@@ -96,6 +95,11 @@ where
     };
     serve(needs, build.boxed_local()).await
 }
+
+/// What a view keeps from one commit to the next.
+pub trait Kept: Clone + Default + Serialize + DeserializeOwned {}
+
+impl<T: Clone + Default + Serialize + DeserializeOwned> Kept for T {}
 
 /// This function has no type parameters, so it is compiled once for all subscriptions.
 fn serve(
@@ -137,11 +141,9 @@ pub enum SubscribeError {
         /// The reason.
         source: ChangesError,
     },
-    /// The state in the checkpoint is not of this program.
-    #[error(
-        "the state in the checkpoint cannot be read: its shape has changed, and the view must be made again"
-    )]
-    State,
+    /// What was kept with the checkpoint, or of a stream, is not of this program.
+    #[error("what was kept cannot be read: its shape has changed, and the view must be made again")]
+    Kept,
 }
 
 impl From<SubscriptionError> for SubscribeError {
@@ -155,8 +157,8 @@ impl From<SubscriptionError> for SubscribeError {
 
 /// The parts of a subscription.
 #[derive(Debug)]
-pub struct Subscriber<State> {
-    view: OrderedView<State>,
+pub struct Subscriber<State, Memory> {
+    view: OrderedView<State, Memory>,
     table: ReadTable,
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
     /// The name under which this instance takes the checkpoint.
@@ -170,14 +172,14 @@ pub struct Subscriber<State> {
 struct Work<State> {
     state: State,
     changes: Changes,
-    positions: BTreeMap<StreamId, u64>,
+    positions: BTreeMap<StreamId, Reached>,
 }
 
-impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
+impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// A subscription that writes this view into this table, and follows this `$all` of this log.
     #[must_use]
     pub fn new(
-        view: OrderedView<State>,
+        view: OrderedView<State, Memory>,
         table: ReadTable,
         sequence: DynamoDbStore,
         log: DynamoDbStore,
@@ -274,7 +276,7 @@ impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
         let mut known = self.positions(&page).await?;
         let state = match checkpoint.state.as_str() {
             "" => State::default(),
-            state => serde_json::from_str(state).map_err(|_| SubscribeError::State)?,
+            state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
         };
         let nothing =
             |state| Work { state, changes: Changes::new(self.view.table), positions: BTreeMap::new() };
@@ -289,7 +291,7 @@ impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
             };
             let due = match delivered.commit.map_err(unreadable) {
                 Ok(commit) => {
-                    let position = known.get(&commit.stream).copied().unwrap_or_default();
+                    let position = known.get(&commit.stream).map_or(0, |reached| reached.position);
                     self.subscription.due(commit, position).await.map_err(SubscribeError::from)
                 }
                 Err(error) => Err(error),
@@ -304,15 +306,15 @@ impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
             };
             for commit in due {
                 let mut with = work.clone();
-                self.add(&commit, &mut with)?;
+                let reached = self.add(&commit, &known, &mut with)?;
                 if with.changes.len() + with.positions.len() > MAX_CHANGES && !work.positions.is_empty() {
                     if !self.moved(checkpoint, cursor.clone(), &work, &mut applied, false).await? {
                         return Ok(false);
                     }
                     with = nothing(work.state);
-                    self.add(&commit, &mut with)?;
+                    self.add(&commit, &known, &mut with)?;
                 }
-                known.insert(commit.stream.clone(), commit.version);
+                known.insert(commit.stream.clone(), reached);
                 applied.push(commit);
                 work = with;
             }
@@ -321,16 +323,29 @@ impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
         self.moved(checkpoint, page.cursor.to_string(), &work, &mut applied, is_last).await
     }
 
-    fn add(&self, commit: &Commit, work: &mut Work<State>) -> Result<(), SubscribeError> {
+    /// Adds a commit to the work. `known` is how far its stream, among others, was applied before.
+    fn add(
+        &self,
+        commit: &Commit,
+        known: &BTreeMap<StreamId, Reached>,
+        work: &mut Work<State>,
+    ) -> Result<Reached, SubscribeError> {
         let failed = |source| SubscribeError::Changes {
             stream: commit.stream.clone(),
             version: commit.version,
             source,
         };
-        (self.view.changes)(&mut work.state, commit, &mut work.changes).map_err(failed)?;
+        let memory = known.get(&commit.stream).and_then(|reached| reached.memory.as_deref());
+        let mut memory = memory.map_or_else(|| Ok(Memory::default()), serde_json::from_str);
+        let memory = memory.as_mut().map_err(|_| SubscribeError::Kept)?;
+        (self.view.changes)(&mut work.state, memory, commit, &mut work.changes).map_err(failed)?;
         work.changes.clone().only(self.view.writes).map_err(failed)?;
-        work.positions.insert(commit.stream.clone(), commit.version);
-        Ok(())
+        let memory = serde_json::to_string(memory).map_err(|_| SubscribeError::Kept)?;
+        // `null` is that of a view that remembers nothing.
+        let reached =
+            Reached { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
+        work.positions.insert(commit.stream.clone(), reached.clone());
+        Ok(reached)
     }
 
     /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether this instance had the checkpoint.
@@ -342,7 +357,7 @@ impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
         applied: &mut Vec<Commit>,
         is_last: bool,
     ) -> Result<bool, SubscribeError> {
-        let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::State)?;
+        let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
         let until = if is_last { Timestamp::UNIX_EPOCH } else { Timestamp::now() + self.holding };
         let (keys, rows) = (&self.view.table, (&work.changes, &work.positions));
         let moved = self.table.move_checkpoint(keys, checkpoint, (cursor, state, until), rows).await?;
@@ -359,11 +374,11 @@ impl<State: Clone + Default + Serialize + DeserializeOwned> Subscriber<State> {
     }
 
     /// The positions in the streams of a page.
-    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, u64>, SubscribeError> {
+    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, Reached>, SubscribeError> {
         let streams: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
         let read = async |stream: &StreamId| {
-            let (position, _) = self.table.progress(&self.view.table, stream.as_str()).await?;
-            Ok::<_, SubscribeError>((stream.clone(), position))
+            let (position, memory) = self.table.progress(&self.view.table, stream.as_str()).await?;
+            Ok::<_, SubscribeError>((stream.clone(), Reached { position, memory }))
         };
         stream::iter(streams).map(read).buffer_unordered(AT_ONCE).try_collect().await
     }

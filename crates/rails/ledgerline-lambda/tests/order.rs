@@ -208,7 +208,7 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
     let cursor = world.get("").await.unwrap()["cursor"].as_str().unwrap().to_owned();
     let (cut, many) = (
         &cursor[..cursor.len() - 1],
-        "category=a&".repeat(1) + &(0..51).map(|n| format!("category=c{n}&")).collect::<String>(),
+        "category=a&".to_owned() + &(0..51).map(|n| format!("category=c{n}&")).collect::<String>(),
     );
     for (query, field) in [
         (format!("after={cut}"), "after"),

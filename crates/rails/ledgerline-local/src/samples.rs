@@ -47,7 +47,7 @@ pub fn of(source: &Source, events: &Path) -> Result<Vec<Sample>> {
         let place = |event: &Event| match event {
             Event::HttpApi { method, .. } if method != "GET" => 0,
             Event::Stream(_) => 1,
-            Event::Rule { .. } | Event::Queue(_) => 2,
+            Event::Rule { .. } | Event::Queue(_) | Event::Schedule(_) => 2,
             Event::HttpApi { .. } => 3,
         };
         function.events.iter().map(place).min()

@@ -194,6 +194,15 @@ impl Stack {
         for (stream, readers) in readers.into_values() {
             tokio::spawn(stream_records::leave(dynamodb.database.clone(), stream, readers));
         }
+        for (definition, event) in template
+            .functions
+            .iter()
+            .flat_map(|function| function.events.iter().map(move |event| (function, event)))
+        {
+            if let Event::Schedule(period) = event {
+                tokio::spawn(on_schedule(Arc::clone(&invocations), definition.arn.clone(), *period));
+            }
+        }
         for mapping in queues(&template, &functions, &sqs, hops)? {
             let concurrency = mapping.source.scaling_config.maximum_concurrency.unwrap_or(queue::CONCURRENCY);
             for _ in 0..concurrency {
@@ -342,6 +351,17 @@ fn streams(
         }
     }
     Ok(mappings)
+}
+
+/// Invokes a function again and again, at once for the first time.
+async fn on_schedule(invocations: Arc<Invocations>, arn: String, period: Duration) {
+    let event = serde_json::json!({ "source": "aws.events", "detail-type": "Scheduled Event", "detail": {} })
+        .to_string();
+    let mut times = tokio::time::interval(period);
+    loop {
+        times.tick().await;
+        invocations.begin(&arn, &event);
+    }
 }
 
 fn queues(

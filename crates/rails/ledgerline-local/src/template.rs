@@ -5,6 +5,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::{Deserialize, de::DeserializeOwned};
@@ -123,6 +124,8 @@ pub enum Event {
     Stream(StreamSource),
     /// A queue.
     Queue(QueueSource),
+    /// A schedule, with the time between two invocations.
+    Schedule(Duration),
     /// A rule on a bus.
     Rule {
         /// Logical id of the event.
@@ -673,6 +676,11 @@ impl<'a> Scope<'a> {
             #[serde(default)]
             authorization_scopes: Vec<String>,
         }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase", deny_unknown_fields)]
+        struct Schedule {
+            schedule: String,
+        }
         let kind =
             event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
         let properties = event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
@@ -691,6 +699,11 @@ impl<'a> Scope<'a> {
             }
             "DynamoDB" => Ok(Event::Stream(typed(&properties, place)?)),
             "SQS" => Ok(Event::Queue(typed(&properties, place)?)),
+            "Schedule" => {
+                let schedule: Schedule = typed(&properties, place)?;
+                let message = || format!("{place}: the schedule {} is not emulated", schedule.schedule);
+                Ok(Event::Schedule(rate(&schedule.schedule).ok_or_else(|| (event.line, message()))?))
+            }
             "EventBridgeRule" => Ok(Event::Rule { name: name.to_owned(), rule: typed(&properties, place)? }),
             other => Err((event.line, format!("{place}: events of type {other} are not emulated"))),
         }
@@ -966,6 +979,18 @@ struct Physical {
     name: String,
     reference: String,
     arn: String,
+}
+
+/// The time in an expression of a schedule: `rate(5 minutes)`.
+fn rate(expression: &str) -> Option<Duration> {
+    let (number, unit) = expression.strip_prefix("rate(")?.strip_suffix(')')?.split_once(' ')?;
+    let seconds = match unit.trim_end_matches('s') {
+        "minute" => 60,
+        "hour" => 3_600,
+        "day" => 86_400,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.parse::<u64>().ok().filter(|number| *number > 0)? * seconds))
 }
 
 fn stream_arn(table_arn: &str) -> String {

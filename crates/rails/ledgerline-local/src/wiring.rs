@@ -38,7 +38,7 @@ impl Needs {
     pub fn routes(&self) -> impl Iterator<Item = &str> {
         let endpoints = match &self.source {
             Events::Http(endpoints) => endpoints.as_slice(),
-            Events::States { .. } | Events::Queue(_) | Events::Stream => &[],
+            Events::States { .. } | Events::Queue(_) | Events::Stream | Events::Sequence(_) => &[],
         };
         endpoints.iter().map(|endpoint| endpoint.route.as_str())
     }
@@ -52,6 +52,7 @@ enum Events {
     States { category: String, events: BTreeSet<String> },
     Queue(BTreeSet<String>),
     Stream,
+    Sequence(BTreeSet<String>),
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// A list of all commits of tanks: one row for each, with its number.
-const DIARY: OrderedView<Last> =
+const DIARY: OrderedView<Last, u64> =
     OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put, Write::Update], changes };
 
 const KEYS: LogTable = FILLS;
@@ -54,7 +54,16 @@ struct Row {
     sum: u64,
 }
 
-fn changes(last: &mut Last, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+fn changes(
+    last: &mut Last,
+    before: &mut u64,
+    commit: &Commit,
+    changes: &mut Changes,
+) -> Result<(), ChangesError> {
+    if commit.version != *before + 1 {
+        return Err(ChangesError::NoRow(format!("{} comes after version {before}", commit.version)));
+    }
+    *before = commit.version;
     last.number += 1;
     last.sum += commit.version;
     let (tank_id, entry) = ("diary".to_owned(), format!("{:020}", last.number));
@@ -171,7 +180,7 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     Ok(tally)
 }
 
-fn subscriber(wire: &Wire) -> Subscriber<Last> {
+fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     let store = || DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
     let rows = ReadTable::new(wire.dynamodb(), table("FillsTable"));
     // The streams of `$all` are in the table of the log here, because not every workspace has a table for them: their names are no others'.
@@ -246,7 +255,8 @@ async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
             let position = positions.get(&commit.stream).copied().unwrap_or_default();
             for commit in subscription.due(commit, position).await.map_err(|error| error.to_string())? {
                 let mut made = Changes::new(KEYS);
-                changes(&mut last, &commit, &mut made).map_err(|error| error.to_string())?;
+                let mut before = commit.version - 1;
+                changes(&mut last, &mut before, &commit, &mut made).map_err(|error| error.to_string())?;
                 made.fold(&mut rows);
                 positions.insert(commit.stream, commit.version);
             }

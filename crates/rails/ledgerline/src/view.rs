@@ -157,18 +157,21 @@ mod tests {
     }
 }
 
-/// A function that adds the changes of a commit to those of the commits before it. What it has to know of them is in the state.
-pub type OrderedChanges<State> = fn(&mut State, &Commit, &mut Changes) -> Result<(), ChangesError>;
+/// A function that adds the changes of a commit to those of the commits before it. What it has to know of them is in the state, and what it has to know of those of the same stream in
+/// the memory.
+pub type OrderedChanges<State, Memory> =
+    fn(&mut State, &mut Memory, &Commit, &mut Changes) -> Result<(), ChangesError>;
 
 /// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories, once, in one order over all streams. Beside its rows, a state goes from one
-/// commit to the next: a running total, the number of the last row. Made again from the beginning, its rows are the same.
+/// commit to the next, such as a running total or the number of the last row, and a memory from one commit of a stream to its next, such as the currency of an account. Both should be
+/// small: they are written with the rows. Made again from the beginning, its rows are the same.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
 /// use serde::{Deserialize, Serialize};
 ///
 /// const TABLE: LogTable = LogTable { variable: "DIARY_TABLE", partition: "diary", sort: "entry" };
-/// const DIARY: OrderedView<Last> =
+/// const DIARY: OrderedView<Last, ()> =
 ///     OrderedView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Put], changes };
 ///
 /// #[derive(Clone, Default, Serialize, Deserialize)]
@@ -181,28 +184,28 @@ pub type OrderedChanges<State> = fn(&mut State, &Commit, &mut Changes) -> Result
 ///     tank: String,
 /// }
 ///
-/// fn changes(last: &mut Last, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+/// fn changes(last: &mut Last, _: &mut (), commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
 ///     last.0 += 1;
 ///     let (diary, entry) = ("all".to_owned(), format!("{:020}", last.0));
 ///     changes.put(&Row { diary, entry, tank: commit.stream.id().to_owned() })
 /// }
 /// ```
 #[derive(Debug)]
-pub struct OrderedView<State> {
-    /// The table of the rows. The checkpoint, and the positions in streams, are beside them.
+pub struct OrderedView<State, Memory> {
+    /// The table of the rows. The checkpoint, and the positions in streams with what is remembered of them, are beside the rows.
     pub table: LogTable,
     /// The categories whose commits the view takes.
     pub of: &'static [&'static str],
     /// The ways in which its changes write rows: all but [`Write::Insert`], because its rows are written in one transaction with the checkpoint.
     pub writes: &'static [Write],
     /// Adds the changes of a commit.
-    pub changes: OrderedChanges<State>,
+    pub changes: OrderedChanges<State, Memory>,
 }
 
-impl<State> Clone for OrderedView<State> {
+impl<State, Memory> Clone for OrderedView<State, Memory> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<State> Copy for OrderedView<State> {}
+impl<State, Memory> Copy for OrderedView<State, Memory> {}

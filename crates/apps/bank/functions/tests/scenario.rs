@@ -334,6 +334,10 @@ async fn an_account_belongs_to_who_opened_it() {
         "Forbidden"
     );
     assert_eq!(reader.get("/accounts").await.status, StatusCode::OK);
+    // What belongs to everybody wants a scope of its own.
+    for path in ["/events", "/bookings"] {
+        assert_eq!(reader.get(path).await.status, StatusCode::FORBIDDEN, "{path}");
+    }
 
     if let UnderTest::There(api) = &bank {
         let nobody = Api::new(api.url.clone(), None);

@@ -49,6 +49,15 @@ pub struct Checkpoint {
     until: i64,
 }
 
+/// How far a subscription got in a stream, and what it remembers of the stream, as JSON. [`ReadTable::progress`] reads it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reached {
+    /// The last version that it applied; 0 for none.
+    pub position: u64,
+    /// What it remembers.
+    pub memory: Option<String>,
+}
+
 impl ReadTable {
     /// The checkpoint, read strongly.
     ///
@@ -109,7 +118,7 @@ impl ReadTable {
         keys: &LogTable,
         from: &Checkpoint,
         (cursor, state, until): (String, String, Timestamp),
-        (changes, positions): (&Changes, &BTreeMap<StreamId, u64>),
+        (changes, positions): (&Changes, &BTreeMap<StreamId, Reached>),
     ) -> Result<Option<Checkpoint>, TableError> {
         let moved = Checkpoint {
             cursor,
@@ -163,7 +172,7 @@ impl ReadTable {
         keys: &LogTable,
         item: Item,
         from: &Checkpoint,
-        (changes, positions): (&Changes, &BTreeMap<StreamId, u64>),
+        (changes, positions): (&Changes, &BTreeMap<StreamId, Reached>),
     ) -> Result<bool, TableError> {
         if changes.len() + positions.len() > MAX_CHANGES {
             return Err(TableError::TooManyRows(changes.len() + positions.len()));
@@ -176,8 +185,9 @@ impl ReadTable {
             .expression_attribute_names("#moves", "$moves")
             .set_expression_attribute_values(Some(unmoved(from)));
         let mut writes = vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
-        for (stream, version) in positions {
-            let item = position_item(keys, stream.as_str(), &Position::at(*version))?;
+        for (stream, Reached { position, memory }) in positions {
+            let position = Position { position: *position, progress: memory.clone() };
+            let item = position_item(keys, stream.as_str(), &position)?;
             let put = Put::builder().table_name(&self.name).set_item(Some(item)).build().map_err(invalid)?;
             writes.push(TransactWriteItem::builder().put(put).build());
         }

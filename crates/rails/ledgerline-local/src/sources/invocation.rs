@@ -80,7 +80,8 @@ impl TargetDelivery for Invocations {
 fn last_events(event: &Value) -> Vec<&Value> {
     match event["states"].as_array() {
         Some(states) => states.iter().map(|state| &state["lastEvent"]).collect(),
-        None => vec![&event["detail"]["lastEvent"]],
+        // Whoever wakes a subscription says nothing of an event.
+        None => event["detail"].get("lastEvent").into_iter().collect(),
     }
 }
 

@@ -188,8 +188,12 @@ impl LocalStack {
 
     /// The log itself, read from the emulated DynamoDB.
     pub fn store(&self) -> DynamoDbStore {
-        let client = aws_sdk_dynamodb::Client::new(&self.aws());
-        DynamoDbStore::new(client, table("CommitsTable"))
+        self.streams("CommitsTable")
+    }
+
+    /// The streams in the table with this logical id.
+    pub fn streams(&self, id: &str) -> DynamoDbStore {
+        DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&self.aws()), table(id))
     }
 
     /// Inserts an item into the log that is no commit. A statement inserts it, because the table's policy denies `PutItem` to everybody (rule 3).

@@ -10,8 +10,14 @@ use crate::permissions::{COMMITS, list, referred, resources};
 /// Problems with sources of events that differ from those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let queues = LogQueues::of(template);
-    let views = StateViews::of(template);
-    let mut problems = [queues.problems(template), views.problems(template)].concat();
+    let views = Invoked::of(template, "STATE_VIEWS");
+    let subscriptions = Invoked::of(template, "SUBSCRIPTIONS");
+    let mut problems = [
+        queues.problems(template),
+        views.problems(template, "a state view", |source| matches!(source, Events::States { .. })),
+        subscriptions.problems(template, "a subscription", |source| matches!(source, Events::Sequence(_))),
+    ]
+    .concat();
     let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
     let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
     for function in &template.functions {
@@ -20,7 +26,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             Events::States { category, events } => {
                 let source = format!("{prefix}.{category}");
                 // The states come from the fanout, or by a rule.
-                let mut found = match views.of_function(template, function, category) {
+                let mut found = match views.states_of(template, function, category) {
                     Some(found) => found,
                     None => rule(template, function, &source, events),
                 };
@@ -29,6 +35,9 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             }
             Events::Queue(categories) => (&["SQS"], queues.of_function(template, function, categories)),
             Events::Stream => (&["DynamoDB"], stream(template, function)),
+            Events::Sequence(categories) => {
+                (&["Schedule"], subscriptions.woken(template, function, categories))
+            }
         };
         problems.extend(found);
         let others = function.properties["Events"].as_object().into_iter().flatten();
@@ -162,44 +171,73 @@ fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     vec![template.problem(function.id, &["Events"], message)]
 }
 
-/// The lines of `STATE_VIEWS` of the fanout: each names a function and the categories whose states it gets.
-struct StateViews<'a> {
-    fanout: &'a str,
+/// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.
+struct Invoked<'a> {
+    /// The function that has the lines.
+    by: &'a str,
+    variable: &'static str,
     functions: BTreeMap<&'a str, (&'a str, BTreeSet<String>)>,
 }
 
-impl<'a> StateViews<'a> {
-    /// The place of the lines, below the properties of the fanout.
-    const LINES: [&'static str; 3] = ["Environment", "Variables", "STATE_VIEWS"];
-
-    fn of(template: &Template<'a>) -> Self {
-        let (fanout, lines) = lines(template, "STATE_VIEWS");
+impl<'a> Invoked<'a> {
+    fn of(template: &Template<'a>, variable: &'static str) -> Self {
+        let (by, lines) = lines(template, variable);
         // A line is `${Function}:alias category`: the alias follows the function's name.
         let view = |line: &'a str| {
             let (function, rest) = line.trim().strip_prefix("${")?.split_once('}')?;
             let (alias, categories) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
             Some((function, (alias, categories.split_whitespace().map(ToOwned::to_owned).collect())))
         };
-        Self { fanout, functions: lines.lines().filter_map(view).collect() }
+        Self { by, variable, functions: lines.lines().filter_map(view).collect() }
     }
 
-    /// Problems with functions that get states and take none.
-    fn problems(&self, template: &Template<'_>) -> Vec<String> {
+    /// The place of the lines, below the properties of the function that has them.
+    fn lines(&self) -> [&'static str; 3] {
+        ["Environment", "Variables", self.variable]
+    }
+
+    /// Problems with functions that are invoked and are not of this kind.
+    fn problems(&self, template: &Template<'_>, kind: &str, is_of_kind: fn(&Events) -> bool) -> Vec<String> {
         let wants = |id: &str| {
             let mut functions = template.functions.iter();
-            functions
-                .any(|function| function.id == id && matches!(function.needs.source, Events::States { .. }))
+            functions.any(|function| function.id == id && is_of_kind(&function.needs.source))
         };
         let left = self.functions.keys().filter(|function| !wants(function));
         left.map(|function| {
-            let message = format!("STATE_VIEWS has {function}, which is no function of a state view");
-            template.problem(self.fanout, &Self::LINES, &message)
+            let message = format!("{} has {function}, which is no function of {kind}", self.variable);
+            template.problem(self.by, &self.lines(), &message)
         })
         .collect()
     }
 
+    /// Problems with what wakes a subscription: its line, and its schedule.
+    fn woken(
+        &self,
+        template: &Template<'a>,
+        function: &Function<'a>,
+        categories: &BTreeSet<String>,
+    ) -> Vec<String> {
+        let mut problems = Vec::new();
+        let line = format!("${{{}}}:live {}", function.id, listed(categories).replace(',', ""));
+        let known = self.functions.get(function.id);
+        if known.is_none_or(|(alias, wanted)| *alias != ":live" || wanted != categories) {
+            let message = format!("the sequencer does not wake {}: write {line}", function.id);
+            let (by, place) = match self.by {
+                "" => (function.id, vec!["Events"]),
+                by => (by, self.lines().to_vec()),
+            };
+            problems.push(template.problem(by, &place, &message));
+        }
+        if function.events("Schedule").count() != 1 {
+            let message =
+                "it needs one Schedule, for when the sequencer could not wake it: Schedule: rate(1 minute)";
+            problems.push(template.problem(function.id, &["Events"], message));
+        }
+        problems
+    }
+
     /// Problems with the line of a function; `None` if it has no line.
-    fn of_function(
+    fn states_of(
         &self,
         template: &Template<'a>,
         function: &Function<'a>,
@@ -210,7 +248,7 @@ impl<'a> StateViews<'a> {
         let line = format!("${{{}}}:live {category}", function.id);
         if categories.iter().ne([category]) || *alias != ":live" {
             let message = format!("{} takes the states of {category}: write {line}", function.id);
-            problems.push(template.problem(self.fanout, &Self::LINES, &message));
+            problems.push(template.problem(self.by, &self.lines(), &message));
         }
         for (name, _) in function.events("EventBridgeRule") {
             let message =

@@ -1,0 +1,84 @@
+//! The query about all bookings, for those who may see everybody's.
+
+use bank::{
+    account::Account,
+    views::bookings::{Books, Day, Row, TABLE},
+};
+use ledgerline::{Aggregate, Id};
+use ledgerline_dynamodb::PageQuery;
+use ledgerline_lambda::{
+    http::{HttpRequest, Problem, Response},
+    needs::{Action, Table},
+    queries::{Query, Shown, Views, conditional, limit, listed, of_log, problem},
+};
+use serde_json::{Value, json};
+
+/// The routes.
+#[must_use]
+pub fn routes() -> Vec<Query> {
+    let table = Table::with(TABLE, [Action::GetItem, Action::Query]);
+    vec![Query::new("GET /bookings", [table], bookings).waiting::<Account>().of_everybody()]
+}
+
+/// The bookings of a day, the oldest first. Without a day, it is that of the last booking.
+async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+    request.actor()?;
+    let day = request.query("day")?.map(|day| day.parse::<Day>());
+    let day = day.transpose().map_err(|_| Problem::field("day", "day is a date: 2026-11-24"))?;
+    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let table = views.table(TABLE)?;
+    wait(views, request).await?;
+    // The checkpoint is read first, so that the rows, which are read strongly after it, have at least all up to its number.
+    let checkpoint = table.checkpoint(&TABLE).await.map_err(problem)?;
+    let books: Books = match checkpoint.state.as_str() {
+        "" => Books::default(),
+        state => serde_json::from_str(state).map_err(|_| {
+            tracing::error!("the books in the checkpoint cannot be read");
+            Problem::internal()
+        })?,
+    };
+    let day = day.unwrap_or_else(|| books.day()).to_string();
+    let page = PageQuery { newest_first: false, ..of_log(&TABLE, &day, limit, cursor.as_deref()) };
+    let page = table.page::<Row>(&page).await.map_err(problem)?;
+    let rows: Vec<_> = page.rows.iter().map(shown).collect();
+    let mut body = listed("bookings", json!(rows), page.cursor);
+    body["last"] = books.number.into();
+    body["held"] = json!(books.held);
+    conditional(request, books.number, body)
+}
+
+/// Waits for the version of an account that the request asks for, with `accountId` and `minVersion`.
+async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
+    let account = request.query("accountId")?.map(|id| id.parse::<Id>());
+    let account = account.transpose().map_err(|error| Problem::field("accountId", error.to_string()))?;
+    let Some(account) = account else {
+        return match request.query("minVersion")? {
+            None => Ok(()),
+            Some(_) => Err(Problem::field("accountId", "minVersion is a version of an account: which one?")),
+        };
+    };
+    let stream =
+        Account::stream(account.get()).map_err(|error| Problem::field("accountId", error.to_string()))?;
+    let read = async || {
+        let (position, _) = views.table(TABLE)?.progress(&TABLE, stream.as_str()).await.map_err(problem)?;
+        Ok((Shown::Version(position), ()))
+    };
+    views.read(request, &stream, read).await.map(|_| ())
+}
+
+/// The fields of a booking that a client sees, without its keys.
+fn shown(row: &Row) -> Value {
+    let Row { day: _, entry: _, number, account_id, version, kind, amount, currency, balance, held, at } =
+        row;
+    json!({
+        "number": number,
+        "accountId": account_id,
+        "version": version,
+        "kind": kind,
+        "amount": amount,
+        "currency": currency,
+        "balance": balance,
+        "held": held,
+        "at": at,
+    })
+}

@@ -1,0 +1,225 @@
+//! The ledger of all bookings, as the stack writes it: in one order, whatever is killed, and as a consumer of its own makes it from `$all`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod accounts;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
+use accounts::Accounts;
+use bank::views::bookings::{Books, Row, TABLE, changes};
+use futures::future::join_all;
+use ledgerline::{
+    Changes, StreamId,
+    all::{Cursor, Filter, Subscription},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_local::testing::{LocalStack, eventually};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+/// All bookings that the API shows, page by page.
+async fn shown(bank: &LocalStack) -> Vec<Value> {
+    let (mut all, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = bank.get(&format!("/bookings?limit=7{cursor}")).await;
+        assert_eq!(page.status, StatusCode::OK, "{page:?}");
+        all.extend(page.body["bookings"].as_array().unwrap().iter().cloned());
+        match page.body["cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return all,
+        }
+    }
+}
+
+/// A consumer of one's own, outside of Lambda: it keeps its cursor and its positions in files, beside its rows.
+struct Consumer<'a> {
+    subscription: Subscription<DynamoDbStore, DynamoDbStore>,
+    folder: &'a Path,
+}
+
+/// What the consumer keeps: one file, which is replaced as a whole, so that rows, positions and cursor are never of different times.
+#[derive(Default, serde::Serialize, serde::Deserialize)]
+struct Kept {
+    cursor: Option<Cursor>,
+    books: Books,
+    /// By stream: the position, and what is remembered of it.
+    streams: BTreeMap<String, (u64, String)>,
+    rows: Vec<Row>,
+}
+
+impl Consumer<'_> {
+    fn kept(&self) -> Kept {
+        let text = std::fs::read_to_string(self.folder.join("books.json"));
+        text.map_or_else(|_| Kept::default(), |text| serde_json::from_str(&text).unwrap())
+    }
+
+    /// Applies one page. The result is whether there is more.
+    async fn page(&self) -> bool {
+        let mut kept = self.kept();
+        let after = kept.cursor.take().unwrap_or_else(|| Cursor::beginning(1));
+        let page = self.subscription.next(&after).await.unwrap();
+        for delivered in page.delivered {
+            let commit = delivered.commit.unwrap();
+            let (position, currency) = kept.streams.entry(commit.stream.to_string()).or_default();
+            for commit in self.subscription.due(commit, *position).await.unwrap() {
+                let mut made = Changes::new(TABLE);
+                changes(&mut kept.books, currency, &commit, &mut made).unwrap();
+                let mut rows = BTreeMap::new();
+                made.fold(&mut rows);
+                kept.rows
+                    .extend(rows.into_values().map(|row| serde_json::from_value::<Row>(row.into()).unwrap()));
+                *position = commit.version;
+            }
+        }
+        kept.cursor = Some(page.cursor);
+        let (new, file) = (self.folder.join("new"), self.folder.join("books.json"));
+        std::fs::write(&new, serde_json::to_string(&kept).unwrap()).unwrap();
+        std::fs::rename(new, file).unwrap();
+        !page.complete
+    }
+}
+
+#[tokio::test]
+async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed() {
+    let bank = LocalStack::start(None).await;
+    let accounts = join_all((0..6).map(|_| bank.account(1_000))).await;
+    let dollars = bank.post("/accounts", json!({ "owner": "Eve", "currency": "USD" })).await;
+    let dollars = dollars.body["accountId"].as_str().unwrap().to_owned();
+    let credited = bank.post(&format!("/accounts/{dollars}/credits"), json!({ "amount": 5 })).await;
+    assert_eq!(credited.status, StatusCode::OK);
+    // Transfers and bookings at once, while instances are killed.
+    let transfers = (0..30).map(|number: usize| {
+        let (from, to) = (&accounts[number % 6], &accounts[(number * 5 + 1) % 6]);
+        let asked =
+            json!({ "fromAccountId": from, "toAccountId": to, "amount": number + 1, "currency": "EUR" });
+        let bank = &bank;
+        async move {
+            if number.is_multiple_of(5) {
+                bank.kill_instances("bookings-subscription");
+                bank.kill_instances("sequencer");
+            }
+            bank.post("/transfers", asked).await.body["transferId"].as_str().map(ToOwned::to_owned)
+        }
+    });
+    let transfers: Vec<_> = join_all(transfers).await.into_iter().flatten().collect();
+    assert!(transfers.len() >= 20, "{transfers:?}");
+    for transfer in &transfers {
+        eventually("the transfer is completed", async || {
+            let answer = bank.get(&format!("/transfers/{transfer}")).await;
+            (answer.body["status"] == "completed").then_some(())
+        })
+        .await;
+    }
+    // Each account's newest version is waited for: after it, the ledger has all of its bookings.
+    let mut sum = 0;
+    for account in &accounts {
+        let newest = bank.get(&format!("/accounts/{account}")).await;
+        let version = newest.body["version"].as_u64().unwrap();
+        sum += newest.body["totalBalance"].as_i64().unwrap();
+        eventually("the ledger has the account's bookings", async || {
+            let path = format!("/bookings?accountId={account}&minVersion={version}&limit=1");
+            (bank.get(&path).await.status == StatusCode::OK).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(sum, 6_000);
+
+    let rows = shown(&bank).await;
+    assert_eq!(rows.len(), 6 + 1 + 2 * transfers.len());
+    let mut balances = BTreeMap::<&str, i64>::new();
+    for (number, row) in (1_u64..).zip(&rows) {
+        assert_eq!(row["number"], number, "without holes");
+        let account = row["accountId"].as_str().unwrap();
+        balances.insert(account, row["balance"].as_i64().unwrap());
+        let in_euros =
+            balances.iter().filter(|(account, _)| **account != dollars).map(|(_, balance)| balance);
+        if row["currency"] == "EUR" {
+            let held = &row["held"];
+            assert_eq!(held["inAccounts"], in_euros.sum::<i64>(), "{row}");
+        } else {
+            assert_eq!(row["held"], json!({ "inAccounts": 5, "underWay": 0 }));
+        }
+    }
+    // Once everything is credited, nothing that is under way is lost on its way.
+    let paid_in = rows.iter().rposition(|row| row["amount"] == 1_000).unwrap();
+    for row in rows[paid_in..].iter().filter(|row| row["currency"] == "EUR") {
+        let held = |name: &str| row["held"][name].as_i64().unwrap();
+        assert_eq!(held("inAccounts") + held("underWay"), 6_000, "{row}");
+    }
+
+    // The same module, run by a consumer of one's own that begins anew after each page: the same rows.
+    let folder = tempfile::tempdir().unwrap();
+    let filter = Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
+    let more = async || {
+        let (sequence, log) = (bank.streams("SequenceTable"), bank.store());
+        let subscription = Subscription { sequence, log, partitions: 1, filter: filter.clone(), limit: 7 };
+        let consumer = Consumer { subscription, folder: folder.path() };
+        consumer.page().await
+    };
+    while more().await {}
+    let (sequence, log) = (bank.streams("SequenceTable"), bank.store());
+    let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
+    let kept = Consumer { subscription, folder: folder.path() }.kept();
+    let compared =
+        |row: &Value| json!([row["number"], row["accountId"], row["version"], row["held"], row["at"]]);
+    let own: Vec<_> = kept.rows.iter().map(|row| compared(&json!(row))).collect();
+    assert_eq!(own, rows.iter().map(compared).collect::<Vec<_>>());
+
+    // By page, by day, with ETag and a version to wait for.
+    let page = bank.get("/bookings").await;
+    assert_eq!(
+        (page.etag(), &page.body["last"]),
+        (Some(&*format!("\"{}\"", rows.len())), &json!(rows.len()))
+    );
+    let day = kept.books.day();
+    let of_day = bank.get(&format!("/bookings?day={day}&limit=1")).await;
+    assert_eq!(of_day.body["bookings"].as_array().unwrap().len(), 1);
+    assert_eq!(bank.get("/bookings?day=2001-01-01").await.body["bookings"], json!([]));
+    let known = [("if-none-match", of_day.etag().unwrap())];
+    let again = bank.call(reqwest::Method::GET, "/bookings", &known, String::new()).await;
+    assert_eq!(again.status, StatusCode::NOT_MODIFIED);
+    for (query, field) in [
+        ("day=tomorrow", "day"),
+        ("limit=0", "limit"),
+        ("minVersion=1", "accountId"),
+        ("accountId=%20", "accountId"),
+        ("cursor=x", "cursor"),
+    ] {
+        let answer = bank.get(&format!("/bookings?{query}")).await;
+        assert_eq!(
+            (answer.status, &answer.body["field"]),
+            (StatusCode::BAD_REQUEST, &json!(field)),
+            "{query}"
+        );
+    }
+
+    // Everything that happened is in the order of everything, once, each stream in its order.
+    let (mut after, mut versions) = ("beginning".to_owned(), BTreeMap::<String, u64>::new());
+    loop {
+        let page = bank.get(&format!("/events?after={after}&limit=20")).await;
+        for commit in page.body["commits"].as_array().unwrap() {
+            let stream = commit["stream"].as_str().unwrap().to_owned();
+            let version = versions.entry(stream).or_default();
+            *version += 1;
+            assert_eq!(commit["version"], *version, "{commit}");
+        }
+        after = page.body["cursor"].as_str().unwrap().to_owned();
+        if page.body["complete"] == true {
+            break;
+        }
+    }
+    for account in &accounts {
+        let stream = StreamId::new("account", account).unwrap();
+        let head = bank.get(&format!("/accounts/{account}")).await.body["version"].as_u64();
+        assert_eq!(versions.get(stream.as_str()).copied(), head);
+    }
+}

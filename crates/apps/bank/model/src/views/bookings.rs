@@ -1,0 +1,193 @@
+//! The ledger of the bank: all bookings of all accounts in one order, each with what the bank holds after it.
+
+use std::collections::BTreeMap;
+
+use jiff::{Timestamp, civil::Date, tz::TimeZone};
+use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, decode};
+use serde::{Deserialize, Serialize};
+
+use super::transactions::Kind;
+use crate::{
+    account::{Account, Event},
+    transfer::Transfer,
+};
+
+/// The table that holds the rows.
+pub const TABLE: LogTable = LogTable { variable: "BOOKINGS_TABLE", partition: "day", sort: "entry" };
+
+/// The view.
+pub const VIEW: OrderedView<Books, String> =
+    OrderedView { table: TABLE, of: &[Account::CATEGORY], writes: &[Write::Put], changes };
+
+/// A day, in UTC: a partition of the ledger.
+pub type Day = Date;
+
+/// The books after a booking.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Books {
+    /// The number of the last booking; 0 before the first.
+    pub number: u64,
+    /// The time of the last booking, or a later one of a booking before it: in this order, time does not go back.
+    pub at: Timestamp,
+    /// By currency.
+    pub held: BTreeMap<String, Held>,
+}
+
+impl Books {
+    /// The day of the last booking, in UTC.
+    #[must_use]
+    pub fn day(&self) -> Day {
+        self.at.to_zoned(TimeZone::UTC).date()
+    }
+}
+
+/// What the bank holds in a currency, in minor units.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// The sum of all balances.
+    pub in_accounts: i64,
+    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor back.
+    pub under_way: i64,
+}
+
+/// One booking.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Partition key: the day, in UTC.
+    pub day: Day,
+    /// Sort key: the number, so that text order is the order of the bookings.
+    pub entry: String,
+    /// Its number: 1, 2, 3 … without holes.
+    pub number: u64,
+    /// The account.
+    pub account_id: String,
+    /// The version of the account after the commit.
+    pub version: u64,
+    /// Whether money came in or went out.
+    pub kind: Kind,
+    /// The amount in minor units.
+    pub amount: i64,
+    /// The currency.
+    pub currency: String,
+    /// The balance of the account after it, in minor units.
+    pub balance: i64,
+    /// What the bank holds in this currency after it.
+    pub held: Held,
+    /// The time of the commit.
+    pub at: Timestamp,
+}
+
+/// Adds a row for each booking of a commit. `currency` is that of the account, from its first commit on.
+///
+/// # Errors
+/// When an event of it cannot be read.
+pub fn changes(
+    books: &mut Books,
+    currency: &mut String,
+    commit: &Commit,
+    changes: &mut Changes,
+) -> Result<(), ChangesError> {
+    // A booking of a transfer was made in answer to a commit of the transfer, which it names.
+    let cause = commit.meta.causation_id.as_deref().unwrap_or_default();
+    let of_a_transfer = cause.strip_prefix(Transfer::CATEGORY).is_some_and(|rest| rest.starts_with('-'));
+    for recorded in &commit.events {
+        let (kind, amount, balance) = match decode::<Account>(recorded)? {
+            Event::AccountOpened { currency: of, .. } => {
+                *currency = of;
+                continue;
+            }
+            Event::AccountCredited { amount, balance, .. } => (Kind::Credit, amount, balance),
+            Event::AccountDebited { amount, balance, .. } => (Kind::Debit, amount, balance),
+            Event::AccountClosed { .. } => continue,
+        };
+        let held = books.held.entry(currency.clone()).or_default();
+        let change = if kind == Kind::Credit { amount } else { amount.saturating_neg() };
+        held.in_accounts = held.in_accounts.saturating_add(change);
+        if of_a_transfer {
+            held.under_way = held.under_way.saturating_sub(change);
+        }
+        let held = *held;
+        books.number += 1;
+        books.at = books.at.max(commit.at);
+        changes.put(&Row {
+            day: books.day(),
+            entry: format!("{:020}", books.number),
+            number: books.number,
+            account_id: commit.stream.id().to_owned(),
+            version: commit.version,
+            kind,
+            amount,
+            currency: currency.clone(),
+            balance,
+            held,
+            at: commit.at,
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::{Meta, StreamId, encode};
+
+    use super::*;
+
+    fn commit(id: &str, version: u64, cause: Option<&str>, event: &Event) -> Commit {
+        Commit {
+            stream: StreamId::new("account", id).unwrap(),
+            version,
+            events: vec![encode::<Account>(event).unwrap()],
+            state: None,
+            command: "c".into(),
+            at: Timestamp::from_second(1_795_253_400 - i64::try_from(version).unwrap()).unwrap(),
+            meta: Meta { causation_id: cause.map(ToOwned::to_owned), ..Meta::default() },
+        }
+    }
+
+    fn opened(currency: &str) -> Event {
+        let (owner, currency) = ("Ada".into(), currency.into());
+        Event::AccountOpened { owner, currency, opened_by: None, booked_on: Date::default() }
+    }
+
+    fn credited(amount: i64, balance: i64) -> Event {
+        Event::AccountCredited { amount, balance, reference: None, booked_on: Date::default() }
+    }
+
+    fn debited(amount: i64, balance: i64) -> Event {
+        Event::AccountDebited { amount, balance, reference: None, booked_on: Date::default() }
+    }
+
+    #[test]
+    fn money_under_way_is_counted_until_it_arrives_and_currencies_are_not_added_up() {
+        let (mut books, mut a, mut b, mut c) =
+            (Books::default(), String::new(), String::new(), String::new());
+        let mut rows = Changes::new(TABLE);
+        let mut add = |memory: &mut String, commit| {
+            changes(&mut books, memory, &commit, &mut rows).unwrap();
+            books.held.clone()
+        };
+        add(&mut a, commit("a", 1, Some("request-1"), &opened("EUR")));
+        add(&mut b, commit("b", 1, None, &opened("EUR")));
+        add(&mut c, commit("c", 1, None, &opened("USD")));
+        add(&mut a, commit("a", 2, Some("request-2"), &credited(100, 100)));
+        add(&mut c, commit("c", 2, None, &credited(7, 7)));
+        let held = add(&mut a, commit("a", 3, Some("transfer-t:1"), &debited(30, 70)));
+        assert_eq!(held["EUR"], Held { in_accounts: 70, under_way: 30 });
+        let held = add(&mut b, commit("b", 2, Some("transfer-t:2"), &credited(30, 30)));
+        assert_eq!(held["EUR"], Held { in_accounts: 100, under_way: 0 });
+        assert_eq!(held["USD"], Held { in_accounts: 7, under_way: 0 });
+        let mut found = BTreeMap::new();
+        rows.fold(&mut found);
+        let found: Vec<Row> =
+            found.into_values().map(|row| serde_json::from_value(row.into()).unwrap()).collect();
+        assert_eq!(found.iter().map(|row| row.number).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(
+            found.iter().map(|row| row.currency.as_str()).collect::<Vec<_>>(),
+            ["EUR", "USD", "EUR", "EUR"]
+        );
+        assert!(found.windows(2).all(|rows| rows[0].day <= rows[1].day), "days do not go back");
+    }
+}
