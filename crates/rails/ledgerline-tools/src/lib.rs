@@ -43,7 +43,7 @@ enum Task {
     },
     /// Writes the permissions of each function into docs/permissions/.
     Permissions,
-    /// Lays down an aggregate, a projector, a query or a process manager that compiles, passes its tests and deploys, to go on from; or
+    /// Lays down an aggregate, a projector, a subscription, a query or a process manager that compiles, passes its tests and deploys, to go on from; or
     /// a workspace of its own, in a new or empty folder.
     New {
         /// The kind of thing that is laid down.
@@ -53,7 +53,7 @@ enum Task {
         /// The application that a new aggregate is in. If the application is not there yet, it is laid down too.
         #[arg(long = "in", value_name = "APPLICATION")]
         application: Option<String>,
-        /// The category of the aggregate that a projector, query or process manager is about.
+        /// The category of the aggregate that a projector, subscription, query or process manager is about.
         #[arg(long, value_name = "CATEGORY")]
         of: Option<String>,
         /// A projector of every event, from the log, instead of states; or a query of the rows of such a projector.

@@ -40,6 +40,9 @@ pub(crate) enum Kind {
     Projector,
     /// A function that acts on events.
     ProcessManager,
+    /// A function that follows the commits of all streams in one order, and writes a read model. With the first one, the order is laid down too: the function that makes it, and
+    /// the one that shows it.
+    Subscription,
     /// A function that answers from a read model.
     Query,
     /// A workspace of its own, with a small application. Its name is the folder, which must be new or empty.
@@ -56,7 +59,7 @@ const KEYWORDS: [&str; 51] = [
 ];
 
 /// Types that the modules that are laid down define or name. A type of the same name would clash with them.
-const TYPES: [&str; 40] = [
+const TYPES: [&str; 42] = [
     "Aggregate",
     "Application",
     "Changes",
@@ -72,11 +75,13 @@ const TYPES: [&str; 40] = [
     "EventTypes",
     "History",
     "Id",
+    "Last",
     "Lib",
     "LogTable",
     "LogView",
     "Main",
     "Option",
+    "OrderedView",
     "Query",
     "Reaction",
     "Refusal",
@@ -101,7 +106,7 @@ const TYPES: [&str; 40] = [
 
 /// Packages of a workspace, and those that the packages of an application name. An application must not have such a name, nor must a
 /// function have the name of a program of the workspace.
-const PACKAGES: [&str; 21] = [
+const PACKAGES: [&str; 22] = [
     "alloc",
     "anyhow",
     "applications",
@@ -114,6 +119,7 @@ const PACKAGES: [&str; 21] = [
     "local",
     "proofs",
     "reqwest",
+    "sequencer",
     "serde",
     "serde-json",
     "std",
@@ -160,6 +166,7 @@ fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
         Kind::Projector if log => log_projector(words, &mut change)?,
         Kind::Projector => state_projector(words, &mut change)?,
         Kind::ProcessManager => process_manager(words, &mut change)?,
+        Kind::Subscription => subscription(words, &mut change)?,
         Kind::Query => query(words, log, &mut change)?,
         Kind::Workspace => bail!("a workspace is no part of another"),
     }
@@ -180,6 +187,7 @@ fn next_steps(kind: Kind, words: &Words) {
         Kind::Aggregate => text!("next-aggregate"),
         Kind::Projector => text!("next-projector"),
         Kind::ProcessManager => text!("next-process-manager"),
+        Kind::Subscription => text!("next-subscription"),
         Kind::Query => text!("next-query"),
         Kind::Workspace => text!("workspace/next"),
     };
@@ -202,11 +210,13 @@ impl Words {
         }
         let category = match kind {
             Kind::Workspace => bail!("a workspace is no part of another"),
-            Kind::Aggregate if of.is_some() => bail!("--of is for projectors, queries and process managers"),
+            Kind::Aggregate if of.is_some() => bail!("--of is for what is about an aggregate"),
             Kind::Aggregate if application.is_none() => {
                 bail!("say --in which application: a new one is laid down too")
             }
-            Kind::Projector | Kind::ProcessManager | Kind::Query if application.is_some() => {
+            Kind::Projector | Kind::ProcessManager | Kind::Subscription | Kind::Query
+                if application.is_some() =>
+            {
                 bail!("--in is for aggregates: what is --of an aggregate is in the same application")
             }
             // A category is one word: the id in the name of a stream begins after the first dash.
@@ -217,14 +227,14 @@ impl Words {
                 }
                 category
             }
-            Kind::Projector | Kind::ProcessManager | Kind::Query => {
+            Kind::Projector | Kind::ProcessManager | Kind::Subscription | Kind::Query => {
                 of.context("say --of which aggregate")?.to_owned()
             }
         };
         StreamId::new(&category, "1")?;
         match kind {
             Kind::Aggregate => Ok(Self::named(name, &category, application.unwrap_or_default())),
-            Kind::Projector | Kind::ProcessManager | Kind::Query | Kind::Workspace => {
+            Kind::Projector | Kind::ProcessManager | Kind::Subscription | Kind::Query | Kind::Workspace => {
                 let known = Known::of::<L>(&category)?;
                 Self::named(name, &category, &known.application).about(&known)
             }
@@ -623,6 +633,82 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     queued(words, change, name)
 }
 
+/// A sample of what wakes a subscription.
+const AGAIN: &str = r#"{
+  "source": "aws.events",
+  "detail-type": "Scheduled Event",
+  "time": "2026-11-21T09:30:00Z",
+  "detail": {}
+}
+"#;
+
+fn subscription(words: &Words, change: &mut Change) -> Result<()> {
+    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
+    let [model, functions] = words.packages();
+    if !fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains("\n  SequenceTable:\n") {
+        order(words, change)?;
+    }
+    change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("ordered-read-model.rs")));
+    change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
+    change.file(
+        format!("{functions}/src/bin/{name}-subscription.rs"),
+        words.fill(text!("subscription-bin.rs")),
+    );
+    let events = format!("events/{name}-subscription");
+    change.file(format!("{events}/again.json"), AGAIN.to_owned());
+    let answer = "| again.json | the schedule, which wakes it: it reads on from its checkpoint | `null` |";
+    change.file(format!("{events}/answers.md"), answers(answer));
+    change.section(words, words.fill(text!("subscription.yaml")));
+    change.named("Functions", format!("{upper}Subscription"));
+    let function = format!("{upper}SubscriptionFunction");
+    let line = format!("${{{function}}}:live {}", words.get("category"));
+    change.listed("          SUBSCRIPTIONS: !Sub |", "            ", &line);
+    change.listed(
+        "              # The functions of subscriptions, by the name that events come to.",
+        "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${",
+        &format!("{function}.Arn}}:live\" }}"),
+    );
+    Ok(())
+}
+
+/// The order of everything: the function that makes it, and the one that shows it.
+fn order(words: &Words, change: &mut Change) -> Result<()> {
+    change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", text!("order-parameter.yaml"));
+    change.inserted(TEMPLATE, "  # --- Watching -", text!("order.yaml"));
+    let scope = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
+    let scopes = format!("{scope}, {{ ScopeName: events, ScopeDescription: Read the events of everybody }}");
+    change.replaced(TEMPLATE, scope, &scopes);
+    change.named("Functions", "EventsQueries".to_owned());
+    change.named("Functions", "Sequencer".to_owned());
+    let fanout = "crates/fanout";
+    change.inserted(&format!("{fanout}/Cargo.toml"), "[dependencies]", text!("order-bins.toml"));
+    change.file(format!("{fanout}/src/sequencer.rs"), text!("order-sequencer.rs").to_owned());
+    change.file(format!("{fanout}/src/events_queries.rs"), text!("order-events-queries.rs").to_owned());
+    change.inserted("docs/runbook.md", "## Dead letters", text!("order-runbook.md"));
+    let records = fs::read_to_string("events/fanout/commits.json").context("events/fanout/commits.json")?;
+    change.file("events/sequencer/commits.json".to_owned(), records);
+    let answer = "| commits.json | commits from the stream | `{\"batchItemFailures\": []}` |";
+    change.file("events/sequencer/answers.md".to_owned(), answers(answer));
+    let mut request: Value = serde_json::from_str(
+        &words
+            .fill(text!("request.json"))
+            .replace("{{method}}", "GET")
+            .replace("{{route}}", "GET /events")
+            .replace("{{rawPath}}", "/events")
+            .replace("{{parameters}}", "{}")
+            .replace("{{body}}", ""),
+    )?;
+    request.as_object_mut().context("it is an object")?.remove("body");
+    request["rawQueryString"] = "after=now&limit=10".into();
+    let claims = &mut request["requestContext"]["authorizer"]["jwt"];
+    (claims["claims"]["scope"], claims["scopes"]) =
+        ("ledgerline/events".into(), json!(["ledgerline/events"]));
+    change.file("events/events-queries/now.json".to_owned(), pretty(&request)?);
+    let answer = r#"| now.json | `GET /events`: what comes from now on | `{"statusCode": 200, "body": {"commits": [], "complete": true}}` |"#;
+    change.file("events/events-queries/answers.md".to_owned(), answers(answer));
+    Ok(())
+}
+
 /// Adds what a function behind a FIFO queue of commits needs: the queue, its place in the fanout, and a sample message.
 fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
     let (upper, category) = (words.get("Name"), words.get("category"));
@@ -703,6 +789,10 @@ struct Change {
     histories: Vec<(PathBuf, String)>,
     /// Sections of the template, each with its application.
     sections: Vec<(String, String)>,
+    /// Files, each with the beginning of a line, and a text that is put before it.
+    inserted: Vec<(PathBuf, String, String)>,
+    /// Files, each with a text, and the text that takes its place.
+    replaced: Vec<(PathBuf, String, String)>,
 }
 
 impl Change {
@@ -716,6 +806,16 @@ impl Change {
     /// Adds a line to the list in the template that follows the line `after`, in its alphabetical place.
     fn listed(&mut self, after: &str, begins: &str, line: &str) {
         self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// Puts a text before the first line of a file that begins like this.
+    fn inserted(&mut self, path: &str, before: &str, text: &str) {
+        self.inserted.push((path.into(), before.to_owned(), text.to_owned()));
+    }
+
+    /// Puts a text into a file in place of another one.
+    fn replaced(&mut self, path: &str, old: &str, new: &str) {
+        self.replaced.push((path.into(), old.to_owned(), new.to_owned()));
     }
 
     /// Adds a name to the list of one of the template's loops.
@@ -753,7 +853,29 @@ impl Change {
         if let Some(taken) = self.twice.as_ref().or(taken) {
             bail!("{} is there already: choose another name", taken.display());
         }
-        let mut template = fs::read_to_string(TEMPLATE).context(TEMPLATE)?;
+        let mut changed = BTreeMap::<PathBuf, String>::new();
+        // What lists are in comes before the lines of the lists.
+        let whole = self.inserted.iter().map(|(path, before, text)| (path, before, text, true));
+        for (path, old, new, before) in
+            whole.chain(self.replaced.iter().map(|(path, old, new)| (path, old, new, false)))
+        {
+            let text = match changed.get(path) {
+                Some(text) => text.clone(),
+                None => fs::read_to_string(path).with_context(|| path.display().to_string())?,
+            };
+            let found = if before { format!("\n{old}") } else { old.clone() };
+            let place = text.find(&found);
+            let place = place.with_context(|| format!("{} does not have {}", path.display(), old.trim()))?;
+            let text = match before {
+                true => format!("{}{new}{}", &text[..=place], &text[place + 1..]),
+                false => text.replacen(old.as_str(), new, 1),
+            };
+            changed.insert(path.clone(), text);
+        }
+        let mut template = match changed.remove(Path::new(TEMPLATE)) {
+            Some(template) => template,
+            None => fs::read_to_string(TEMPLATE).context(TEMPLATE)?,
+        };
         for (after, begins, line) in &self.listed {
             template = with_listed(&template, after, begins, line)?;
         }
@@ -765,7 +887,6 @@ impl Change {
         }
         // If the name is taken, some resource is in the template twice, which is an error of parsing.
         Source::parse(&template, Path::new(TEMPLATE)).context("choose another name")?;
-        let mut changed = BTreeMap::<PathBuf, String>::new();
         changed.insert(TEMPLATE.into(), template);
         type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);
         let lines = self.sorted.clone();

@@ -174,6 +174,14 @@ fn a_new_workspace_builds_passes_and_grows() {
     is_all(&shop.lay_down(&log("query")), &[&queries], false);
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
     is_all(&shop.lay_down(&first), &[&format!("{functions}/lib.rs")], true);
+    // The first subscription brings the order of everything with it; the second one is like any other view.
+    let changed = shop.lay_down(&["subscription", "diary", "--of", "purchaseorder"]);
+    let others: Vec<_> = changed.iter().filter(|line| !line.ends_with(" template.yaml")).collect();
+    let (fanout, runbook) = ("12 0 crates/fanout/Cargo.toml", "29 0 docs/runbook.md");
+    assert_eq!(others, [&format!("1 0 crates/apps/{views}"), fanout, runbook]);
+    let changed = shop.lay_down(&["subscription", "chronicle", "--of", "item"]);
+    let others: Vec<_> = changed.iter().filter(|line| !line.ends_with(" template.yaml")).collect();
+    assert_eq!(others, [&format!("1 0 crates/apps/{views}"), "1 0 docs/permissions/SequencerFunction.md"]);
     // An aggregate in a new application.
     let changed = shop.lay_down(&["aggregate", "parcel", "--in", "post"]);
     assert!(changed.contains(&"1 0 crates/applications/Cargo.toml".to_owned()), "{changed:?}");
@@ -193,6 +201,9 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["query", "x", "--of", "item"],
         &["query", "items", "--of", "item", "--log"],
         &["query", "items", "--of", "item"],
+        &["subscription", "x", "--of", "nothing"],
+        &["subscription", "diary", "--of", "item"],
+        &["process-manager", "sequencer", "--of", "item"],
         // Names that are taken in the models, in the template, in Rust or in the code that is laid down.
         &["aggregate", "it-em", "--in", "shop"],
         &["process-manager", "items", "--of", "item"],

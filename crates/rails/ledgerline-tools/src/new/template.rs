@@ -198,6 +198,18 @@ mod tests {
         }
     }
 
+    /// Where the rails are developed: the order of everything is the one that a new subscription brings with it, but for the subscriptions in it.
+    #[test]
+    fn the_order_of_this_workspace_is_that_of_a_new_one() {
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
+        let ours = std::fs::read_to_string(ours).unwrap();
+        let order = text!("order.yaml");
+        let ours = ours.split_once("  # --- One order of everything").map(|(_, rest)| rest).unwrap();
+        let ours = ours.split_once("  # --- Watching -").map(|(ours, _)| ours).unwrap();
+        let lines = ours.lines().filter(|line| !line.contains("SubscriptionFunction"));
+        assert!(lines.eq(order.split_once("  # --- One order of everything").unwrap().1.lines()));
+    }
+
     /// Where the rails are developed: the loops of the template there are those of a new workspace, with other names in their lists. One
     /// whose list would be empty is not there.
     #[test]
