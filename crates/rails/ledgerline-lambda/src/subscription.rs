@@ -204,8 +204,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     pub async fn catch_up(&self) -> Result<(), SubscribeError> {
         let began = Instant::now();
         loop {
-            let checkpoint = self.table.checkpoint(&self.view.table).await?;
-            let page = self.page(&checkpoint).await?;
+            let seen = self.table.checkpoint(&self.view.table).await?;
+            let page = self.page(&seen).await?;
             if page.delivered.is_empty() && page.complete && page.entries < LEFT_OUT {
                 return Ok(());
             }
@@ -219,6 +219,9 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 self.note_how_far_behind(&page);
                 return Ok(());
             };
+            // What was seen before it was taken may be done by now.
+            let is_moved = checkpoint.cursor != seen.cursor;
+            let page = if is_moved { self.page(&checkpoint).await? } else { page };
             self.work(checkpoint, page, began + WORKING).await.inspect_err(|_| metrics::behind())?;
         }
     }
@@ -243,11 +246,9 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     async fn work(
         &self,
         mut checkpoint: Checkpoint,
-        seen: Page,
+        mut page: Page,
         until: Instant,
     ) -> Result<(), SubscribeError> {
-        // What was seen before it was taken may be done by now.
-        let mut page = if checkpoint.cursor.is_empty() { seen } else { self.page(&checkpoint).await? };
         loop {
             let is_last = page.complete || Instant::now() >= until;
             let applied = self.apply(&mut checkpoint, page, is_last).await;

@@ -1,4 +1,4 @@
-//! The sequencer and `GET /events` with the real SDK client, against an emulated DynamoDB.
+//! The sequencer, `GET /events` and subscriptions with the real SDK client, against an emulated DynamoDB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -7,15 +7,19 @@ use std::time::{Duration, Instant};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use aws_sdk_dynamodb::{Client, config::Builder};
 use http::StatusCode;
-use ledgerline::{Commit, EventStore, StreamId, contract};
-use ledgerline_dynamodb::DynamoDbStore;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Write, contract,
+};
+use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
 use ledgerline_lambda::{
     events::Events,
     http::{HttpRequest, Problem, Routes},
     sequencer::Sequencing,
     stream::{Handler, Record, Unreadable},
+    subscription::Subscriber,
 };
-use ledgerline_local::testing::{self, Wire};
+use ledgerline_local::testing::{self, Call, Wire};
 use serde_json::{Value, json};
 
 /// A log, its order in so many partitions, and a count of the calls to both.
@@ -24,18 +28,21 @@ struct World {
     sequence: DynamoDbStore,
     sequencing: Sequencing,
     events: Events,
+    rows: ReadTable,
     wire: Wire,
 }
 
 impl World {
     async fn new(partitions: u16) -> Self {
-        let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
+        let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
         let wire = Wire::default();
         let config = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
         let client = Client::from_conf(config);
         let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
-        let sequence = DynamoDbStore::new(client, testing::table("SequenceTable"));
+        let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
+        let rows = ReadTable::new(client, testing::table("FillsTable"));
         Self {
+            rows,
             sequencing: Sequencing::new(sequence.clone(), partitions),
             events: Events::new(sequence.clone(), log.clone(), partitions),
             log,
@@ -292,4 +299,125 @@ async fn a_page_is_a_query_of_the_order_and_one_for_each_stream() {
     let calls = world.wire.take();
     assert_eq!(calls.len(), 1 + 10, "{calls:?}");
     assert!(calls.iter().map(|call| call.units).sum::<f64>() <= 13.0, "{calls:?}");
+}
+
+/// A list of all commits of tanks.
+const DIARY: OrderedView<u64, u64> =
+    OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
+
+const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
+
+fn changes(last: &mut u64, _: &mut u64, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+    *last += 1;
+    let entry = format!("{last:020}");
+    changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": format!("{} {}", commit.stream, commit.version) }))
+}
+
+impl World {
+    fn subscriber(&self) -> Subscriber<u64, u64> {
+        Subscriber::new(DIARY, self.rows.clone(), self.sequence.clone(), self.log.clone(), 1)
+    }
+
+    /// The rows of the diary.
+    async fn diary(&self) -> Vec<String> {
+        let query = PageQuery {
+            index: None,
+            partition: (KEYS.partition, "diary"),
+            keys: &[KEYS.sort],
+            starts_with: None,
+            newest_first: false,
+            limit: 1_000,
+            cursor: None,
+        };
+        let rows = self.rows.page::<Value>(&query).await.unwrap().rows;
+        rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_lists_its_commits_and_has_nothing_to_do_then() {
+    let world = World::new(1).await;
+    let subscriber = world.subscriber();
+    subscriber.catch_up().await.unwrap();
+    world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1)]).await;
+    subscriber.catch_up().await.unwrap();
+    world.commit(&[("lamp-b", 2), ("tank-a", 2)]).await;
+    world.subscriber().catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1", "tank-c 1", "tank-a 2"]);
+    world.wire.take();
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.wire.operations(), ["GetItem", "Query"], "to look costs two reads");
+    // What others do is gone over, and nothing is written for it.
+    world.commit(&[("lamp-b", 3)]).await;
+    world.wire.take();
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.wire.operations(), ["GetItem", "Query"]);
+}
+
+/// More than a page, and more than one write takes.
+#[tokio::test]
+async fn a_subscription_catches_up_with_a_long_past() {
+    let world = World::new(1).await;
+    let ids: Vec<_> = (0..250).map(|number| format!("tank-{number}")).collect();
+    world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
+    world.commit(&(2..=130).map(|version| ("tank-7", version)).collect::<Vec<_>>()).await;
+    world.subscriber().catch_up().await.unwrap();
+    let expected =
+        ids.iter().map(|id| format!("{id} 1")).chain((2..=130).map(|version| format!("tank-7 {version}")));
+    assert_eq!(world.diary().await, expected.collect::<Vec<_>>());
+}
+
+/// A commit that cannot be read holds up those after it, because the rows have one order, and none of those before it.
+#[tokio::test]
+async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let missing = record(Ok(commit("tank-b", 1)));
+    assert_eq!(world.sequencing.handle(&[missing]).await, None);
+    world.commit(&[("tank-c", 1)]).await;
+    let subscriber = world.subscriber();
+    for _ in 0..2 {
+        let error = subscriber.catch_up().await.unwrap_err().to_string();
+        assert!(error.contains("version 1 of tank-b cannot be read"), "{error}");
+        assert_eq!(world.diary().await, ["tank-a 1"]);
+    }
+    world.log.append(&commit("tank-b", 1), None).await.unwrap();
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1", "tank-b 1", "tank-c 1"]);
+}
+
+/// While one instance has the checkpoint, another one ends at once; when its time is over, it takes it.
+#[tokio::test]
+async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let now = Timestamp::now();
+    let until = (now, now + SignedDuration::from_millis(700));
+    assert!(world.rows.take_checkpoint(&KEYS, "killed", until).await.unwrap().is_some());
+    let subscriber = world.subscriber();
+    subscriber.catch_up().await.unwrap();
+    assert!(world.diary().await.is_empty(), "somebody else is at it");
+    tokio::time::sleep(Duration::from_millis(750)).await;
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1"]);
+}
+
+/// docs/costs.md: units of a subscription, for batches of 1 and 10 commits of as many streams.
+#[tokio::test]
+async fn a_subscription_pays_twice_for_rows_and_positions_and_once_a_batch_for_the_rest() {
+    let world = World::new(1).await;
+    let subscriber = world.subscriber();
+    world.commit(&[("tank-warm", 1)]).await;
+    subscriber.catch_up().await.unwrap();
+    for (size, reads, writes) in [(1, 6.0, 7.0), (10, 24.0, 43.0)] {
+        let ids: Vec<_> = (0..size).map(|number| format!("tank-{size}-{number}")).collect();
+        world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
+        world.wire.take();
+        subscriber.catch_up().await.unwrap();
+        let calls = world.wire.take();
+        let is_read = |call: &&Call| ["GetItem", "Query"].contains(&call.operation.as_str());
+        let read: f64 = calls.iter().filter(is_read).map(|call| call.units).sum();
+        let all: f64 = calls.iter().map(|call| call.units).sum();
+        assert_eq!((read, all - read), (reads, writes), "{size}: {calls:?}");
+    }
 }

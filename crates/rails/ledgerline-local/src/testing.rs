@@ -217,7 +217,8 @@ impl Intercept for Wire {
         let units =
             consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum());
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
-            call.units = units;
+            // Of calls at once, the last one has the units of all: their sum is right.
+            call.units += units;
         }
         Ok(())
     }

@@ -1,0 +1,125 @@
+//! How fast `$all` is made and read, against an emulated DynamoDB on this machine:
+//!
+//! ```sh
+//! cargo run --profile fast -p ledgerline-dynamodb --example order -- 1000000
+//! ```
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "a program for people, that ends at the first failure"
+)]
+
+use std::time::Instant;
+
+use aws_sdk_dynamodb::{Client, config::Builder};
+use jiff::Timestamp;
+use ledgerline::{
+    EventStore, StreamId,
+    all::{Cursor, Entry, Filter, Sequencer, Subscription, segments},
+    contract::commit,
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_local::testing::{self, Wire};
+
+/// The entries of a batch: that of a busy stream.
+const BATCH: usize = 100;
+/// The commits that are read with their events.
+const COMMITS: usize = 20_000;
+
+#[tokio::main]
+async fn main() {
+    let entries: usize = std::env::args().nth(1).map_or(100_000, |entries| entries.parse().unwrap());
+    let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
+    let wire = Wire::default();
+    let config = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
+    let client = Client::from_conf(config);
+    let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
+    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let rate = |count: usize, began: Instant| count as f64 / began.elapsed().as_secs_f64();
+
+    // Partition 1 and 2: by one sequencer, and by four that are in each other's way.
+    for (partition, sequencers) in [(1, 1), (2, 4)] {
+        let began = Instant::now();
+        let share = entries / 10 / sequencers;
+        let work = (0..sequencers).map(|number| {
+            let sequence = sequence.clone();
+            tokio::spawn(async move {
+                let mut sequencer = Sequencer::new(partition);
+                for batch in batches(share, number) {
+                    while sequencer.append(&sequence, "batch", batch.clone(), Timestamp::now()).await.is_err()
+                    {
+                    }
+                }
+            })
+        });
+        for done in futures::future::join_all(work).await {
+            done.unwrap();
+        }
+        println!("{sequencers} at work: {:.0} entries a second", rate(share * sequencers, began));
+    }
+
+    // Partition 0: many entries, which are read without their commits.
+    let mut sequencer = Sequencer::new(0);
+    for batch in batches(entries, 0) {
+        sequencer.append(&sequence, "batch", batch, Timestamp::now()).await.unwrap();
+    }
+    wire.take();
+    let (began, mut read, mut after) = (Instant::now(), 0, 0);
+    loop {
+        let (page, complete) = segments(&sequence, 0, after).await.unwrap();
+        read += page.iter().map(|segment| segment.entries.len()).sum::<usize>();
+        after = page.last().map_or(after, |last| last.number);
+        if complete {
+            break;
+        }
+    }
+    let units: f64 = wire.take().iter().map(|call| call.units).sum();
+    println!(
+        "read {read} entries: {:.0} a second, {units} read units, {} MB resident",
+        rate(read, began),
+        resident()
+    );
+
+    // With their commits, of two hundred streams.
+    for stream in 0..200 {
+        for version in 1..=COMMITS / 200 {
+            log.append(&commit(&tank(stream), version as u64), None).await.unwrap();
+        }
+    }
+    wire.take();
+    let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 1_000 };
+    let (began, mut read, mut cursor) = (Instant::now(), 0, Cursor::beginning(1));
+    while read < COMMITS {
+        let page = subscription.next(&cursor).await.unwrap();
+        read += page.delivered.iter().filter(|delivered| delivered.commit.is_ok()).count();
+        cursor = page.cursor;
+    }
+    let units: f64 = wire.take().iter().map(|call| call.units).sum();
+    println!(
+        "with their commits, {read}: {:.0} a second, {units} read units, {} MB resident",
+        rate(read, began),
+        resident()
+    );
+}
+
+/// Batches of entries of two hundred streams, whose versions are those of no other number.
+fn batches(entries: usize, number: usize) -> impl Iterator<Item = Vec<Entry>> {
+    let entry = move |place: usize| Entry {
+        stream: tank(number * 1_000 + place % 200),
+        version: (place / 200) as u64 + 1,
+    };
+    (0..entries / BATCH).map(move |batch| (batch * BATCH..(batch + 1) * BATCH).map(entry).collect())
+}
+
+fn tank(number: usize) -> StreamId {
+    StreamId::new("tank", &format!("{number:08}-b005-45d7-9eb6-aa1f83efd55d")).unwrap()
+}
+
+/// The memory of this process, with that of the emulated database in it.
+fn resident() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or_default() * 4_096
+        / 1_000_000
+}
