@@ -11,3 +11,8 @@ async fn the_session_in_the_readme_is_real() {
 async fn the_session_of_the_application_is_real() {
     sessions_are_real(&workspace().join("crates/apps/bank/README.md")).await;
 }
+
+#[tokio::test]
+async fn the_session_about_the_order_is_real() {
+    sessions_are_real(&workspace().join("docs/order.md")).await;
+}

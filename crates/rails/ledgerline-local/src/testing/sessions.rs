@@ -109,7 +109,9 @@ fn comparable(printed: &str) -> Vec<String> {
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
-                    if ["at", "bookedOn", "cursor", "lastMonth", "messageId"].contains(&name.as_str()) {
+                    if ["at", "bookedOn", "correlationId", "cursor", "lastMonth", "messageId"]
+                        .contains(&name.as_str())
+                    {
                         *value = "…".into();
                     }
                     blank(value);

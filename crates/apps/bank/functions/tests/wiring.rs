@@ -1,0 +1,92 @@
+//! Slips in the wiring of the order of everything and of its subscription, each made once in the template (docs/wiring.md).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use ledgerline_local::{template::Source, testing::workspace, wiring::needs_of};
+
+/// A text in the template, the text that takes its place, and what must be said.
+const SLIPS: [(&str, &str, &str); 13] = [
+    (
+        "            ${BookingsSubscriptionFunction}:live account\n",
+        "            \n",
+        "the sequencer does not wake BookingsSubscriptionFunction: write ${BookingsSubscriptionFunction}:live account",
+    ),
+    (
+        "${BookingsSubscriptionFunction}:live account",
+        "${BookingsSubscriptionFunction}:live acount",
+        "the sequencer does not wake BookingsSubscriptionFunction: write ${BookingsSubscriptionFunction}:live account",
+    ),
+    (
+        "            ${BookingsSubscriptionFunction}:live account\n",
+        "            ${BookingsSubscriptionFunction}:live account\n            ${AccountQueriesFunction}:live account\n",
+        "SUBSCRIPTIONS has AccountQueriesFunction, which is no function of a subscription",
+    ),
+    (
+        "        Again: { Type: Schedule, Properties: { Schedule: rate(1 minute) } }\n",
+        "        Again: { Type: SQS, Properties: { Queue: !GetAtt TransferQueue.Arn } }\n",
+        "BookingsSubscriptionFunction: it needs one Schedule",
+    ),
+    (
+        "${BookingsSubscriptionFunction.Arn}:live",
+        "${BalancesProjectorFunction.Arn}:live",
+        "SequencerFunction needs lambda:InvokeFunction on BookingsSubscriptionFunction:live: allow it",
+    ),
+    (
+        "            MaximumRetryAttempts: -1\n",
+        "            MaximumRetryAttempts: 100\n",
+        "SequencerFunction: write MaximumRetryAttempts: -1",
+    ),
+    (
+        "  SequenceTable:\n    Type: AWS::DynamoDB::Table\n    DeletionPolicy: RetainExceptOnCreate\n",
+        "  SequenceTable:\n    Type: AWS::DynamoDB::Table\n",
+        "SequenceTable: its rows would be deleted with the stack: DeletionPolicy: Retain",
+    ),
+    (
+        "            - Sid: TheOrderIsNeverChanged\n              Effect: Deny\n              Principal: \"*\"\n              Action:\n                - dynamodb:PutItem\n",
+        "            - Sid: TheOrderIsNeverChanged\n              Effect: Deny\n              Principal: \"*\"\n              Action:\n",
+        "rule 3: the policy of SequenceTable does not deny dynamodb:PutItem",
+    ),
+    (
+        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:Query], Resource: !GetAtt SequenceTable.Arn",
+        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:PutItem, dynamodb:Query], Resource: !GetAtt SequenceTable.Arn",
+        "rule 3: SequencerFunction may dynamodb:PutItem on SequenceTable",
+    ),
+    (
+        "Path: \"/events\", Auth: { AuthorizationScopes: [ledgerline/events] }",
+        "Path: \"/events\", Auth: { AuthorizationScopes: [ledgerline/read] }",
+        "GET /events must want the scope ledgerline/events, and no other",
+    ),
+    (
+        "MetricName: SubscriptionBehind",
+        "MetricName: SubscriptionLate",
+        "no alarm watches SubscriptionBehind of Function=BookingsSubscriptionFunction",
+    ),
+    (
+        "MetricName: IteratorAge, Dimensions: [{ Name: FunctionName, Value: !Ref SequencerFunction }]",
+        "MetricName: IteratorAge, Dimensions: [{ Name: FunctionName, Value: !Ref TransferFunction }]",
+        "no alarm watches IteratorAge of FunctionName=SequencerFunction",
+    ),
+    (
+        "      KeySchema: [{ AttributeName: day, KeyType: HASH }, { AttributeName: entry, KeyType: RANGE }]\n",
+        "      KeySchema: [{ AttributeName: day, KeyType: HASH }]\n",
+        "BookingsSubscriptionFunction expects the keys day (HASH), entry (RANGE), not day (HASH)",
+    ),
+];
+
+#[test]
+fn slips_in_the_wiring_of_the_order_are_noticed() {
+    let root = workspace();
+    let path = root.join("template.yaml");
+    let template = std::fs::read_to_string(&path).unwrap();
+    let needs = needs_of(&Source::parse(&template, &path).unwrap(), &root).unwrap();
+    let said = |template: &str| {
+        let source = Source::parse(template, &path).unwrap();
+        ledgerline_tools::template_problems(&source, &needs, &root.join("docs")).unwrap()
+    };
+    assert_eq!(said(&template), Vec::<String>::new());
+    for (right, wrong, expected) in SLIPS {
+        assert!(template.contains(right), "{right}");
+        let said = said(&template.replacen(right, wrong, 1));
+        assert!(said.iter().any(|said| said.contains(expected)), "{expected}\n{}", said.join("\n"));
+    }
+}
