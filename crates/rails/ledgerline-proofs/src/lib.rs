@@ -14,6 +14,7 @@ pub mod limits;
 pub mod masks;
 pub mod model;
 pub mod order;
+mod order_model;
 pub mod pipeline;
 pub mod planted;
 pub mod races;

@@ -107,7 +107,7 @@ fn fall(without: Pipeline) -> Option<String> {
     })
 }
 
-fn threads() -> usize {
+pub(crate) fn threads() -> usize {
     thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    Application, Effort, Finding, Tried,
+    Application, Effort, Finding, Tried, order_model,
     wire::{Plan, Wire},
     world::{World, each_seed},
 };
@@ -52,6 +52,7 @@ struct Tally {
 /// When the order has a hole, lacks a commit, is not that of versions in a stream, has a consequence before its cause, or is not the same for two readers.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(1_000, 100_000);
+    let (states, without) = order_model::exhaust(effort)?;
     let mut sum = Tally::default();
     let world = || World::new(&["CommitsTable", "RequestsTable"]);
     let play = |world: &mut World, seed| {
@@ -70,7 +71,8 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
         return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
     }
     let beside = format!(
-        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads",
+        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads; \
+         a model of {states} states, all there are; {without}",
         sum.commits, sum.segments, sum.faults, sum.again, sum.lost
     );
     Ok(Tried::new(runs, "histories", beside))

@@ -1,0 +1,264 @@
+//! A model of the sequencers, small enough that all its states are visited: two shards with three records each, two sequencers, and a fault at any step.
+//! Without any one of its guards, an invariant is violated.
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+
+use crate::{Effort, Finding};
+
+/// The number of records of a shard.
+const RECORDS: u8 = 3;
+/// The most records of a batch.
+const BATCH: u8 = 2;
+
+/// A guard that keeps the order right, and can be left out of the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Guard {
+    /// Rule 2: a segment is appended only at the number after the last.
+    AppendCondition,
+    /// Rule 4: who finds the number taken reads what is there, and leaves out of the batch what is there.
+    LeaveOut,
+    /// An instance that begins anew reads what was appended before it.
+    Look,
+    /// A batch is acknowledged only when all of it is there.
+    AcknowledgeLast,
+}
+
+const GUARDS: [Guard; 4] = [Guard::AppendCondition, Guard::LeaveOut, Guard::Look, Guard::AcknowledgeLast];
+
+/// Visits all states. Then, for each guard, visits the model without it until an invariant is violated. The result is the number of states, and what was found without the guards.
+///
+/// # Errors
+/// When an invariant is violated with all guards, or holds without one of them.
+pub(crate) fn exhaust(effort: &Effort) -> Result<(u64, String), Finding> {
+    let finding = |story: String| Finding { seed: effort.seed, story };
+    let faults = if effort.long { 3 } else { 1 };
+    let checker =
+        Order { without: None, faults }.checker().threads(crate::model::threads()).spawn_dfs().join();
+    for property in checker.model().properties() {
+        match (property.expectation, checker.discovery(property.name)) {
+            (Expectation::Sometimes, None) => return Err(finding(format!("never: {}", property.name))),
+            (Expectation::Sometimes, Some(_)) | (_, None) => {}
+            (_, Some(path)) => {
+                return Err(finding(format!("{}: {:?}", property.name, path.into_actions())));
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for guard in GUARDS {
+        let without = Order { without: Some(guard), faults };
+        let checker = without.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+        let violated = checker.model().properties().into_iter().find_map(|property| {
+            let path =
+                checker.discovery(property.name).filter(|_| property.expectation == Expectation::Always)?;
+            Some(format!("without {guard:?}: {}, after {} steps", property.name, path.into_actions().len()))
+        });
+        found.push(violated.ok_or_else(|| finding(format!("nothing goes wrong without {guard:?}")))?);
+    }
+    Ok((checker.unique_state_count() as u64, found.join("; ")))
+}
+
+struct Order {
+    without: Option<Guard>,
+    /// The number of faults that may happen in one run.
+    faults: u8,
+}
+
+/// A record: its shard, and its place there.
+type Record = (u8, u8);
+
+/// A sequencer.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Sequencer {
+    /// The batch that it is at, and whether it was given up meanwhile, so that nobody waits for it any more.
+    batch: Option<(Vec<Record>, bool)>,
+    /// The number of the last segment that it knows; `None` before it has looked.
+    head: Option<usize>,
+    /// The records that it has seen in segments.
+    known: Vec<Record>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct State {
+    /// The segments of `$all`.
+    all: Vec<Vec<Record>>,
+    sequencers: [Sequencer; 2],
+    /// How many records of each shard are acknowledged, and whether a batch of it is waited for.
+    shards: [(u8, bool); 2],
+    faults: u8,
+    /// Whether a segment took the place of another one.
+    changed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Step {
+    /// A sequencer takes a batch of so many records of a shard.
+    Take(usize, usize, u8),
+    Look(usize),
+    Append(usize),
+    AppendReplyLost(usize),
+    Acknowledge(usize),
+    /// Nobody waits for it any more, as after a timeout; it goes on, and its records go to another one.
+    GiveUp(usize),
+    /// Its instance ends.
+    End(usize),
+}
+
+impl Order {
+    fn has(&self, guard: Guard) -> bool {
+        self.without != Some(guard)
+    }
+
+    /// What a sequencer still has to append.
+    fn left(sequencer: &Sequencer) -> Vec<Record> {
+        let batch = sequencer.batch.iter().flat_map(|(batch, _)| batch);
+        batch.filter(|record| !sequencer.known.contains(record)).copied().collect()
+    }
+
+    fn append(&self, state: &mut State, who: usize, reply_lost: bool) {
+        let sequencer = &mut state.sequencers[who];
+        let left = Self::left(sequencer);
+        let head = sequencer.head.unwrap_or_default();
+        if head == state.all.len() {
+            state.all.push(left.clone());
+        } else if self.has(Guard::AppendCondition) {
+            self.catch_up(state, who);
+            return;
+        } else {
+            state.all[head].clone_from(&left);
+            state.changed = true;
+        }
+        if reply_lost {
+            self.catch_up(state, who);
+        } else {
+            sequencer.head = Some(head + 1);
+            sequencer.known.extend(left);
+        }
+    }
+
+    /// Reads what was appended after the last segment that it knows.
+    fn catch_up(&self, state: &mut State, who: usize) {
+        let sequencer = &mut state.sequencers[who];
+        let head = sequencer.head.unwrap_or_default();
+        if self.has(Guard::LeaveOut) {
+            let missed = state.all[head..].iter().flatten().copied();
+            sequencer.known.extend(missed);
+        }
+        sequencer.head = Some(state.all.len());
+    }
+}
+
+impl Model for Order {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            all: Vec::new(),
+            sequencers: Default::default(),
+            shards: [(0, false); 2],
+            faults: 0,
+            changed: false,
+        }]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        for (who, sequencer) in state.sequencers.iter().enumerate() {
+            match (&sequencer.batch, sequencer.head) {
+                (None, _) => {
+                    for (shard, (done, waits)) in state.shards.iter().enumerate() {
+                        let most = BATCH.min(RECORDS - done);
+                        let sizes = 1..=if *waits { 0 } else { most };
+                        steps.extend(sizes.map(|size| Step::Take(who, shard, size)));
+                    }
+                }
+                (Some(_), None) => steps.push(Step::Look(who)),
+                (Some(_), Some(_)) if Self::left(sequencer).is_empty() => steps.push(Step::Acknowledge(who)),
+                (Some(_), Some(_)) => {
+                    steps.push(Step::Append(who));
+                    if !self.has(Guard::AcknowledgeLast) {
+                        steps.push(Step::Acknowledge(who));
+                    }
+                }
+            }
+            if state.faults < self.faults && sequencer.batch.is_some() {
+                steps.extend([Step::AppendReplyLost(who), Step::GiveUp(who), Step::End(who)]);
+            }
+        }
+    }
+
+    fn next_state(&self, before: &State, step: Step) -> Option<State> {
+        let mut state = before.clone();
+        match step {
+            Step::Take(who, shard, size) => {
+                let (done, waits) = &mut state.shards[shard];
+                *waits = true;
+                let batch = (*done..*done + size).map(|place| (shard as u8, place)).collect();
+                state.sequencers[who].batch = Some((batch, false));
+            }
+            Step::Look(who) => {
+                let known = if self.has(Guard::Look) { state.all.concat() } else { Vec::new() };
+                let sequencer = &mut state.sequencers[who];
+                (sequencer.head, sequencer.known) = (Some(state.all.len()), known);
+            }
+            Step::Append(who) => self.append(&mut state, who, false),
+            Step::AppendReplyLost(who) => {
+                if state.sequencers[who].head.is_none() || Self::left(&state.sequencers[who]).is_empty() {
+                    return None;
+                }
+                state.faults += 1;
+                self.append(&mut state, who, true);
+            }
+            Step::Acknowledge(who) => {
+                let (batch, given_up) = state.sequencers[who].batch.take()?;
+                let (shard, last) = *batch.last()?;
+                if !given_up {
+                    state.shards[usize::from(shard)] = (last + 1, false);
+                }
+            }
+            Step::GiveUp(who) | Step::End(who) => {
+                state.faults += 1;
+                let (batch, given_up) = state.sequencers[who].batch.as_mut()?;
+                let shard = usize::from(batch.first()?.0);
+                if !*given_up {
+                    state.shards[shard].1 = false;
+                }
+                *given_up = true;
+                if matches!(step, Step::End(_)) {
+                    state.sequencers[who] = Sequencer::default();
+                }
+            }
+        }
+        // Two that know the same are the same, in whichever order they learned it.
+        for sequencer in &mut state.sequencers {
+            sequencer.known.sort_unstable();
+            sequencer.known.dedup();
+        }
+        Some(state).filter(|state| state != before)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always("a segment stays what it is", |_, state: &State| !state.changed),
+            Property::always("no record has two entries", |_, state: &State| {
+                let mut entries = state.all.concat();
+                let all = entries.len();
+                entries.sort_unstable();
+                entries.dedup();
+                entries.len() == all
+            }),
+            Property::always("what was acknowledged has its entry", |_, state: &State| {
+                let entries = state.all.concat();
+                (0..)
+                    .zip(&state.shards)
+                    .all(|(shard, (done, _))| (0..*done).all(|place| entries.contains(&(shard, place))))
+            }),
+            Property::always("each shard is in its order", |_, state: &State| {
+                let entries = state.all.concat();
+                (0..2).all(|shard| entries.iter().filter(|entry| entry.0 == shard).is_sorted())
+            }),
+            Property::sometimes("all is done", |_, state: &State| {
+                state.shards.iter().all(|(done, _)| *done == RECORDS)
+            }),
+        ]
+    }
+}
