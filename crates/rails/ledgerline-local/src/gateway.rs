@@ -2,7 +2,7 @@
 //! requests of functions to queues, bus, Lambda and SES come here as well, and their rights are checked here; the server of the database checks
 //! rights itself.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Json, Router,
@@ -50,6 +50,8 @@ impl Gateway {
     pub(crate) fn router(self) -> Router {
         Router::new()
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
+            .route("/2015-03-31/functions", get(functions))
+            .route("/2015-03-31/functions/", get(functions))
             .route("/v2/email/outbound-emails", post(send_mail))
             .route("/mailbox", get(mails))
             .route("/outages", post(begin_outage))
@@ -81,7 +83,7 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
         return operated(gateway.logs.filter(&body));
     }
     let Some(url) = gateway.service(target) else {
-        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation of functions, SendEmail of SES, \
+        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation and the list of functions, SendEmail of SES, \
             the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
         return answer(
             StatusCode::BAD_REQUEST,
@@ -155,6 +157,16 @@ async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
     };
     gateway.hops.line("mail", "sent: read it at /mailbox");
     gateway.mailbox.send(mail)
+}
+
+/// Lambda's ListFunctions: the physical name, the ARN and the environment of each, without what only the local stack sets.
+async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+    let functions: Vec<_> = gateway.functions.iter().map(|(ids, function)| {
+        let environment: BTreeMap<_, _> =
+            function.environment().iter().filter(|(name, _)| !name.starts_with("AWS_")).collect();
+        json!({ "FunctionName": ids.last(), "FunctionArn": function.arn(), "Environment": { "Variables": environment } })
+    }).collect();
+    answer(StatusCode::OK, json!({ "Functions": functions }))
 }
 
 /// Lambda's Invoke. A function is named by its logical id, as in `sam local start-lambda`, by its physical name, which CloudFormation returns, or by

@@ -197,6 +197,12 @@ impl Host {
 }
 
 impl Function {
+    /// The variables of its environment.
+    #[must_use]
+    pub fn environment(&self) -> &BTreeMap<String, String> {
+        &self.launch.environment
+    }
+
     /// Name of the binary.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -42,6 +42,52 @@ impl Needs {
         };
         endpoints.iter().map(|endpoint| endpoint.route.as_str())
     }
+
+    /// What it keeps up to date behind the log, if it does.
+    #[must_use]
+    pub fn follower(&self) -> Option<Follower<'_>> {
+        let (kind, of): (_, Vec<_>) = match &self.source {
+            Events::States { category, .. } => (Follows::States, vec![category]),
+            Events::Queue(categories) => (Follows::Log, categories.iter().collect()),
+            Events::Sequence(categories) => (Follows::Order, categories.iter().collect()),
+            Events::Http(_) | Events::Stream => return None,
+        };
+        let of_the_log = ["COMMITS_TABLE", "REQUESTS_TABLE", "SEQUENCE_TABLE"];
+        let table = self.tables.iter().find(|table| !of_the_log.contains(&table.variable.as_str()))?;
+        Some(Follower {
+            kind,
+            of: of.into_iter().map(String::as_str).collect(),
+            variable: &table.variable,
+            partition: &table.partition,
+            sort: table.sort.as_deref(),
+        })
+    }
+}
+
+/// What a function keeps up to date behind the log: a view, or the positions of a process manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Follower<'a> {
+    /// From what.
+    pub kind: Follows,
+    /// The categories.
+    pub of: Vec<&'a str>,
+    /// The variable that names its table.
+    pub variable: &'a str,
+    /// The name of the table's partition key.
+    pub partition: &'a str,
+    /// The name of its sort key, if it has one.
+    pub sort: Option<&'a str>,
+}
+
+/// What something behind the log is written from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// From states: a row for each aggregate, with its version.
+    States,
+    /// From the log, stream by stream: a position in each.
+    Log,
+    /// From the order of everything: a position in each stream, and a checkpoint.
+    Order,
 }
 
 /// The source of a function's events.

@@ -42,9 +42,15 @@ fn a_wrong_template_says_which_line() {
         (&FUNCTION.replace("Timeout: 3", "Timeout: !Select [0, [3]]"), "6: Fn::Select is not emulated"),
         (
             &format!(
-                "{FUNCTION}      Events:\n        Tick:\n          Type: Schedule\n          Properties: {{}}\n"
+                "{FUNCTION}      Events:\n        Tick:\n          Type: Cognito\n          Properties: {{}}\n"
             ),
-            "9: Hello.Events.Tick: events of type Schedule are not emulated",
+            "9: Hello.Events.Tick: events of type Cognito are not emulated",
+        ),
+        (
+            &format!(
+                "{FUNCTION}      Events:\n        Tick:\n          Type: Schedule\n          Properties: {{ Schedule: cron(0 10 * * ? *) }}\n"
+            ),
+            "9: Hello.Events.Tick: the schedule cron(0 10 * * ? *) is not emulated",
         ),
         (
             &format!(

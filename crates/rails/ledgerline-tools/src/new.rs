@@ -106,7 +106,7 @@ const TYPES: [&str; 42] = [
 
 /// Packages of a workspace, and those that the packages of an application name. An application must not have such a name, nor must a
 /// function have the name of a program of the workspace.
-const PACKAGES: [&str; 22] = [
+const PACKAGES: [&str; 23] = [
     "alloc",
     "anyhow",
     "applications",
@@ -115,6 +115,7 @@ const PACKAGES: [&str; 22] = [
     "fastrand",
     "http",
     "jiff",
+    "ledger",
     "ledgerline",
     "local",
     "proofs",

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use super::{Kind, Known, Words, finish, lay_down as lay};
 
 /// The files, and what is in them.
-const FILES: [(&str, &str); 29] = [
+const FILES: [(&str, &str); 31] = [
     ("Cargo.toml", text!("workspace/Cargo.toml")),
     ("README.md", text!("workspace/README.md")),
     ("template.yaml", text!("workspace/template.yaml")),
@@ -29,6 +29,8 @@ const FILES: [(&str, &str); 29] = [
     ("crates/applications/src/lib.rs", text!("workspace/applications-lib.rs")),
     ("crates/fanout/Cargo.toml", text!("workspace/fanout-Cargo.toml")),
     ("crates/fanout/src/main.rs", text!("workspace/fanout-main.rs")),
+    ("crates/ledger/Cargo.toml", text!("workspace/ledger-Cargo.toml")),
+    ("crates/ledger/src/main.rs", text!("workspace/ledger-main.rs")),
     ("crates/local/Cargo.toml", text!("workspace/local-Cargo.toml")),
     ("crates/local/src/main.rs", text!("workspace/local-main.rs")),
     ("crates/local/tests/samples.rs", text!("workspace/local-samples.rs")),
@@ -40,11 +42,12 @@ const FILES: [(&str, &str); 29] = [
 ];
 
 /// The packages of the rails.
-const RAILS: [&str; 6] = [
+const RAILS: [&str; 7] = [
     "ledgerline",
     "ledgerline-dynamodb",
     "ledgerline-lambda",
     "ledgerline-local",
+    "ledgerline-operator",
     "ledgerline-proofs",
     "ledgerline-tools",
 ];

@@ -1,0 +1,113 @@
+//! What is deployed: functions with their environments, which name the tables and queues.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use aws_config::BehaviorVersion;
+use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
+use aws_types::SdkConfig;
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_local::services;
+
+use crate::Stack;
+
+/// The functions of a stack, and clients for what they use.
+pub(crate) struct Deployment {
+    stack: String,
+    pub(crate) dynamodb: aws_sdk_dynamodb::Client,
+    pub(crate) lambda: aws_sdk_lambda::Client,
+    pub(crate) sqs: aws_sdk_sqs::Client,
+    /// By its name: the environment of each function.
+    functions: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Deployment {
+    /// Finds the functions of a stack.
+    pub(crate) async fn find(stack: &Stack) -> Result<Self> {
+        let sdk = match &stack.local {
+            Some(url) => services::sdk_config(url),
+            None => of_aws().await,
+        };
+        let lambda = aws_sdk_lambda::Client::new(&sdk);
+        let mut functions = BTreeMap::new();
+        let mut pages = lambda.list_functions().into_paginator().send();
+        while let Some(page) = pages.next().await {
+            let page = page.with_context(|| match &stack.local {
+                Some(url) => format!(
+                    "the functions cannot be listed: does the local stack run, with its AWS address at {url}?"
+                ),
+                None => "the functions cannot be listed".to_owned(),
+            })?;
+            for function in page.functions.unwrap_or_default() {
+                let name = function.function_name.unwrap_or_default();
+                if name.starts_with(&format!("{}-", stack.stack)) {
+                    let variables = function.environment.and_then(|environment| environment.variables);
+                    functions.insert(name, variables.unwrap_or_default().into_iter().collect());
+                }
+            }
+        }
+        if functions.is_empty() {
+            bail!("there is no function of a stack named {}: say --stack", stack.stack);
+        }
+        Ok(Self {
+            stack: stack.stack.clone(),
+            dynamodb: aws_sdk_dynamodb::Client::new(&sdk),
+            lambda,
+            sqs: aws_sdk_sqs::Client::new(&sdk),
+            functions,
+        })
+    }
+
+    /// The name and the environment of the function with this logical id.
+    pub(crate) fn function(&self, id: &str) -> Option<(&str, &BTreeMap<String, String>)> {
+        // A name is the stack's, the logical id, and, on AWS, twelve signs.
+        let begin = format!("{}-{id}", self.stack);
+        let is_it = |name: &str| {
+            name.strip_prefix(&begin).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        let found = self.functions.iter().find(|(name, _)| is_it(name));
+        found.map(|(name, variables)| (name.as_str(), variables))
+    }
+
+    /// The value of a variable that names the same thing in every function that has it.
+    pub(crate) fn shared(&self, variable: &str) -> Result<&str> {
+        let mut named = self.functions.values().filter_map(|variables| variables.get(variable));
+        let value = named.find(|value| !value.is_empty());
+        value
+            .map(String::as_str)
+            .with_context(|| format!("no function of the stack {} has the variable {variable}", self.stack))
+    }
+
+    pub(crate) fn log(&self) -> Result<DynamoDbStore> {
+        Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared("COMMITS_TABLE")?))
+    }
+
+    /// The table of `$all`, and the number of its partitions; `None` if the stack has none.
+    pub(crate) fn order(&self) -> Option<(DynamoDbStore, u16)> {
+        let table = self.shared("SEQUENCE_TABLE").ok()?;
+        let partitions = self.shared("SEQUENCE_PARTITIONS").ok().and_then(|number| number.parse().ok());
+        Some((DynamoDbStore::new(self.dynamodb.clone(), table), partitions.unwrap_or(1)))
+    }
+
+    pub(crate) fn table(&self, name: &str) -> ReadTable {
+        ReadTable::new(self.dynamodb.clone(), name)
+    }
+
+    /// The URL of the queue with this logical id, from the fanout's list.
+    pub(crate) fn queue(&self, id: &str) -> Result<String> {
+        let lines = self.shared("LOG_QUEUES")?;
+        let named = format!("{}-{id}", self.stack);
+        let url = lines.lines().filter_map(|line| line.split_whitespace().next()).find(|url| {
+            let name = url.rsplit('/').next().unwrap_or_default();
+            name.strip_prefix(&named).is_some_and(|rest| rest.starts_with(['-', '.']))
+        });
+        url.map(ToOwned::to_owned).with_context(|| format!("the fanout's LOG_QUEUES has no {id}"))
+    }
+}
+
+/// The configuration of the AWS CLI: profiles, environment, instances.
+async fn of_aws() -> SdkConfig {
+    let provider = tls::Provider::Rustls(CryptoMode::Ring);
+    let http = aws_smithy_http_client::Builder::new().tls_provider(provider).build_https();
+    aws_config::defaults(BehaviorVersion::latest()).http_client(http).load().await
+}

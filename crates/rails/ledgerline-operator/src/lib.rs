@@ -1,0 +1,212 @@
+#![doc = include_str!("../README.md")]
+#![expect(clippy::print_stderr, reason = "this is a program for people")]
+
+mod deployment;
+mod heads;
+mod log;
+mod reconcile;
+
+use std::{io::Write, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use jiff::Timestamp;
+use ledgerline::{Aggregates, StreamId};
+use serde_json::Value;
+
+use crate::deployment::Deployment;
+
+/// Shows the log of a stack, finds what is missing behind it, and mends that. It reads, unless it is told to --write.
+#[derive(Debug, Parser)]
+#[command(name = "ledger")]
+struct Ledger {
+    #[command(flatten)]
+    stack: Stack,
+    #[command(subcommand)]
+    what: What,
+}
+
+/// The stack that is looked at.
+#[derive(Debug, Args)]
+struct Stack {
+    /// Name of the stack. The credentials are those of the AWS CLI.
+    #[arg(long, global = true, env = "STACK", default_value = "ledgerline")]
+    stack: String,
+    /// The local stack, at its AWS address, instead of AWS.
+    #[arg(long, global = true, value_name = "URL", num_args = 0..=1, default_missing_value = "http://127.0.0.1:4566")]
+    local: Option<String>,
+    /// The template that the stack was made of.
+    #[arg(long, global = true, default_value = "template.yaml")]
+    template: PathBuf,
+    /// Print JSON, a value a line.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists streams with their versions. Reads the whole log, its keys.
+    Streams {
+        /// Only streams of this category.
+        #[arg(long)]
+        category: Option<String>,
+        /// Only streams with this text in their names.
+        #[arg(long)]
+        find: Option<String>,
+    },
+    /// Shows the commits of a stream, and the state after them.
+    Show {
+        /// The stream: account-163082d2-….
+        stream: String,
+        /// The version up to which it is shown; the last one if it is not said.
+        #[arg(long)]
+        at: Option<u64>,
+        /// Show what is in events and in the state.
+        #[arg(long)]
+        payloads: bool,
+    },
+    /// Follows the commits of all streams as they come, until Ctrl-C.
+    Tail {
+        /// Only streams of this category.
+        #[arg(long)]
+        category: Option<String>,
+        /// From here: `beginning`, `now`, or a time.
+        #[arg(long, default_value = "now")]
+        from: String,
+        /// Show what is in events.
+        #[arg(long)]
+        payloads: bool,
+        /// End when nothing more is there, instead of waiting.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Shows every commit that one request caused, in all streams, in the order of their times. Reads the whole log.
+    Trace {
+        /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
+        correlation_id: String,
+        /// Show what is in events.
+        #[arg(long)]
+        payloads: bool,
+    },
+    /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Ends with 2 if something is missing, ahead,
+    /// or a hole.
+    Reconcile {
+        /// Only streams that came to the order of everything since this time, instead of all.
+        #[arg(long)]
+        since: Option<Timestamp>,
+        /// Leave alone what was committed in the last so many seconds: it may be on its way.
+        #[arg(long, default_value_t = 300)]
+        younger: u64,
+        /// Send what is missing to whom it is missing, and to nobody else.
+        #[arg(long)]
+        write: bool,
+        /// Do not ask before writing.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// The exit code of a comparison that found something.
+const FOUND: u8 = 2;
+
+/// Does what the command line says. `L` are the aggregates of the workspace.
+#[must_use]
+pub fn main<L: Aggregates>() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = runtime.context("no threads can be started").and_then(|runtime| {
+        let Ledger { stack, what } = Ledger::parse();
+        runtime.block_on(run::<L>(&stack, what))
+    });
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
+    let out = Out { json: stack.json };
+    let deployment = Deployment::find(stack).await?;
+    match what {
+        What::Streams { category, find } => {
+            let mut rows = Vec::new();
+            for (stream, head) in heads::all(&deployment).await? {
+                let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
+                    && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()));
+                if is_wanted {
+                    rows.push(
+                        serde_json::json!({ "stream": stream, "version": head.version, "at": head.at }),
+                    );
+                }
+            }
+            out.rows(&["stream", "version", "at"], &rows);
+        }
+        What::Show { stream, at, payloads } => {
+            let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
+            log::show::<L>(&deployment, &stream, at, payloads, out).await?;
+        }
+        What::Tail { category, from, payloads, once } => {
+            log::tail(&deployment, category, &from, payloads, once, out).await?;
+        }
+        What::Trace { correlation_id, payloads } => {
+            log::trace(&deployment, &correlation_id, payloads, out).await?;
+        }
+        What::Reconcile { since, younger, write, yes } => {
+            let found = reconcile::run(&deployment, stack, since, younger, out).await?;
+            if found.is_clean() {
+                return Ok(ExitCode::SUCCESS);
+            }
+            if write && found.may_be_mended(yes)? {
+                reconcile::mend(&deployment, &found, out).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            return Ok(ExitCode::from(FOUND));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints for people or for programs.
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    json: bool,
+}
+
+impl Out {
+    /// Prints rows, each an object, with these fields.
+    fn rows(self, fields: &[&str], rows: &[Value]) {
+        if self.json {
+            rows.iter().for_each(|row| self.line(&row.to_string()));
+            return;
+        }
+        let mut table = Table::new();
+        table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(fields);
+        for row in rows {
+            table.add_row(fields.iter().map(|field| match &row[field] {
+                Value::String(text) => text.clone(),
+                Value::Null => String::new(),
+                other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                    other.to_string()
+                }
+            }));
+        }
+        self.line(&table.trim_fmt());
+    }
+
+    /// Prints a line. Who pipes the output into `head` wants no more of it: then the program ends.
+    fn line(self, text: &str) {
+        if writeln!(std::io::stdout(), "{text}").is_err() {
+            std::process::exit(0);
+        }
+    }
+
+    /// Says something to people.
+    fn note(self, text: &str) {
+        if !self.json {
+            self.line(text);
+        }
+    }
+}

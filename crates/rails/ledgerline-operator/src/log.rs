@@ -1,0 +1,181 @@
+//! What is in the log: one stream, all of them as they come, or what one request caused.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use aws_sdk_dynamodb::types::AttributeValue;
+use ledgerline::{
+    Aggregate, Aggregates, Commit, EventStore, StreamId, Visitor,
+    all::{Cursor, Filter, Subscription},
+    decode, encode_state,
+};
+use serde_json::{Value, json};
+
+use crate::{Out, deployment::Deployment};
+
+/// The fields of a commit that are printed.
+const FIELDS: [&str; 6] = ["stream", "version", "at", "events", "correlation", "data"];
+
+/// A commit, without what is in its events unless that is wanted (rule 14).
+fn row(commit: &Commit, payloads: bool) -> Value {
+    let types: Vec<_> = commit.events.iter().map(|event| event.event_type.as_str()).collect();
+    let mut row = json!({
+        "stream": commit.stream, "version": commit.version, "at": commit.at, "events": types.join(", "),
+        "correlation": commit.meta.correlation_id, "causation": commit.meta.causation_id,
+    });
+    if payloads {
+        let read = |data: &String| serde_json::from_str::<Value>(data).unwrap_or_default();
+        row["data"] = commit.events.iter().map(|event| read(&event.data)).collect();
+    }
+    row
+}
+
+/// Prints a stream up to a version, and the state there.
+pub(crate) async fn show<L: Aggregates>(
+    deployment: &Deployment,
+    stream: &StreamId,
+    at: Option<u64>,
+    payloads: bool,
+    out: Out,
+) -> Result<()> {
+    let log = deployment.log()?;
+    let (mut commits, up_to) = (Vec::<Commit>::new(), at.unwrap_or(u64::MAX));
+    loop {
+        let page = log.forward(stream, commits.len() as u64, up_to).await?;
+        commits.extend(page.commits);
+        if page.complete {
+            break;
+        }
+    }
+    let last = commits.last().map_or(0, |commit| commit.version);
+    if last == 0 {
+        bail!("there is no stream {stream}");
+    }
+    if at.is_some_and(|at| at > last) {
+        bail!("{stream} has {last} versions");
+    }
+    let mut state = StateOf { commits: &commits, category: stream.category(), state: None };
+    L::visit(&mut state);
+    let rows: Vec<_> = commits.iter().map(|commit| row(commit, payloads)).collect();
+    let fields = if payloads { &FIELDS[1..] } else { &FIELDS[1..5] };
+    out.rows(fields, &rows);
+    let state = state
+        .state
+        .with_context(|| format!("no aggregate here has the category {}", stream.category()))??;
+    if payloads {
+        out.rows(&["version", "state"], &[json!({ "version": last, "state": state })]);
+    } else {
+        out.note("\nwith --payloads: what is in the events, and the state after them");
+    }
+    Ok(())
+}
+
+/// Folds commits to the state of the aggregate with this category.
+struct StateOf<'a> {
+    commits: &'a [Commit],
+    category: &'a str,
+    state: Option<Result<Value>>,
+}
+
+impl Visitor for StateOf<'_> {
+    fn visit<A: Aggregate>(&mut self) {
+        if A::CATEGORY == self.category {
+            let mut state = A::State::default();
+            let folded = self.commits.iter().flat_map(|commit| &commit.events).try_for_each(|event| {
+                state = A::evolve(std::mem::take(&mut state), &decode::<A>(event)?);
+                Ok::<_, anyhow::Error>(())
+            });
+            let encoded = folded.and_then(|()| Ok(serde_json::from_str(&encode_state::<A>(&state)?.data)?));
+            self.state = Some(encoded);
+        }
+    }
+}
+
+/// Prints commits as they come.
+pub(crate) async fn tail(
+    deployment: &Deployment,
+    category: Option<String>,
+    from: &str,
+    payloads: bool,
+    once: bool,
+    out: Out,
+) -> Result<()> {
+    let (sequence, partitions) =
+        deployment.order().context("the stack has no order of everything: cargo xtask new subscription")?;
+    let filter = Filter { categories: category.into_iter().collect(), events: BTreeSet::new() };
+    let subscription = Subscription { sequence, log: deployment.log()?, partitions, filter, limit: 100 };
+    let mut cursor = match from {
+        "now" => subscription.now().await?,
+        "beginning" => Cursor::beginning(partitions),
+        time => {
+            subscription
+                .at(time.parse().context("write beginning, now, or a time: 2026-11-24T09:30:00Z")?)
+                .await?
+        }
+    };
+    loop {
+        let page = subscription.next(&cursor).await?;
+        for delivered in page.delivered {
+            match delivered.commit {
+                Ok(commit) => out.line(&line(&row(&commit, payloads), out)),
+                Err(reason) => out.line(&format!(
+                    "{} v{} cannot be read: {reason}",
+                    delivered.entry.stream, delivered.entry.version
+                )),
+            }
+        }
+        cursor = page.cursor;
+        match (page.complete, once) {
+            (false, _) => {}
+            (true, true) => return Ok(()),
+            (true, false) => tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(500)) => {}
+                _ = tokio::signal::ctrl_c() => return Ok(()),
+            },
+        }
+    }
+}
+
+fn line(row: &Value, out: Out) -> String {
+    if out.json {
+        return row.to_string();
+    }
+    let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    let data = if row["data"].is_null() { String::new() } else { format!("  {}", row["data"]) };
+    format!("{}  {} v{}  {}{data}", text("at"), text("stream"), row["version"], text("events"))
+}
+
+/// Prints every commit with this correlation id.
+pub(crate) async fn trace(deployment: &Deployment, id: &str, payloads: bool, out: Out) -> Result<()> {
+    let log = deployment.log()?;
+    let scan = deployment
+        .dynamodb
+        .scan()
+        .table_name(deployment.shared("COMMITS_TABLE")?)
+        .filter_expression("#meta.#id = :id")
+        .projection_expression("#stream, #version")
+        .expression_attribute_names("#meta", "meta")
+        .expression_attribute_names("#id", "correlationId")
+        .expression_attribute_names("#stream", "stream")
+        .expression_attribute_names("#version", "version")
+        .expression_attribute_values(":id", AttributeValue::S(id.to_owned()));
+    let mut items = scan.into_paginator().items().send();
+    let mut commits = Vec::new();
+    while let Some(item) = items.next().await {
+        let item = item.context("the log cannot be read")?;
+        let stream =
+            item.get("stream").and_then(|stream| StreamId::try_from(stream.as_s().ok()?.clone()).ok());
+        let version = item.get("version").and_then(|version| version.as_n().ok()?.parse().ok());
+        if let Some((stream, version)) = stream.zip(version) {
+            commits.extend(log.get(&stream, version).await?);
+        }
+    }
+    if commits.is_empty() {
+        bail!("no commit has the correlation id {id}");
+    }
+    commits.sort_by_key(|commit| commit.at);
+    let rows: Vec<_> = commits.iter().map(|commit| row(commit, payloads)).collect();
+    let fields = ["at", "stream", "version", "events", "causation", "data"];
+    out.rows(if payloads { &fields } else { &fields[..5] }, &rows);
+    Ok(())
+}
