@@ -4,6 +4,7 @@ mod error;
 mod item;
 mod kept;
 mod read_table;
+mod scan;
 mod store;
 mod tries;
 
@@ -11,4 +12,5 @@ pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
     Checkpoint, InvalidCursor, MAX_CHANGES, Overwrite, Page, PageQuery, Reached, ReadTable, TableError,
 };
+pub use scan::Head;
 pub use store::DynamoDbStore;

@@ -53,7 +53,7 @@ fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
 #[derive(Debug, Clone)]
 pub struct DynamoDbStore {
     pub(crate) client: Client,
-    commits: String,
+    pub(crate) commits: String,
     pub(crate) requests: Option<String>,
 }
 

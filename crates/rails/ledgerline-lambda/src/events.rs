@@ -20,7 +20,7 @@ use crate::{
     Error, config,
     http::{HttpRequest, Problem, Response, Routes},
     needs::{Endpoint, Needs, Scope, Source},
-    sequencer::{PARTITIONS, TABLE, partitions},
+    sequencer::{TABLE, partitions},
     start::dynamodb,
 };
 
@@ -60,7 +60,7 @@ pub struct Events {
 /// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read; or what [`http::run`](crate::http::run) reads.
 pub async fn run() -> Result<(), Error> {
     let endpoint = Endpoint { route: ROUTE, scope: Scope::Events };
-    let needs = Needs::new(Source::Http(vec![endpoint])).following().optional(PARTITIONS);
+    let needs = Needs::new(Source::Http(vec![endpoint])).following();
     crate::http::run(needs, async || {
         let client = dynamodb().await;
         let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
@@ -157,7 +157,7 @@ impl Routes for Events {
             let is_over = Instant::now() >= deadline;
             // A page of nothing but what the filter left out is gone on from, so that a wait is for what comes.
             if !page.delivered.is_empty() || is_over {
-                return self.answer(page);
+                return Ok(self.answer(page));
             }
             let pause = if page.complete { PAUSE } else { Duration::ZERO };
             after = page.cursor;
@@ -167,7 +167,7 @@ impl Routes for Events {
 }
 
 impl Events {
-    fn answer(&self, page: Page) -> Result<Response, Problem> {
+    fn answer(&self, page: Page) -> Response {
         let Page { delivered, mut cursor, mut complete, entries: _ } = page;
         let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
         for Delivered { entry, commit, cursor: place } in delivered {
@@ -176,18 +176,16 @@ impl Events {
                 (cursor, complete) = (last, false);
                 break;
             }
-            commits.push(match &commit {
-                Ok(commit) => Shown::of(commit)?,
-                Err(reason) => {
-                    let Entry { stream, version } = &entry;
-                    tracing::error!(%stream, version, reason, "a commit cannot be read");
-                    json!({ "stream": stream, "version": version, "unreadable": reason })
-                }
-            });
+            let shown = commit.and_then(|commit| Shown::of(&commit));
+            commits.push(shown.unwrap_or_else(|reason| {
+                let Entry { stream, version } = &entry;
+                tracing::error!(%stream, version, reason, "a commit cannot be read");
+                json!({ "stream": stream, "version": version, "unreadable": reason })
+            }));
             last = Some(place);
         }
         let body = json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
-        Ok(Response::json(StatusCode::OK, body))
+        Response::json(StatusCode::OK, body)
     }
 }
 
@@ -216,13 +214,11 @@ struct ShownEvent {
 }
 
 impl Shown {
-    fn of(commit: &Commit) -> Result<Value, Problem> {
+    /// The commit; or why it cannot be shown, without what is in it (rule 14).
+    fn of(commit: &Commit) -> Result<Value, String> {
         let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
-            let data = serde_json::from_str(data).map_err(|_| {
-                tracing::error!(stream = %commit.stream, version = commit.version, "an event is no JSON");
-                Problem::internal()
-            })?;
-            Ok::<_, Problem>(ShownEvent { r#type: event_type.clone(), schema: *schema, data })
+            let data = serde_json::from_str(data).map_err(|_| "an event is no JSON".to_owned())?;
+            Ok::<_, String>(ShownEvent { r#type: event_type.clone(), schema: *schema, data })
         };
         let shown = Self {
             stream: commit.stream.clone(),
@@ -233,7 +229,7 @@ impl Shown {
             causation_id: commit.meta.causation_id.clone(),
             events: commit.events.iter().map(event).collect::<Result<_, _>>()?,
         };
-        serde_json::to_value(shown).map_err(|_| Problem::internal())
+        serde_json::to_value(shown).map_err(|error| error.to_string())
     }
 }
 

@@ -302,13 +302,13 @@ impl Needs {
     /// The same needs, with those of the sequencer: to read `$all` and to append to it.
     pub(crate) fn sequencing(self) -> Self {
         use Action::{GetItem, PartiQLInsert, Query};
-        self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query]))
+        self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])).variable(sequencer::PARTITIONS)
     }
 
     /// The same needs, with those of a reader of `$all`.
     pub(crate) fn following(self) -> Self {
         use Action::{GetItem, Query};
-        self.table(Table::with(SEQUENCE, [GetItem, Query])).log()
+        self.table(Table::with(SEQUENCE, [GetItem, Query])).variable(sequencer::PARTITIONS).log()
     }
 
     /// The same needs, with reading the log.

@@ -29,7 +29,7 @@ use crate::{
 
 /// The variable with the name of the table that has the streams of `$all`.
 pub(crate) const TABLE: &str = "SEQUENCE_TABLE";
-/// The variable with the number of partitions of `$all`; 1 if it is missing.
+/// The variable with the number of partitions of `$all`. Every function that reads or writes it has it: one that took another number would miss commits without a word.
 pub(crate) const PARTITIONS: &str = "SEQUENCE_PARTITIONS";
 
 /// The variable with a line for each subscription: its function, and the categories whose commits it takes.
@@ -56,7 +56,7 @@ pub struct Sequencing {
 /// # Errors
 /// When `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is wrong, or the table cannot be read.
 pub async fn run() -> Result<(), Error> {
-    let needs = Needs::new(Source::Stream).sequencing().optional(PARTITIONS);
+    let needs = Needs::new(Source::Stream).sequencing();
     let build = async || {
         let functions = by_category(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
         let sdk = sdk_config().await;
@@ -102,7 +102,7 @@ impl Subscriptions {
 
 /// The number of partitions in `SEQUENCE_PARTITIONS`.
 pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
-    match config::parsed_or(PARTITIONS, 1)? {
+    match config::parsed(PARTITIONS)? {
         0 => Err(config::ConfigError::Invalid { name: PARTITIONS, reason: "there is one at least".into() }),
         partitions => Ok(partitions),
     }
@@ -132,7 +132,7 @@ impl Handler for Sequencing {
             parts[usize::from(partition_of(&entry.stream, partitions))].push(entry);
         }
         let mut segments = 0;
-        for (sequencer, part) in sequencers.iter_mut().zip(parts) {
+        for (sequencer, part) in sequencers.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty()) {
             let count = part.len();
             match sequencer.append(&self.store, batch, part, Timestamp::now()).await {
                 Ok(appended) => segments += appended,

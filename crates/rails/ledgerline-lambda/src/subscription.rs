@@ -15,6 +15,7 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
+    changes::{Change, Fields},
 };
 use ledgerline_dynamodb::{Checkpoint, DynamoDbStore, MAX_CHANGES, Reached, ReadTable, TableError};
 use serde::{Serialize, de::DeserializeOwned};
@@ -24,7 +25,7 @@ use tokio::time::Instant;
 use crate::{
     Error, config, metrics,
     needs::{Action, Needs, Source, Table},
-    sequencer::{PARTITIONS, TABLE, partitions},
+    sequencer::{TABLE, partitions},
     start::{Handle, dynamodb, start},
 };
 
@@ -38,6 +39,8 @@ const PAGE: usize = 100;
 const LEFT_OUT: usize = 500;
 /// The number of positions that are read at once.
 const AT_ONCE: usize = 16;
+/// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows are larger in it than as JSON.
+const BYTES: usize = 1_000_000;
 /// The age of a commit from which a subscription that does not have it is behind.
 const BEHIND: SignedDuration = SignedDuration::from_mins(5);
 
@@ -80,7 +83,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     // Checkpoint and positions are put, read, and the checkpoint is taken by an update.
     let own = [Action::GetItem, Action::PutItem, Action::UpdateItem];
     let actions = view.writes.iter().copied().map(Action::from).chain(own);
-    let needs = Needs::new(Source::Sequence(view.of.to_vec())).following().optional(PARTITIONS);
+    let needs = Needs::new(Source::Sequence(view.of.to_vec())).following();
     let needs = needs.table(Table::with(view.table, actions)).metric(metrics::SUBSCRIPTION_BEHIND);
     let build = async {
         let client = dynamodb().await;
@@ -173,6 +176,25 @@ struct Work<State> {
     state: State,
     changes: Changes,
     positions: BTreeMap<StreamId, Reached>,
+    /// The times of its commits.
+    applied: Vec<Timestamp>,
+}
+
+impl<State> Work<State> {
+    /// Whether it is more than one write takes.
+    fn is_too_much(&self) -> bool {
+        let bytes = |change: &Change| match change {
+            Change::Insert(fields) | Change::Put(fields) => bytes_of(fields),
+            Change::Update { set, .. } => bytes_of(set),
+            Change::Delete => 0,
+        };
+        self.changes.len() + self.positions.len() > MAX_CHANGES
+            || self.changes.iter().map(|(_, change)| bytes(change)).sum::<usize>() > BYTES
+    }
+}
+
+fn bytes_of(fields: &Fields) -> usize {
+    serde_json::to_string(fields).map_or(0, |text| text.len())
 }
 
 impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
@@ -202,27 +224,36 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// # Errors
     /// When a table fails, or a commit cannot be applied. What was applied before it stays.
     pub async fn catch_up(&self) -> Result<(), SubscribeError> {
-        let began = Instant::now();
+        self.try_to_catch_up().await.inspect_err(|_| metrics::behind())
+    }
+
+    async fn try_to_catch_up(&self) -> Result<(), SubscribeError> {
+        let until = Instant::now() + WORKING;
         loop {
             let seen = self.table.checkpoint(&self.view.table).await?;
+            if seen.is_held_by_another(&self.holder, Timestamp::now()) {
+                return Ok(());
+            }
             let page = self.page(&seen).await?;
             if page.delivered.is_empty() && page.complete && page.entries < LEFT_OUT {
                 return Ok(());
             }
-            if began.elapsed() >= WORKING {
+            if Instant::now() >= until {
                 self.note_how_far_behind(&page);
                 return Ok(());
             }
             let now = Timestamp::now();
             let taken = self.table.take_checkpoint(&self.view.table, &self.holder, (now, now + self.holding));
-            let Some(checkpoint) = taken.await? else {
-                self.note_how_far_behind(&page);
-                return Ok(());
-            };
+            let Some(mut checkpoint) = taken.await? else { return Ok(()) };
             // What was seen before it was taken may be done by now.
-            let is_moved = checkpoint.cursor != seen.cursor;
-            let page = if is_moved { self.page(&checkpoint).await? } else { page };
-            self.work(checkpoint, page, began + WORKING).await.inspect_err(|_| metrics::behind())?;
+            let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
+            if let Err(error) = self.work(&mut checkpoint, page, until).await {
+                // It is given back where it is, which is not known here if a reply was lost. The next one need not wait for its time to be over.
+                if let Err(error) = self.table.give_back_checkpoint(&self.view.table, &checkpoint).await {
+                    tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
+                }
+                return Err(error);
+            }
         }
     }
 
@@ -242,86 +273,108 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(self.subscription.next(&after).await?)
     }
 
-    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back.
+    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back with the last one.
     async fn work(
         &self,
-        mut checkpoint: Checkpoint,
-        mut page: Page,
+        checkpoint: &mut Checkpoint,
+        mut first: Option<Page>,
         until: Instant,
     ) -> Result<(), SubscribeError> {
         loop {
-            let is_last = page.complete || Instant::now() >= until;
-            let applied = self.apply(&mut checkpoint, page, is_last).await;
-            match applied {
-                Ok(true) if !is_last => page = self.page(&checkpoint).await?,
-                // Somebody else has taken the checkpoint, or all is done.
-                Ok(_) => return Ok(()),
-                Err(error) => {
-                    // It is given back where it is, which is not known here if a reply was lost. The next one need not wait for its time to be over.
-                    if let Err(error) = self.table.give_back_checkpoint(&self.view.table, &checkpoint).await {
-                        tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
-                    }
-                    return Err(error);
-                }
+            let page = match first.take() {
+                Some(page) => page,
+                None => self.page(checkpoint).await?,
+            };
+            if !self.apply(checkpoint, page, until).await? {
+                return Ok(());
             }
         }
     }
 
-    /// Applies a page, in as many writes as it takes. Returns whether this instance still has the checkpoint.
+    /// Applies a page, in as many writes as it takes. Returns whether there is more to do, and this instance still has the checkpoint.
     async fn apply(
         &self,
         checkpoint: &mut Checkpoint,
         page: Page,
-        is_last: bool,
+        until: Instant,
     ) -> Result<bool, SubscribeError> {
         let mut known = self.positions(&page).await?;
         let state = match checkpoint.state.as_str() {
             "" => State::default(),
             state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
         };
-        let nothing =
-            |state| Work { state, changes: Changes::new(self.view.table), positions: BTreeMap::new() };
-        let mut work = nothing(state);
+        let mut work = self.nothing(state);
         // Whatever happens, what is before this need not be read again once the work is written.
         let mut cursor = checkpoint.cursor.clone();
-        let mut applied: Vec<Commit> = Vec::new();
         for delivered in page.delivered {
-            let unreadable = |reason| {
-                let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
-                SubscribeError::Unreadable { stream, version, reason }
+            let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
+            let unreadable = |reason| SubscribeError::Unreadable { stream, version, reason };
+            let commit = match delivered.commit.map_err(unreadable) {
+                Ok(commit) => commit,
+                Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
             };
-            let due = match delivered.commit.map_err(unreadable) {
-                Ok(commit) => {
-                    let position = known.get(&commit.stream).map_or(0, |reached| reached.position);
-                    self.subscription.due(commit, position).await.map_err(SubscribeError::from)
+            loop {
+                let position = known.get(&commit.stream).map_or(0, |reached| reached.position);
+                let due = match self.subscription.due(&commit, position).await {
+                    Ok(due) if due.is_empty() => break,
+                    Ok(due) => due,
+                    Err(error) => return self.end_before(checkpoint, cursor, &work, error.into()).await,
+                };
+                let is_part = due.last().is_some_and(|last| last.version < commit.version);
+                for commit in due {
+                    let mut with = work.clone();
+                    let mut added = self.add(&commit, &known, &mut with);
+                    if added.is_ok() && with.is_too_much() && !work.positions.is_empty() {
+                        if !self.moved(checkpoint, cursor.clone(), &work, false).await? {
+                            return Ok(false);
+                        }
+                        with = self.nothing(work.state.clone());
+                        work = with.clone();
+                        added = self.add(&commit, &known, &mut with);
+                    }
+                    match added {
+                        Ok(reached) => _ = known.insert(commit.stream.clone(), reached),
+                        Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
+                    }
+                    work = with;
                 }
-                Err(error) => Err(error),
-            };
-            let due = match due {
-                Ok(due) => due,
-                Err(error) => {
-                    // What comes before it is applied, and not tried again and again.
-                    self.moved(checkpoint, cursor, &work, &mut applied, false).await?;
-                    return Err(error);
-                }
-            };
-            for commit in due {
-                let mut with = work.clone();
-                let reached = self.add(&commit, &known, &mut with)?;
-                if with.changes.len() + with.positions.len() > MAX_CHANGES && !work.positions.is_empty() {
-                    if !self.moved(checkpoint, cursor.clone(), &work, &mut applied, false).await? {
+                // A long past of one stream: what was applied of it stays, whoever goes on with the rest.
+                if is_part {
+                    let is_over = Instant::now() >= until;
+                    if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
                         return Ok(false);
                     }
-                    with = nothing(work.state);
-                    self.add(&commit, &known, &mut with)?;
+                    work = self.nothing(work.state);
                 }
-                known.insert(commit.stream.clone(), reached);
-                applied.push(commit);
-                work = with;
             }
             cursor = delivered.cursor.to_string();
         }
-        self.moved(checkpoint, page.cursor.to_string(), &work, &mut applied, is_last).await
+        let is_last = page.complete || Instant::now() >= until;
+        let is_moved = self.moved(checkpoint, page.cursor.to_string(), &work, is_last).await?;
+        Ok(is_moved && !is_last)
+    }
+
+    fn nothing(&self, state: State) -> Work<State> {
+        Work {
+            state,
+            changes: Changes::new(self.view.table),
+            positions: BTreeMap::new(),
+            applied: Vec::new(),
+        }
+    }
+
+    /// Writes what comes before a commit that cannot be applied, so that it is not tried again and again.
+    async fn end_before(
+        &self,
+        checkpoint: &mut Checkpoint,
+        cursor: String,
+        work: &Work<State>,
+        error: SubscribeError,
+    ) -> Result<bool, SubscribeError> {
+        if !work.positions.is_empty() {
+            self.moved(checkpoint, cursor, work, false).await?;
+        }
+        Err(error)
     }
 
     /// Adds a commit to the work. `known` is how far its stream, among others, was applied before.
@@ -346,6 +399,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let reached =
             Reached { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
         work.positions.insert(commit.stream.clone(), reached.clone());
+        work.applied.push(commit.at);
         Ok(reached)
     }
 
@@ -355,7 +409,6 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         checkpoint: &mut Checkpoint,
         cursor: String,
         work: &Work<State>,
-        applied: &mut Vec<Commit>,
         is_last: bool,
     ) -> Result<bool, SubscribeError> {
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
@@ -367,10 +420,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             return Ok(false);
         };
         *checkpoint = moved;
-        if !applied.is_empty() {
-            tracing::info!(commits = applied.len(), "applied");
+        if !work.applied.is_empty() {
+            tracing::info!(commits = work.applied.len(), "applied");
         }
-        applied.drain(..).for_each(|commit| metrics::projected(commit.at));
+        work.applied.iter().for_each(|at| metrics::projected(*at));
         Ok(true)
     }
 

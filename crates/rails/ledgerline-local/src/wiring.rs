@@ -54,6 +54,7 @@ impl Needs {
         };
         let of_the_log = ["COMMITS_TABLE", "REQUESTS_TABLE", "SEQUENCE_TABLE"];
         let table = self.tables.iter().find(|table| !of_the_log.contains(&table.variable.as_str()))?;
+        let kind = if table.variable == "POSITIONS_TABLE" { Follows::ToAct } else { kind };
         Some(Follower {
             kind,
             of: of.into_iter().map(String::as_str).collect(),
@@ -88,6 +89,8 @@ pub enum Follows {
     Log,
     /// From the order of everything: a position in each stream, and a checkpoint.
     Order,
+    /// Nothing is written from it: a process manager acts on it, and has a position in each stream.
+    ToAct,
 }
 
 /// The source of a function's events.

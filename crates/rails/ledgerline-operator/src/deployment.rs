@@ -7,7 +7,7 @@ use aws_config::BehaviorVersion;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_types::SdkConfig;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
-use ledgerline_local::services;
+use ledgerline_local::{permissions::resources, services, template::Source};
 
 use crate::Stack;
 
@@ -17,8 +17,8 @@ pub(crate) struct Deployment {
     pub(crate) dynamodb: aws_sdk_dynamodb::Client,
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) sqs: aws_sdk_sqs::Client,
-    /// By its name: the environment of each function.
-    functions: BTreeMap<String, BTreeMap<String, String>>,
+    /// By its logical id: the name of each function, and its environment.
+    functions: BTreeMap<String, (String, BTreeMap<String, String>)>,
 }
 
 impl Deployment {
@@ -28,21 +28,24 @@ impl Deployment {
             Some(url) => services::sdk_config(url),
             None => of_aws().await,
         };
+        let template = Source::read(&stack.template)?.json();
+        let ids: Vec<_> = resources(&template, &["AWS::Serverless::Function"]).map(|(id, _)| id).collect();
         let lambda = aws_sdk_lambda::Client::new(&sdk);
         let mut functions = BTreeMap::new();
         let mut pages = lambda.list_functions().into_paginator().send();
         while let Some(page) = pages.next().await {
             let page = page.with_context(|| match &stack.local {
-                Some(url) => format!(
-                    "the functions cannot be listed: does the local stack run, with its AWS address at {url}?"
-                ),
+                Some(url) => {
+                    format!("the functions cannot be listed: does the local stack run, with its AWS address at {url}?")
+                }
                 None => "the functions cannot be listed".to_owned(),
             })?;
             for function in page.functions.unwrap_or_default() {
                 let name = function.function_name.unwrap_or_default();
-                if name.starts_with(&format!("{}-", stack.stack)) {
+                if let Some(id) = ids.iter().find(|id| is_named(&name, &stack.stack, id)) {
                     let variables = function.environment.and_then(|environment| environment.variables);
-                    functions.insert(name, variables.unwrap_or_default().into_iter().collect());
+                    let variables = variables.unwrap_or_default().into_iter().collect();
+                    functions.insert((*id).to_owned(), (name, variables));
                 }
             }
         }
@@ -60,18 +63,12 @@ impl Deployment {
 
     /// The name and the environment of the function with this logical id.
     pub(crate) fn function(&self, id: &str) -> Option<(&str, &BTreeMap<String, String>)> {
-        // A name is the stack's, the logical id, and, on AWS, twelve signs.
-        let begin = format!("{}-{id}", self.stack);
-        let is_it = |name: &str| {
-            name.strip_prefix(&begin).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-        };
-        let found = self.functions.iter().find(|(name, _)| is_it(name));
-        found.map(|(name, variables)| (name.as_str(), variables))
+        self.functions.get(id).map(|(name, variables)| (name.as_str(), variables))
     }
 
     /// The value of a variable that names the same thing in every function that has it.
     pub(crate) fn shared(&self, variable: &str) -> Result<&str> {
-        let mut named = self.functions.values().filter_map(|variables| variables.get(variable));
+        let mut named = self.functions.values().filter_map(|(_, variables)| variables.get(variable));
         let value = named.find(|value| !value.is_empty());
         value
             .map(String::as_str)
@@ -105,9 +102,39 @@ impl Deployment {
     }
 }
 
+/// Whether a function has the name that CloudFormation gives it: that of the stack, the logical id, and, on AWS, twelve signs. So `ledgerline-prod-FanoutFunction-…` is not of the
+/// stack `ledgerline`.
+fn is_named(name: &str, stack: &str, id: &str) -> bool {
+    let rest = name
+        .strip_prefix(stack)
+        .and_then(|rest| rest.strip_prefix('-'))
+        .and_then(|rest| rest.strip_prefix(id));
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.strip_prefix('-').is_some_and(|signs| !signs.contains('-'))
+    })
+}
+
 /// The configuration of the AWS CLI: profiles, environment, instances.
 async fn of_aws() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let http = aws_smithy_http_client::Builder::new().tls_provider(provider).build_https();
     aws_config::defaults(BehaviorVersion::latest()).http_client(http).load().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_told_from_one_whose_name_begins_like_its_own() {
+        for (name, is_it) in [
+            ("ledgerline-FanoutFunction-1kzRhNTyFSBx", true),
+            ("ledgerline-FanoutFunction", true),
+            ("ledgerline-prod-FanoutFunction-1kzRhNTyFSBx", false),
+            ("ledgerline-FanoutFunctionTwo-1kzRhNTyFSBx", false),
+            ("other-FanoutFunction-1kzRhNTyFSBx", false),
+        ] {
+            assert_eq!(is_named(name, "ledgerline", "FanoutFunction"), is_it, "{name}");
+        }
+    }
 }

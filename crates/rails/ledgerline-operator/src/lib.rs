@@ -2,7 +2,6 @@
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
 mod deployment;
-mod heads;
 mod log;
 mod reconcile;
 
@@ -34,7 +33,7 @@ struct Stack {
     #[arg(long, global = true, env = "STACK", default_value = "ledgerline")]
     stack: String,
     /// The local stack, at its AWS address, instead of AWS.
-    #[arg(long, global = true, value_name = "URL", num_args = 0..=1, default_missing_value = "http://127.0.0.1:4566")]
+    #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "http://127.0.0.1:4566")]
     local: Option<String>,
     /// The template that the stack was made of.
     #[arg(long, global = true, default_value = "template.yaml")]
@@ -46,7 +45,7 @@ struct Stack {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Lists streams with their versions. Reads the whole log, its keys.
+    /// Lists streams with their versions. Scans the whole log, and pays for it, but takes only the keys.
     Streams {
         /// Only streams of this category.
         #[arg(long)]
@@ -71,7 +70,7 @@ enum What {
         /// Only streams of this category.
         #[arg(long)]
         category: Option<String>,
-        /// From here: `beginning`, `now`, or a time.
+        /// Where to begin: `beginning`, `now`, or a time.
         #[arg(long, default_value = "now")]
         from: String,
         /// Show what is in events.
@@ -81,7 +80,7 @@ enum What {
         #[arg(long)]
         once: bool,
     },
-    /// Shows every commit that one request caused, in all streams, in the order of their times. Reads the whole log.
+    /// Shows every commit that one request caused, in all streams, in the order of their times. Scans the whole log.
     Trace {
         /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
         correlation_id: String,
@@ -89,18 +88,21 @@ enum What {
         #[arg(long)]
         payloads: bool,
     },
-    /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Ends with 2 if something is missing, ahead,
-    /// or a hole.
+    /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Scans the whole log, and reads each
+    /// stream's row or position in each view. Ends with 2 if something is missing, ahead, or a hole.
     Reconcile {
-        /// Only streams that came to the order of everything since this time, instead of all.
+        /// Only streams that came to the order of everything since this time, instead of all. This finds no holes, and no commit that never reached the order.
         #[arg(long)]
         since: Option<Timestamp>,
         /// Leave alone what was committed in the last so many seconds: it may be on its way.
         #[arg(long, default_value_t = 300)]
         younger: u64,
-        /// Send what is missing to whom it is missing, and to nobody else.
+        /// Send each view the commits that it lacks, and nothing to the others.
         #[arg(long)]
         write: bool,
+        /// With --write: let process managers, too, act on the commits that they lack. A new one does everything that was ever due.
+        #[arg(long, requires = "write")]
+        act: bool,
         /// Do not ask before writing.
         #[arg(long)]
         yes: bool,
@@ -133,7 +135,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     match what {
         What::Streams { category, find } => {
             let mut rows = Vec::new();
-            for (stream, head) in heads::all(&deployment).await? {
+            for (stream, head) in deployment.log()?.heads().await? {
                 let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
                     && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()));
                 if is_wanted {
@@ -154,16 +156,13 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Trace { correlation_id, payloads } => {
             log::trace(&deployment, &correlation_id, payloads, out).await?;
         }
-        What::Reconcile { since, younger, write, yes } => {
+        What::Reconcile { since, younger, write, act, yes } => {
             let found = reconcile::run(&deployment, stack, since, younger, out).await?;
             if found.is_clean() {
                 return Ok(ExitCode::SUCCESS);
             }
-            if write && found.may_be_mended(yes)? {
-                reconcile::mend(&deployment, &found, out).await?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            return Ok(ExitCode::from(FOUND));
+            let is_mended = write && reconcile::mend(&deployment, &found, (act, yes), out).await?;
+            return Ok(if is_mended { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,6 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline::{
     Aggregate, Aggregates, Commit, EventStore, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
@@ -41,7 +40,7 @@ pub(crate) async fn show<L: Aggregates>(
     let log = deployment.log()?;
     let (mut commits, up_to) = (Vec::<Commit>::new(), at.unwrap_or(u64::MAX));
     loop {
-        let page = log.forward(stream, commits.len() as u64, up_to).await?;
+        let page = log.forward(stream, commits.last().map_or(0, |commit| commit.version), up_to).await?;
         commits.extend(page.commits);
         if page.complete {
             break;
@@ -113,16 +112,22 @@ pub(crate) async fn tail(
                 .await?
         }
     };
+    let ends = tokio::signal::ctrl_c();
+    tokio::pin!(ends);
     loop {
-        let page = subscription.next(&cursor).await?;
+        let page = tokio::select! {
+            page = subscription.next(&cursor) => page?,
+            _ = &mut ends => return Ok(()),
+        };
         for delivered in page.delivered {
-            match delivered.commit {
-                Ok(commit) => out.line(&line(&row(&commit, payloads), out)),
-                Err(reason) => out.line(&format!(
-                    "{} v{} cannot be read: {reason}",
-                    delivered.entry.stream, delivered.entry.version
-                )),
-            }
+            let row = match delivered.commit {
+                Ok(commit) => row(&commit, payloads),
+                Err(reason) => {
+                    let (stream, version) = (delivered.entry.stream, delivered.entry.version);
+                    json!({ "stream": stream, "version": version, "events": format!("cannot be read: {reason}"), "unreadable": reason })
+                }
+            };
+            out.line(&line(&row, out));
         }
         cursor = page.cursor;
         match (page.complete, once) {
@@ -130,7 +135,7 @@ pub(crate) async fn tail(
             (true, true) => return Ok(()),
             (true, false) => tokio::select! {
                 () = tokio::time::sleep(Duration::from_millis(500)) => {}
-                _ = tokio::signal::ctrl_c() => return Ok(()),
+                _ = &mut ends => return Ok(()),
             },
         }
     }
@@ -148,27 +153,9 @@ fn line(row: &Value, out: Out) -> String {
 /// Prints every commit with this correlation id.
 pub(crate) async fn trace(deployment: &Deployment, id: &str, payloads: bool, out: Out) -> Result<()> {
     let log = deployment.log()?;
-    let scan = deployment
-        .dynamodb
-        .scan()
-        .table_name(deployment.shared("COMMITS_TABLE")?)
-        .filter_expression("#meta.#id = :id")
-        .projection_expression("#stream, #version")
-        .expression_attribute_names("#meta", "meta")
-        .expression_attribute_names("#id", "correlationId")
-        .expression_attribute_names("#stream", "stream")
-        .expression_attribute_names("#version", "version")
-        .expression_attribute_values(":id", AttributeValue::S(id.to_owned()));
-    let mut items = scan.into_paginator().items().send();
     let mut commits = Vec::new();
-    while let Some(item) = items.next().await {
-        let item = item.context("the log cannot be read")?;
-        let stream =
-            item.get("stream").and_then(|stream| StreamId::try_from(stream.as_s().ok()?.clone()).ok());
-        let version = item.get("version").and_then(|version| version.as_n().ok()?.parse().ok());
-        if let Some((stream, version)) = stream.zip(version) {
-            commits.extend(log.get(&stream, version).await?);
-        }
+    for (stream, version) in log.correlated(id).await? {
+        commits.extend(log.get(&stream, version).await?);
     }
     if commits.is_empty() {
         bail!("no commit has the correlation id {id}");

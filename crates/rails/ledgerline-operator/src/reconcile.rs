@@ -10,9 +10,10 @@ use aws_sdk_lambda::{primitives::Blob, types::InvocationType};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Commit, EventStore, LogTable, StateTable, StreamId,
+    Commit, Consistency, EventStore, LogTable, Range, StateTable, StreamId,
     all::{Entry, segments},
 };
+use ledgerline_dynamodb::{DynamoDbStore, Head};
 use ledgerline_local::{
     permissions::{referred, resources},
     template::Source,
@@ -20,16 +21,14 @@ use ledgerline_local::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    Out, Stack,
-    deployment::Deployment,
-    heads::{self, Head},
-};
+use crate::{Out, Stack, deployment::Deployment};
 
 /// The number of streams that are looked at, or mended, at once.
 const AT_ONCE: usize = 32;
 /// The most streams of a kind that are printed for people.
 const SHOWN: usize = 20;
+/// The longest name of a group of a FIFO queue. The fanout gives longer streams a group of another name.
+const MAX_GROUP: usize = 128;
 /// The name of the order of everything among what follows the log.
 const ORDER: &str = "$all";
 
@@ -51,7 +50,9 @@ pub(crate) struct Difference {
 pub(crate) struct Found {
     missing: Vec<Difference>,
     ahead: Vec<Difference>,
-    /// Streams with a hole in the log.
+    /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or they never heard of them.
+    forgotten: Vec<Difference>,
+    /// Streams with a hole in the log, each with the number of versions that are missing.
     holes: BTreeMap<StreamId, u64>,
     /// The queue of each function behind one, by logical ids.
     queues: BTreeMap<String, String>,
@@ -61,26 +62,24 @@ impl Found {
     pub(crate) fn is_clean(&self) -> bool {
         self.missing.is_empty() && self.ahead.is_empty() && self.holes.is_empty()
     }
+}
 
-    /// Whether what is missing may be sent: asks, unless that is answered already.
-    pub(crate) fn may_be_mended(&self, yes: bool) -> Result<bool> {
-        if self.missing.is_empty() {
-            return Ok(false);
-        }
-        let ask =
-            format!("send {} to whom it is missing, one call each, and to nobody else?", self.missing.len());
-        if yes {
-            return Ok(true);
-        }
-        if !std::io::stdin().is_terminal() {
-            bail!("{ask} Say --yes");
-        }
-        write!(std::io::stdout(), "{ask} [y/N] ")?;
-        std::io::stdout().flush()?;
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        Ok(["y", "yes"].contains(&answer.trim()))
+/// Whether these may be sent: asks, unless that is answered already.
+fn may_be_sent(wanted: &[&Difference], yes: bool) -> Result<bool> {
+    let mut counts = BTreeMap::<&str, usize>::new();
+    wanted.iter().for_each(|missing| *counts.entry(&missing.who).or_default() += 1);
+    let counts: Vec<_> = counts.iter().map(|(who, count)| format!("{count} to {who}")).collect();
+    let ask = format!("send {}, and nothing to the others?", counts.join(", "));
+    if yes {
+        return Ok(true);
     }
+    if !std::io::stdin().is_terminal() {
+        bail!("{ask} Say --yes");
+    }
+    write!(std::io::stderr(), "{ask} [y/N] ")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim()))
 }
 
 /// Something that follows the log: a function with its table.
@@ -101,7 +100,11 @@ pub(crate) async fn run(
     younger: u64,
     out: Out,
 ) -> Result<Found> {
-    let (followers, queues) = followers(deployment, stack)?;
+    // Before anything is read: what is committed from now on is too young.
+    let now = Timestamp::now();
+    let (young, old) = (now - SignedDuration::from_secs(i64::try_from(younger)?), now - FORGOTTEN);
+    let (followers, queues) = followers(deployment, stack, out)?;
+    let log = deployment.log()?;
     let reached = match deployment.order() {
         Some((sequence, partitions)) => Some(reached(&sequence, partitions, since).await?),
         None if since.is_some() => {
@@ -109,45 +112,101 @@ pub(crate) async fn run(
         }
         None => None,
     };
-    let mut heads = match (&reached, since) {
-        (Some(reached), Some(_)) => heads::of(deployment, reached.keys().cloned().collect()).await?,
-        _ => heads::all(deployment).await?,
+    let known = reached.iter().flat_map(|reached| reached.keys().cloned());
+    let mut heads = match since {
+        Some(_) => {
+            let heads = stream::iter(known).map(|stream| newest(&log, stream)).buffer_unordered(AT_ONCE);
+            heads.try_collect::<BTreeMap<_, _>>().await?
+        }
+        None => {
+            let mut heads = log.heads().await?;
+            // A stream that only the order has is gone from the log.
+            known.for_each(|stream| _ = heads.entry(stream).or_default());
+            heads
+        }
     };
     let streams = heads.len();
-    let young = Timestamp::now() - SignedDuration::from_secs(i64::try_from(younger)?);
     let mut found = Found { queues, ..Found::default() };
-    found.holes.extend(heads.iter().filter_map(|(stream, head)| Some((stream.clone(), head.hole?))));
+    let hole = |(stream, head): (&StreamId, &Head)| {
+        (since.is_none() && head.commits < head.version)
+            .then(|| (stream.clone(), head.version - head.commits))
+    };
+    found.holes.extend(heads.iter().filter_map(hole));
     heads.retain(|_, head| head.at.is_none_or(|at| at <= young));
     let left = streams - heads.len();
     let mut counts = Vec::new();
     for follower in &followers {
         let of_it = heads.iter().filter(|(stream, _)| follower.of.iter().any(|of| of == stream.category()));
-        let looked = stream::iter(of_it).map(|(stream, head)| look(deployment, follower, stream, head));
-        let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
-        counts.push(count(&follower.id, &looked));
-        found.note(looked);
-    }
-    // What is not in `$all` since that time is not looked for: the streams were found there.
-    if let Some(reached) = reached.as_ref().filter(|_| since.is_none()) {
-        let looked = heads.iter().map(|(stream, head)| Difference {
-            who: ORDER.to_owned(),
-            kind: None,
-            stream: stream.clone(),
-            head: head.version,
-            found: reached.get(stream).copied().unwrap_or_default(),
+        let looked = stream::iter(of_it).map(|(stream, head)| async {
+            let difference = look(deployment, follower, stream, head.version).await?;
+            if difference.found == difference.head {
+                return Ok::<_, anyhow::Error>(difference);
+            }
+            // The log and the view go on while they are looked at: a difference must still be there, in this order.
+            let (_, head) = newest(&log, stream.clone()).await?;
+            let again = look(deployment, follower, stream, difference.head.min(head.version)).await?;
+            let (_, head) = newest(&log, stream.clone()).await?;
+            let is_ahead = again.found > head.version;
+            Ok(Difference {
+                head: if is_ahead { head.version } else { again.head.max(again.found.min(head.version)) },
+                ..again
+            })
         });
-        let looked: Vec<_> = looked.collect();
-        counts.push(count(ORDER, &looked));
+        let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+        let is_forgotten = |looked: &Difference| {
+            let head = heads.get(&looked.stream).and_then(|head| head.at);
+            looked.kind == Some(Follows::States) && looked.found == 0 && head.is_some_and(|at| at < old)
+        };
+        let (forgotten, looked): (Vec<_>, Vec<_>) = looked.into_iter().partition(is_forgotten);
+        counts.push(count(&follower.id, &looked, &forgotten));
+        found.note(looked);
+        found.forgotten.extend(forgotten);
+    }
+    // With a time, the streams were found in `$all`, so that nothing can be missing there.
+    if let Some(reached) = reached.as_ref().filter(|_| since.is_none()) {
+        let looked: Vec<_> = heads
+            .iter()
+            .map(|(stream, head)| {
+                let seen = reached.get(stream).cloned().unwrap_or_default();
+                // Ahead, if the newest entry is of a version that the log does not have.
+                let is_ahead = seen.newest() > head.version;
+                let found = if is_ahead { seen.newest() } else { seen.up_to };
+                Difference {
+                    who: ORDER.to_owned(),
+                    kind: None,
+                    stream: stream.clone(),
+                    head: head.version,
+                    found,
+                }
+            })
+            .collect();
+        counts.push(count(ORDER, &looked, &[]));
         found.note(looked);
     }
-    found.print(&counts, left, out);
+    found.print(&counts, left, since.is_some(), out);
     Ok(found)
 }
 
-fn count(who: &str, looked: &[Difference]) -> Value {
+/// The age from which a state view that shows nothing of a stream may have forgotten it: until then, it has a tombstone.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
+
+/// The newest commit of a stream, read strongly.
+async fn newest(log: &DynamoDbStore, stream: StreamId) -> Result<(StreamId, Head)> {
+    let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
+    let page = log.read(&stream, newest, Consistency::Strong).await?;
+    let head = page.commits.first().map_or_else(Head::default, |commit| Head {
+        version: commit.version,
+        commits: commit.version,
+        at: Some(commit.at),
+    });
+    Ok((stream, head))
+}
+
+fn count(who: &str, looked: &[Difference], forgotten: &[Difference]) -> Value {
     let missing = looked.iter().filter(|difference| difference.found < difference.head).count();
     let ahead = looked.iter().filter(|difference| difference.found > difference.head).count();
-    json!({ "who": who, "streams": looked.len(), "missing": missing, "ahead": ahead })
+    let streams = looked.len() + forgotten.len();
+    json!({ "who": who, "streams": streams, "missing": missing, "ahead": ahead, "forgotten": forgotten.len() })
 }
 
 impl Found {
@@ -161,8 +220,8 @@ impl Found {
         }
     }
 
-    fn print(&self, counts: &[Value], left: usize, out: Out) {
-        out.rows(&["who", "streams", "missing", "ahead"], counts);
+    fn print(&self, counts: &[Value], left: usize, in_part: bool, out: Out) {
+        out.rows(&["who", "streams", "missing", "ahead", "forgotten"], counts);
         for (what, differences) in [("missing", &self.missing), ("ahead", &self.ahead)] {
             let row = |difference: &Difference| {
                 let Difference { who, kind: _, stream, head, found } = difference;
@@ -178,17 +237,23 @@ impl Found {
                 out.note(&format!("and {} more: see them with --json", differences.len() - shown));
             }
         }
-        for (stream, version) in &self.holes {
-            out.rows(
-                &["what", "stream", "version"],
-                &[json!({ "what": "a hole in the log", "stream": stream, "version": version })],
-            );
+        let hole = |(stream, missing): (&StreamId, &u64)| json!({ "what": "hole", "stream": stream, "versions": missing });
+        let holes: Vec<_> = self.holes.iter().map(hole).collect();
+        if !holes.is_empty() {
+            out.note("");
+            out.rows(&["what", "stream", "versions"], &holes);
         }
         if left > 0 {
             out.note(&format!("\n{left} streams were written too recently, and left alone"));
         }
+        if !self.forgotten.is_empty() {
+            out.note("\nforgotten: views show nothing of these streams, which are older than their tombstones: they forgot them, or never heard of them");
+        }
         if self.is_clean() {
-            out.note("\nnothing is missing, nothing is ahead, and the log has no hole");
+            out.note(match in_part {
+                true => "\nnothing that came to the order since then is missing or ahead; holes were not looked for",
+                false => "\nnothing is missing, nothing is ahead, and the log has no hole",
+            });
         }
         if !self.ahead.is_empty() {
             out.note("\nahead of the log is what was made of commits that the log does not have any more: see the runbook, Restore");
@@ -197,7 +262,11 @@ impl Found {
 }
 
 /// What follows the log, by the needs of the functions, with the queues that they take from.
-fn followers(deployment: &Deployment, stack: &Stack) -> Result<(Vec<Follower>, BTreeMap<String, String>)> {
+fn followers(
+    deployment: &Deployment,
+    stack: &Stack,
+    out: Out,
+) -> Result<(Vec<Follower>, BTreeMap<String, String>)> {
     let source = Source::read(&stack.template)?;
     let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
     let needs = needs_of(&source, root.as_std_path())?;
@@ -206,7 +275,10 @@ fn followers(deployment: &Deployment, stack: &Stack) -> Result<(Vec<Follower>, B
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         let Some(follower) = needs.get(binary).and_then(|needs| needs.follower()) else { continue };
-        let (name, environment) = deployment.function(id).with_context(|| format!("{id} is not deployed"))?;
+        let Some((name, environment)) = deployment.function(id) else {
+            out.note(&format!("{id} is not deployed, and is not looked at"));
+            continue;
+        };
         let table = environment.get(follower.variable);
         let table = table.with_context(|| format!("{name} has no variable {}", follower.variable))?;
         // The names of keys live as long as the program: there are a few.
@@ -229,25 +301,45 @@ fn followers(deployment: &Deployment, stack: &Stack) -> Result<(Vec<Follower>, B
     Ok((followers, queues))
 }
 
-/// The last version of each stream that `$all` has an entry of, from its beginning or since a time.
+/// The versions of a stream that `$all` has entries of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Seen {
+    /// All versions up to this one have an entry.
+    up_to: u64,
+    /// Those beyond it that have one.
+    beyond: BTreeSet<u64>,
+}
+
+impl Seen {
+    fn add(&mut self, version: u64) {
+        if version > self.up_to {
+            self.beyond.insert(version);
+        }
+        while self.beyond.remove(&(self.up_to + 1)) {
+            self.up_to += 1;
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        self.beyond.last().copied().unwrap_or(self.up_to)
+    }
+}
+
+/// What `$all` has of each stream, from its beginning or since a time.
 async fn reached(
     sequence: &impl EventStore,
     partitions: u16,
     since: Option<Timestamp>,
-) -> Result<BTreeMap<StreamId, u64>> {
-    let mut reached = BTreeMap::<StreamId, u64>::new();
+) -> Result<BTreeMap<StreamId, Seen>> {
+    let mut reached = BTreeMap::<StreamId, Seen>::new();
     for partition in 0..partitions {
         let mut after = 0;
         loop {
             let (page, complete) = segments(sequence, partition, after).await?;
             after = page.last().map_or(after, |last| last.number);
-            for Entry { stream, version } in page
-                .into_iter()
-                .filter(|segment| since.is_none_or(|since| segment.at >= since))
-                .flat_map(|segment| segment.entries)
-            {
-                let known = reached.entry(stream).or_default();
-                *known = (*known).max(version);
+            let wanted = page.into_iter().filter(|segment| since.is_none_or(|since| segment.at >= since));
+            for Entry { stream, version } in wanted.flat_map(|segment| segment.entries) {
+                reached.entry(stream).or_default().add(version);
             }
             if complete {
                 break;
@@ -262,7 +354,7 @@ async fn look(
     deployment: &Deployment,
     follower: &Follower,
     stream: &StreamId,
-    head: &Head,
+    head: u64,
 ) -> Result<Difference> {
     let table = deployment.table(&follower.table);
     let variable = "";
@@ -271,53 +363,88 @@ async fn look(
             let keys = StateTable { variable, key: follower.partition };
             table.shown::<Value>(&keys, stream.id()).await?.0
         }
-        (Follows::Log | Follows::Order, Some(sort)) => {
+        (Follows::Log | Follows::Order | Follows::ToAct, Some(sort)) => {
             let keys = LogTable { variable, partition: follower.partition, sort };
             table.position(&keys, stream).await?
         }
     };
     let (who, kind) = (follower.id.clone(), Some(follower.kind));
-    Ok(Difference { who, kind, stream: stream.clone(), head: head.version, found })
+    Ok(Difference { who, kind, stream: stream.clone(), head, found })
 }
 
-/// Sends what is missing to whom it is missing.
-pub(crate) async fn mend(deployment: &Deployment, found: &Found, out: Out) -> Result<()> {
-    let log = deployment.log()?;
+/// Sends each what it lacks. Returns whether nothing is left to somebody: nothing was left out, failed, or is ahead, and the log has no hole.
+pub(crate) async fn mend(
+    deployment: &Deployment,
+    found: &Found,
+    (act, yes): (bool, bool),
+    out: Out,
+) -> Result<bool> {
     // One call wakes a subscription, whatever it lacks.
     let mut woken = BTreeSet::new();
-    let wanted: Vec<_> = found
-        .missing
-        .iter()
-        .filter(|missing| missing.kind != Some(Follows::Order) || woken.insert(missing.who.clone()))
-        .collect();
-    let log = &log;
-    let sent = stream::iter(wanted).map(|missing| async move {
-        match missing.kind {
-            None => sequence(deployment, missing).await,
-            Some(Follows::Order) => invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await,
-            Some(Follows::Log) => {
-                let queue = found
-                    .queues
-                    .get(&missing.who)
-                    .with_context(|| format!("{} takes from no queue", missing.who))?;
-                queue_head(deployment, queue, missing).await
-            }
-            Some(Follows::States) => {
-                let commit = log.get(&missing.stream, missing.head).await?;
-                let commit =
-                    commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
-                invoke(deployment, &missing.who, &state_of(&commit)).await
-            }
+    let is_wanted = |missing: &&Difference| match missing.kind {
+        Some(Follows::ToAct) => act,
+        Some(Follows::Order) => woken.insert(missing.who.clone()),
+        Some(Follows::States | Follows::Log) | None => true,
+    };
+    let wanted: Vec<_> = found.missing.iter().filter(is_wanted).collect();
+    let to_act = found.missing.iter().filter(|missing| missing.kind == Some(Follows::ToAct)).count();
+    if to_act > 0 && !act {
+        out.note(&format!("\n{to_act} commits are left to process managers, which would act on them: --act"));
+    }
+    if wanted.is_empty() || !may_be_sent(&wanted, yes)? {
+        return Ok(false);
+    }
+    let (ordered, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|missing| missing.kind.is_none());
+    let sent =
+        stream::iter(others).map(|missing| async move { (missing, send(deployment, found, missing).await) });
+    let mut sent: Vec<_> = sent.buffer_unordered(AT_ONCE).collect().await;
+    // One after the other, because there is one head.
+    for missing in ordered {
+        sent.push((missing, sequence(deployment, missing).await));
+    }
+    let mut failed = 0;
+    for (missing, result) in &sent {
+        if let Err(error) = result {
+            failed += 1;
+            out.note(&format!("not sent: {} to {}: {error:#}", missing.stream, missing.who));
         }
-        .with_context(|| format!("{} to {}", missing.stream, missing.who))
-    });
-    let sent: Vec<()> = sent.buffer_unordered(AT_ONCE).try_collect().await?;
-    out.note(&format!("\nsent {} calls: look again in a moment, with `ledger reconcile`", sent.len()));
-    Ok(())
+    }
+    out.note(&format!(
+        "\nsent {} of {}: look again in a moment, with `ledger reconcile`",
+        sent.len() - failed,
+        sent.len()
+    ));
+    Ok(failed == 0 && (act || to_act == 0) && found.ahead.is_empty() && found.holes.is_empty())
+}
+
+/// Sends what is missing to a function.
+async fn send(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
+    match missing.kind {
+        None => Ok(()),
+        Some(Follows::Order) => invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await,
+        Some(Follows::Log | Follows::ToAct) => {
+            let queue = found.queues.get(&missing.who);
+            queue_head(
+                deployment,
+                queue.with_context(|| format!("{} takes from no queue", missing.who))?,
+                missing,
+            )
+            .await
+        }
+        Some(Follows::States) => {
+            let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
+            let commit =
+                commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
+            invoke(deployment, &missing.who, &state_of(&commit)).await
+        }
+    }
 }
 
 /// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks before it.
 async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) -> Result<()> {
+    if missing.stream.as_str().len() > MAX_GROUP {
+        bail!("its name is longer than that of a group of the queue: replay it (docs/runbook.md)");
+    }
     let url = deployment.queue(queue)?;
     let reference = json!({ "stream": missing.stream, "version": missing.head });
     let send = deployment.sqs.send_message().queue_url(url).message_body(reference.to_string());
@@ -330,7 +457,6 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
 /// What makes a state projector fold a stream from the log: a state of a schema that no program reads.
 fn state_of(commit: &Commit) -> Value {
     let last = commit.events.last();
-    let payload: Value = last.and_then(|event| serde_json::from_str(&event.data).ok()).unwrap_or_default();
     json!({ "states": [{
         "stream": commit.stream,
         "aggregate": { "lastKnownVersion": commit.version },
@@ -338,29 +464,43 @@ fn state_of(commit: &Commit) -> Value {
         "lastEvent": {
             "stream": commit.stream, "version": commit.version, "index": commit.events.len().saturating_sub(1),
             "eventType": last.map(|event| &event.event_type), "schema": last.map(|event| event.schema),
-            "payload": payload, "at": commit.at,
+            "payload": null, "at": commit.at,
         },
         "meta": commit.meta,
     }] })
 }
 
-/// Hands a record to the sequencer that has the keys of the head alone, which is all that it reads.
+/// Hands the records of the versions that `$all` lacks to the sequencer, as the table's stream would.
 async fn sequence(deployment: &Deployment, missing: &Difference) -> Result<()> {
-    let keys = json!({ "stream": { "S": missing.stream }, "version": { "N": missing.head.to_string() } });
-    let record = json!({
-        "eventID": "reconcile", "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb", "awsRegion": "reconcile",
-        "dynamodb": { "Keys": keys, "SequenceNumber": "1", "SizeBytes": 1, "StreamViewType": "NEW_IMAGE" },
-    });
-    let payload = json!({ "Records": [record] }).to_string();
-    let call = deployment.lambda.invoke().function_name(name(deployment, "SequencerFunction")?);
-    let answer = call.payload(Blob::new(payload)).send().await?;
-    let body: Value =
-        serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
-    if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
-        bail!("the sequencer did not take it: {body}");
+    let log = deployment.log()?;
+    let name = name(deployment, "SequencerFunction")?;
+    let versions: Vec<_> = (missing.found + 1..=missing.head).collect();
+    for batch in versions.chunks(RECORDS) {
+        let mut records = Vec::new();
+        for version in batch {
+            let Some(mut record) = log.record(&missing.stream, *version).await? else { continue };
+            record["SequenceNumber"] = version.to_string().into();
+            record["SizeBytes"] = 1.into();
+            record["StreamViewType"] = "NEW_IMAGE".into();
+            records.push(json!({
+                "eventID": "reconcile", "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+                "awsRegion": "reconcile", "dynamodb": record,
+            }));
+        }
+        let payload = json!({ "Records": records }).to_string();
+        let answer =
+            deployment.lambda.invoke().function_name(&name).payload(Blob::new(payload)).send().await?;
+        let body: Value =
+            serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
+        if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
+            bail!("the sequencer did not take them");
+        }
     }
     Ok(())
 }
+
+/// The records of one invocation of the sequencer. A commit has 400 KB at most, and an invocation 6 MB.
+const RECORDS: usize = 10;
 
 async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
     let call = deployment.lambda.invoke().function_name(name(deployment, id)?);
@@ -372,4 +512,18 @@ async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()
 fn name(deployment: &Deployment, id: &str) -> Result<String> {
     let (name, _) = deployment.function(id).with_context(|| format!("{id} is not deployed"))?;
     Ok(format!("{name}:live"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_without_an_entry_is_not_hidden_by_a_later_one() {
+        let mut seen = Seen::default();
+        for (version, up_to, newest) in [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)] {
+            seen.add(version);
+            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version}");
+        }
+    }
 }

@@ -252,13 +252,19 @@ async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
         let page = subscription.next(&cursor).await.map_err(|error| error.to_string())?;
         for delivered in page.delivered {
             let commit = delivered.commit?;
-            let position = positions.get(&commit.stream).copied().unwrap_or_default();
-            for commit in subscription.due(commit, position).await.map_err(|error| error.to_string())? {
-                let mut made = Changes::new(KEYS);
-                let mut before = commit.version - 1;
-                changes(&mut last, &mut before, &commit, &mut made).map_err(|error| error.to_string())?;
-                made.fold(&mut rows);
-                positions.insert(commit.stream, commit.version);
+            loop {
+                let position = positions.get(&commit.stream).copied().unwrap_or_default();
+                let due = subscription.due(&commit, position).await.map_err(|error| error.to_string())?;
+                if due.is_empty() {
+                    break;
+                }
+                for commit in due {
+                    let mut made = Changes::new(KEYS);
+                    let mut before = commit.version - 1;
+                    changes(&mut last, &mut before, &commit, &mut made).map_err(|error| error.to_string())?;
+                    made.fold(&mut rows);
+                    positions.insert(commit.stream, commit.version);
+                }
             }
         }
         cursor = page.cursor;

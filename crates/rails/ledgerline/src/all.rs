@@ -65,7 +65,7 @@ pub fn entries<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Entry> 
 
 /// The partition of `$all` that has the entries of this stream, of so many (at least 1). All entries of a stream are in one.
 ///
-/// One partition is enough for a thousand segments a second, each with up to a thousand entries. With more, sequencers are in each other's way less often, and there is an
+/// One partition takes what DynamoDB writes under one key, a thousand units a second: a thousand small segments, or some hundred and sixty with a hundred entries each. With more, sequencers are in each other's way less often, and there is an
 /// order in each partition alone. A stream's entries go to another partition when their number changes: readers that have positions miss nothing then and apply nothing twice, others
 /// see an order that breaks at the change.
 #[must_use]
@@ -155,8 +155,18 @@ pub async fn segments(
     partition: u16,
     after: u64,
 ) -> Result<(Vec<Segment>, bool), StoreError> {
+    segments_up_to(store, partition, after, u64::MAX).await
+}
+
+/// The same, up to this number.
+async fn segments_up_to(
+    store: &impl EventStore,
+    partition: u16,
+    after: u64,
+    up_to: u64,
+) -> Result<(Vec<Segment>, bool), StoreError> {
     let stream = StreamId::all(partition);
-    let page = store.forward(&stream, after, u64::MAX).await?;
+    let page = store.forward(&stream, after, up_to).await?;
     let mut segments = Vec::new();
     let mut before = after;
     for commit in &page.commits {
@@ -223,6 +233,20 @@ mod tests {
         let entries: Vec<_> = all(&store).into_iter().map(|segment| segment.entries).collect();
         let first = vec![entry("a", 2), entry("b", 1), entry("a", 1)];
         assert_eq!(entries, [first, vec![entry("a", 3)], vec![entry("b", 2)]]);
+    }
+
+    /// So that a reader finds its place by a time, whatever the clocks of sequencers say.
+    #[test]
+    fn times_do_not_go_back() {
+        let store = MemoryStore::default();
+        let (mut first, mut second) = (Sequencer::new(0), Sequencer::new(0));
+        for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11)] {
+            let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
+            let at = Timestamp::from_second(seconds).unwrap();
+            block_on(sequencer.append(&store, "b", vec![entry("a", number)], at)).unwrap();
+        }
+        let times: Vec<_> = all(&store).iter().map(|segment| segment.at.as_second()).collect();
+        assert_eq!(times, [10, 10, 12, 12]);
     }
 
     #[test]

@@ -3,7 +3,10 @@
 //! A holder has the checkpoint for a while, and has it longer with each write. Whoever takes it after that gives it a higher number, the *fence*. A holder that was paused, or is cut off,
 //! and wakes up later, writes nothing any more: each of its writes is on the condition that the fence is still its own.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use aws_sdk_dynamodb::{
     operation::{
@@ -47,6 +50,14 @@ pub struct Checkpoint {
     /// When somebody else may take it, in milliseconds since 1970.
     #[serde(default, rename = "$until")]
     until: i64,
+}
+
+impl Checkpoint {
+    /// Whether somebody else has it at this time.
+    #[must_use]
+    pub fn is_held_by_another(&self, holder: &str, now: Timestamp) -> bool {
+        self.holder != holder && self.until > now.as_millisecond()
+    }
 }
 
 /// How far a subscription got in a stream, and what it remembers of the stream, as JSON. [`ReadTable::progress`] reads it.
@@ -102,7 +113,11 @@ impl ReadTable {
         match result {
             Ok(output) => output.attributes.map(from_item).transpose(),
             Err(error) => match error.as_service_error() {
-                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(None),
+                // Somebody else has it, or is about to move it.
+                Some(
+                    UpdateItemError::ConditionalCheckFailedException(_)
+                    | UpdateItemError::TransactionConflictException(_),
+                ) => Ok(None),
                 Some(_) | None => Err(table_error(error)),
             },
         }
@@ -144,27 +159,32 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn give_back_checkpoint(&self, keys: &LogTable, taken: &Checkpoint) -> Result<(), TableError> {
-        let result = self
-            .client
-            .update_item()
-            .table_name(&self.name)
-            .set_key(Some(checkpoint_key(keys)))
-            .update_expression("SET #until = :until")
-            .condition_expression("#fence = :fence")
-            .expression_attribute_names("#until", "$until")
-            .expression_attribute_names("#fence", "$fence")
-            .expression_attribute_values(":until", number(0))
-            .expression_attribute_values(":fence", number(taken.fence))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await;
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => match error.as_service_error() {
-                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(()),
-                Some(_) | None => Err(table_error(error)),
-            },
+        for pause in [100, 200, 400] {
+            let result = self
+                .client
+                .update_item()
+                .table_name(&self.name)
+                .set_key(Some(checkpoint_key(keys)))
+                .update_expression("SET #until = :until")
+                .condition_expression("#fence = :fence")
+                .expression_attribute_names("#until", "$until")
+                .expression_attribute_names("#fence", "$fence")
+                .expression_attribute_values(":until", number(0))
+                .expression_attribute_values(":fence", number(taken.fence))
+                .return_consumed_capacity(ReturnConsumedCapacity::Total)
+                .send()
+                .await;
+            let Err(error) = result else { return Ok(()) };
+            match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(_)) => return Ok(()),
+                // A write of its own, whose outcome is not known, may be under way still.
+                Some(UpdateItemError::TransactionConflictException(_)) => {
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+                Some(_) | None => return Err(table_error(error)),
+            }
         }
+        Err(TableError::Throttled)
     }
 
     async fn put_checkpoint_and_rows(

@@ -67,9 +67,9 @@ impl Cursor {
 }
 
 impl Place {
-    /// After so many entries of this segment.
-    pub(super) fn after(segment: &Segment, entries: usize) -> Self {
-        Self { segment: segment.number, entries, check: segment.check() }
+    /// After all entries of this segment.
+    pub(super) fn after(segment: &Segment) -> Self {
+        Self { segment: segment.number, entries: segment.entries.len(), check: segment.check() }
     }
 }
 

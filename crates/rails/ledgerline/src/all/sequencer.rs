@@ -1,13 +1,13 @@
 //! Appending to `$all`.
 
-use std::{collections::HashSet, mem};
+use std::{collections::HashSet, mem, time::Duration};
 
 use jiff::Timestamp;
 
 use super::{Entry, Segment, contiguous};
 use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
 
-/// The metric of segments that another sequencer was first with, or whose reply was lost.
+/// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
 pub const LOST_HEADS: &str = "LostHeads";
 
 /// The most entries of a segment. With the longest names of streams, they are half of what an item may hold.
@@ -15,6 +15,10 @@ const MOST: usize = 1_000;
 /// The number of entries after which a sequencer begins to forget. It knows that many of the newest entries at least, once it has seen them. An older one that comes again gets
 /// a second entry.
 const REMEMBERED: usize = 50_000;
+/// The newest segments that a new sequencer reads, or as many of them as are in a megabyte: what comes again after a crash is among them, unless that took long.
+const LOOKED_AT: u32 = 1_000;
+/// How often the table may fail before the batch is given back.
+const FAILURES: u32 = 5;
 /// How often one segment is tried before the batch is given back (rule 11).
 const TRIES: u32 = 50;
 
@@ -27,8 +31,8 @@ pub enum SequenceError {
     /// The table of `$all` failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A segment does not fit in an item, which its bound rules out.
-    #[error("a segment was refused")]
+    /// The table did not take a segment: it fails, again and again.
+    #[error("a segment was not taken")]
     Refused(#[source] AppendError),
 }
 
@@ -52,6 +56,8 @@ pub struct Sequencer {
     stream: StreamId,
     /// The number of the newest segment that it knows; `None` before it has looked.
     head: Option<u64>,
+    /// The time of that segment. The next one is not older, whatever the clock says, so that a reader finds its place by a time.
+    at: Timestamp,
     known: Known,
 }
 
@@ -79,7 +85,12 @@ impl Sequencer {
     /// A sequencer of `$all-<partition>`. Its store has a table of its own.
     #[must_use]
     pub fn new(partition: u16) -> Self {
-        Self { stream: StreamId::all(partition), head: None, known: Known::default() }
+        Self {
+            stream: StreamId::all(partition),
+            head: None,
+            at: Timestamp::UNIX_EPOCH,
+            known: Known::default(),
+        }
     }
 
     /// Appends what is new in these entries. Returns how many segments that took. `batch` names the batch in its segments, for whoever looks at them.
@@ -100,7 +111,7 @@ impl Sequencer {
     ) -> Result<usize, SequenceError> {
         let mut left = entries;
         let mut appended = 0;
-        let mut tries = 0;
+        let (mut tries, mut failures) = (0, 0);
         loop {
             let head = match self.head {
                 Some(head) => head,
@@ -115,21 +126,30 @@ impl Sequencer {
                 return Err(SequenceError::Contended);
             }
             let part = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
-            let segment = Segment { number: head + 1, batch: batch.to_owned(), at, entries: part };
+            let segment =
+                Segment { number: head + 1, batch: batch.to_owned(), at: at.max(self.at), entries: part };
             match store.append(&segment.commit(&self.stream)?, None).await {
                 Ok(()) => {
-                    self.head = Some(segment.number);
+                    (self.head, self.at) = (Some(segment.number), segment.at);
                     self.known.note(&segment.entries);
                     appended += 1;
                     tries = 0;
                 }
                 // Taken by another one, or by an earlier try of this very call: what is there is there, whoever appended it.
-                Err(
-                    AppendError::VersionTaken
-                    | AppendError::Busy
-                    | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled),
-                ) => {
+                Err(AppendError::VersionTaken) => {
                     metrics::counter!(LOST_HEADS).increment(1);
+                    self.catch_up(store, head).await?;
+                }
+                // Whether it was appended is not known: what is there says so.
+                Err(
+                    error @ (AppendError::Busy
+                    | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
+                ) => {
+                    failures += 1;
+                    if failures > FAILURES {
+                        return Err(SequenceError::Refused(error));
+                    }
+                    store.pause(Duration::from_millis(25 << failures)).await;
                     self.catch_up(store, head).await?;
                 }
                 Err(AppendError::Store(error)) => return Err(error.into()),
@@ -150,10 +170,13 @@ impl Sequencer {
 
     /// Finds the head, and notes what the newest segments say, so that a batch that comes again after a crash adds nothing.
     async fn look(&mut self, store: &impl EventStore) -> Result<u64, StoreError> {
-        let newest = Range { after: 0, up_to: u64::MAX, limit: Some(100) };
+        let newest = Range { after: 0, up_to: u64::MAX, limit: Some(LOOKED_AT) };
         let page = store.read(&self.stream, newest, Consistency::Strong).await?;
-        for commit in &page.commits {
-            self.known.note(&Segment::of(commit)?.entries);
+        // Oldest first, so that the newest ones are forgotten last.
+        for commit in page.commits.iter().rev() {
+            let segment = Segment::of(commit)?;
+            self.at = self.at.max(segment.at);
+            self.known.note(&segment.entries);
         }
         let head = page.commits.first().map_or(0, |newest| newest.version);
         self.head = Some(head);
@@ -166,7 +189,9 @@ impl Sequencer {
             let page = store.forward(&self.stream, head, u64::MAX).await?;
             for commit in &page.commits {
                 contiguous(&self.stream, head, commit)?;
-                self.known.note(&Segment::of(commit)?.entries);
+                let segment = Segment::of(commit)?;
+                self.at = self.at.max(segment.at);
+                self.known.note(&segment.entries);
                 head = commit.version;
             }
             self.head = Some(head);

@@ -1,17 +1,21 @@
 //! Reading `$all`, with the commits that its entries name.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
-use super::{Cursor, CursorError, Entry, Segment, cursor::Place, segments};
+use super::{Cursor, CursorError, Entry, Segment, cursor::Place, segments_up_to};
 use crate::{Commit, Consistency, EventStore, Range, RecordedEvent, StoreError, StreamId};
 
 /// The most entries that one page looks at, those of other categories included, so that a call ends even if a filter lets nothing pass.
 const LOOKED_AT: usize = 10_000;
-/// The number of streams that are read at once.
+/// The segments that are read at once. More would be read again with the next page, if this one ends before them.
+const SEGMENTS: u64 = 16;
+/// The commits, and the streams, that are read at once.
 const AT_ONCE: usize = 16;
+/// The bytes of commits after which a page ends, as the store keeps them.
+const PAGE_BYTES: usize = 4_000_000;
 
 /// What a reader wants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -104,7 +108,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
         let mut cursor = Cursor::beginning(self.partitions);
         for (partition, place) in (0..).zip(&mut cursor.places) {
             if let Some(newest) = self.newest(partition).await? {
-                *place = Place::after(&newest, newest.entries.len());
+                *place = Place::after(&newest);
             }
         }
         Ok(cursor)
@@ -125,7 +129,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 let segment = self.segment(partition, middle).await?;
                 if segment.at < time {
                     before = middle;
-                    *place = Place::after(&segment, segment.entries.len());
+                    *place = Place::after(&segment);
                 } else {
                     from = middle;
                 }
@@ -146,67 +150,99 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
         let (mut named, mut looked_at, mut complete) = (Vec::<(Entry, Cursor)>::new(), 0, true);
         for partition in 0..self.partitions.max(1) {
             let place = usize::from(partition);
-            let (segments, ended) = self.after(partition, cursor.places[place]).await?;
-            complete &= ended;
-            'page: for segment in segments {
-                let read = if cursor.places[place].segment == segment.number {
-                    cursor.places[place].entries
-                } else {
-                    0
-                };
-                for (number, entry) in segment.entries.iter().enumerate().skip(read) {
-                    if named.len() >= self.limit || looked_at >= LOOKED_AT {
-                        complete = false;
-                        break 'page;
+            'partition: loop {
+                if named.len() >= self.limit || looked_at >= LOOKED_AT {
+                    // Whether something follows here is not known.
+                    complete = false;
+                    break;
+                }
+                let (segments, ended) = self.after(partition, cursor.places[place]).await?;
+                for segment in segments {
+                    let (number, check) = (segment.number, segment.check());
+                    let at = cursor.places[place];
+                    let read = if at.segment == number { at.entries } else { 0 };
+                    for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
+                        if named.len() >= self.limit || looked_at >= LOOKED_AT {
+                            complete = false;
+                            break 'partition;
+                        }
+                        looked_at += 1;
+                        cursor.places[place] = Place { segment: number, entries, check };
+                        let categories = &self.filter.categories;
+                        if categories.is_empty() || categories.contains(entry.stream.category()) {
+                            named.push((entry, cursor.clone()));
+                        }
                     }
-                    looked_at += 1;
-                    cursor.places[place] = Place::after(&segment, number + 1);
-                    if self.filter.categories.is_empty()
-                        || self.filter.categories.contains(entry.stream.category())
-                    {
-                        named.push((entry.clone(), cursor.clone()));
-                    }
+                }
+                if ended {
+                    break;
                 }
             }
         }
-        let mut commits = self.commits(named.iter().map(|(entry, _)| entry)).await?;
-        let mut delivered = Vec::new();
-        for (entry, cursor) in named {
-            // An entry that is in the page twice is delivered once.
-            let Some(commit) = commits.remove(&entry) else { continue };
-            let passes = |event: &RecordedEvent| self.filter.events.contains(&event.event_type);
-            let is_wanted = self.filter.events.is_empty()
-                || commit.as_ref().is_ok_and(|commit| commit.events.iter().any(passes));
-            // Nobody knows what is in a commit that cannot be read.
-            if is_wanted || commit.is_err() {
-                delivered.push(Delivered { entry, commit, cursor });
+        let (mut delivered, mut there, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        for part in named.chunks(AT_ONCE) {
+            if bytes > PAGE_BYTES {
+                // The rest is of the next page.
+                complete = false;
+                if let Some(Delivered { cursor: last, .. }) = delivered.last() {
+                    cursor = Cursor::clone(last);
+                }
+                break;
+            }
+            let mut commits = self.commits(part.iter().map(|(entry, _)| entry)).await?;
+            for (entry, place) in part {
+                // An entry that is in the page twice is delivered once.
+                if !there.insert(entry.clone()) {
+                    continue;
+                }
+                let commit = commits.remove(entry).unwrap_or_else(|| Err(MISSING.to_owned()));
+                let passes = |event: &RecordedEvent| self.filter.events.contains(&event.event_type);
+                let is_wanted = self.filter.events.is_empty()
+                    || commit.as_ref().is_ok_and(|commit| commit.events.iter().any(passes));
+                bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));
+                // Nobody knows what is in a commit that cannot be read.
+                if is_wanted || commit.is_err() {
+                    delivered.push(Delivered { entry: entry.clone(), commit, cursor: place.clone() });
+                }
             }
         }
         Ok(Page { delivered, cursor, complete, entries: looked_at })
     }
 
-    /// What a consumer has to apply that was handed this commit, and whose position in its stream is this (0 before the first version): nothing, the commit, or those that
-    /// it lacks before it as well. Afterwards its position is the commit's version, unless that is lower.
+    /// What a consumer has to apply next that was handed this commit, and whose position in its stream is this (0 before the first version): nothing, if it has it; the commit, if it is the
+    /// next one; else those that it lacks before it, as many as one read returns. It asks again, with its new position, until nothing is due. So a long past of a stream is applied
+    /// part by part.
+    ///
+    /// ```
+    /// # use ledgerline::{EventStore, StoreError, Commit, all::Subscription};
+    /// # async fn example(subscription: Subscription<impl EventStore, impl EventStore>, commit: Commit, mut position: u64) -> Result<(), StoreError> {
+    /// loop {
+    ///     let due = subscription.due(&commit, position).await?;
+    ///     let Some(last) = due.last().map(|commit| commit.version) else { break };
+    ///     // Apply them, and keep the position with what was made of them.
+    ///     position = last;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// When the log fails, or does not have one of them.
-    pub async fn due(&self, commit: Commit, position: u64) -> Result<Vec<Commit>, StoreError> {
-        let (stream, version) = (commit.stream.clone(), commit.version);
-        let mut due = match version.checked_sub(1) {
-            Some(before) if before > position => self.range(&stream, position + 1, before).await?,
-            _ => Vec::new(),
-        };
-        if version > position {
-            due.push(commit);
+    pub async fn due(&self, commit: &Commit, position: u64) -> Result<Vec<Commit>, StoreError> {
+        match commit.version.checked_sub(position) {
+            None | Some(0) => Ok(Vec::new()),
+            Some(1) => Ok(vec![commit.clone()]),
+            Some(_) => self.part(&commit.stream, position, commit.version - 1).await,
         }
-        Ok(due)
     }
 
     /// The segments from the one that a reader stands in, and whether nothing followed them.
     async fn after(&self, partition: u16, place: Place) -> Result<(Vec<Segment>, bool), SubscriptionError> {
         // The segment in which it stands is read again: the rest of its entries may be missing, and it must be the one that it was.
         let before = place.segment.saturating_sub(1);
-        let (segments, complete) = segments(&self.sequence, partition, before).await?;
+        let up_to = before.saturating_add(SEGMENTS);
+        let (segments, mut complete) = segments_up_to(&self.sequence, partition, before, up_to).await?;
+        complete &= segments.last().is_none_or(|last| last.number < up_to);
         match segments.first() {
             _ if place.segment == 0 => {}
             None => return Err(CursorError::Ahead.into()),
@@ -283,15 +319,22 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
     async fn range(&self, stream: &StreamId, first: u64, last: u64) -> Result<Vec<Commit>, StoreError> {
         let mut commits: Vec<Commit> = Vec::new();
         loop {
-            let before = first - 1 + commits.len() as u64;
+            let before = commits.last().map_or(first - 1, |commit| commit.version);
             if before >= last {
                 return Ok(commits);
             }
-            let page = self.log.forward(stream, before, last).await?;
-            if page.commits.first().is_none_or(|commit| commit.version != before + 1) {
-                return Err(missing(stream, before + 1));
-            }
-            commits.extend(page.commits);
+            commits.extend(self.part(stream, before, last).await?);
+        }
+    }
+
+    /// The versions after this one and up to `last` that one read returns: one at least.
+    async fn part(&self, stream: &StreamId, before: u64, last: u64) -> Result<Vec<Commit>, StoreError> {
+        let page = self.log.forward(stream, before, last).await?;
+        let expected = before + 1..;
+        match expected.zip(&page.commits).find(|(version, commit)| commit.version != *version) {
+            Some((version, _)) => Err(missing(stream, version)),
+            None if page.commits.is_empty() => Err(missing(stream, before + 1)),
+            None => Ok(page.commits),
         }
     }
 }
@@ -418,13 +461,20 @@ mod tests {
     #[test]
     fn a_commit_that_the_log_lost_is_said_and_keeps_no_other_from_its_reader() {
         let (subscription, _) = given(&[3, 2], 1);
-        let lost = Subscription { log: MemoryStore::default(), ..subscription };
+        let lost = Subscription { log: MemoryStore::default(), limit: 100, ..subscription };
         block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 1), None)).unwrap();
         let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
         assert!(page.delivered[0].commit.is_ok());
         assert!(page.delivered[1..].iter().all(|lost| lost.commit == Err(MISSING.to_owned())));
+        // A hole in the middle is one as well: neither what is after it nor what is before it takes its place.
+        block_on(lost.log.append(&commit(&StreamId::new("tank", "0").unwrap(), 3), None)).unwrap();
+        let page = block_on(lost.next(&Cursor::beginning(1))).unwrap();
+        let of_tank = page.delivered.iter().filter(|delivered| delivered.entry.stream.as_str() == "tank-0");
+        let there: Vec<_> =
+            of_tank.map(|delivered| (delivered.entry.version, delivered.commit.is_ok())).collect();
+        assert_eq!(there, [(1, true), (2, false), (3, true)]);
         let third = commit(&StreamId::new("tank", "0").unwrap(), 3);
-        let error = block_on(lost.due(third, 1)).unwrap_err().to_string();
+        let error = block_on(lost.due(&third, 1)).unwrap_err().to_string();
         assert!(error.contains("commit 2 of tank-0") && error.contains("$all names it"), "{error}");
     }
 
@@ -437,9 +487,11 @@ mod tests {
             let (mut position, mut applied) = (0, Vec::new());
             for version in &handed {
                 let commit = block_on(subscription.log.get(&stream, *version)).unwrap().unwrap();
-                for commit in block_on(subscription.due(commit, position)).unwrap() {
-                    position = commit.version;
-                    applied.push(commit.version);
+                loop {
+                    let due = block_on(subscription.due(&commit, position)).unwrap();
+                    let Some(last) = due.last().map(|commit| commit.version) else { break };
+                    applied.extend(due.iter().map(|commit| commit.version));
+                    position = last;
                 }
             }
             let last = handed.iter().copied().max().unwrap();

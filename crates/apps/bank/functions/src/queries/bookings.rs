@@ -26,6 +26,10 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     let day = request.query("day")?.map(|day| day.parse::<Day>());
     let day = day.transpose().map_err(|_| Problem::field("day", "day is a date: 2026-11-24"))?;
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    if cursor.is_some() && day.is_none() {
+        // Another day may be the last one by now.
+        return Err(Problem::field("day", "a cursor goes with the day of its page"));
+    }
     let table = views.table(TABLE)?;
     wait(views, request).await?;
     // The checkpoint is read first, so that the rows, which are read strongly after it, have at least all up to its number.
@@ -42,6 +46,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     let page = table.page::<Row>(&page).await.map_err(problem)?;
     let rows: Vec<_> = page.rows.iter().map(shown).collect();
     let mut body = listed("bookings", json!(rows), page.cursor);
+    body["day"] = day.into();
     body["last"] = books.number.into();
     body["held"] = json!(books.held);
     conditional(request, books.number, body)

@@ -1,0 +1,147 @@
+//! Reads of the whole log, for operators: they cost half a read unit for each 4 KB that is in it.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use ledgerline::{StoreError, StreamId};
+use serde_json::{Map, Value, json};
+
+use crate::{DynamoDbStore, error, item};
+
+/// The parts of the table that are read at once.
+const SEGMENTS: i32 = 8;
+
+/// The newest commit of a stream, and the number of its commits.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Head {
+    /// The version of the newest commit; 0 if there is none.
+    pub version: u64,
+    /// The number of commits. If it is less than the version, the stream has a hole.
+    pub commits: u64,
+    /// The time of the newest commit.
+    pub at: Option<Timestamp>,
+}
+
+impl Head {
+    /// Adds another part of the same stream.
+    fn add(&mut self, other: &Self) {
+        self.commits += other.commits;
+        if other.version > self.version {
+            (self.version, self.at) = (other.version, other.at);
+        }
+    }
+}
+
+impl DynamoDbStore {
+    /// The heads of all streams. Only keys and times are sent; the price is that of the whole table.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn heads(&self) -> Result<BTreeMap<StreamId, Head>, StoreError> {
+        let parts = stream::iter(0..SEGMENTS).map(|segment| async move {
+            let mut heads = BTreeMap::<StreamId, Head>::new();
+            let scan = self
+                .client
+                .scan()
+                .table_name(&self.commits)
+                .segment(segment)
+                .total_segments(SEGMENTS)
+                .projection_expression("#stream, #version, #at")
+                .expression_attribute_names("#stream", item::STREAM)
+                .expression_attribute_names("#version", item::VERSION)
+                .expression_attribute_names("#at", item::AT);
+            let mut items = scan.into_paginator().items().send();
+            while let Some(found) = items.next().await {
+                let found = found.map_err(error::store_error)?;
+                let Some((stream, version)) = keys(&found) else { continue };
+                let at = found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok());
+                heads.entry(stream).or_default().add(&Head { version, commits: 1, at });
+            }
+            Ok::<_, StoreError>(heads)
+        });
+        let parts: Vec<_> = parts.buffer_unordered(SEGMENTS as usize).try_collect().await?;
+        let mut heads = BTreeMap::<StreamId, Head>::new();
+        for (stream, head) in parts.into_iter().flatten() {
+            heads.entry(stream).or_default().add(&head);
+        }
+        Ok(heads)
+    }
+
+    /// The commits with this correlation id, in no order.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn correlated(&self, id: &str) -> Result<Vec<(StreamId, u64)>, StoreError> {
+        let scan = self
+            .client
+            .scan()
+            .table_name(&self.commits)
+            .filter_expression("#meta.#id = :id")
+            .projection_expression("#stream, #version")
+            .expression_attribute_names("#meta", item::META)
+            .expression_attribute_names("#id", "correlationId")
+            .expression_attribute_names("#stream", item::STREAM)
+            .expression_attribute_names("#version", item::VERSION)
+            .expression_attribute_values(":id", AttributeValue::S(id.to_owned()));
+        let mut items = scan.into_paginator().items().send();
+        let mut found = Vec::new();
+        while let Some(item) = items.next().await {
+            found.extend(keys(&item.map_err(error::store_error)?));
+        }
+        Ok(found)
+    }
+
+    /// A commit as a record of the table's stream has it: `Keys` and `NewImage`; `None` if it is not there.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn record(&self, stream: &StreamId, version: u64) -> Result<Option<Value>, StoreError> {
+        let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
+        let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
+        let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
+        let Some(found) = get.send().await.map_err(error::store_error)?.item else { return Ok(None) };
+        let key = |name: &str| (name.to_owned(), found.get(name).map_or(Value::Null, as_in_a_record));
+        let keys: Map<_, _> = [item::STREAM, item::VERSION].map(key).into_iter().collect();
+        let image: Map<_, _> =
+            found.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();
+        Ok(Some(json!({ "Keys": keys, "NewImage": image })))
+    }
+}
+
+fn keys(item: &std::collections::HashMap<String, AttributeValue>) -> Option<(StreamId, u64)> {
+    let stream = StreamId::try_from(item.get(item::STREAM)?.as_s().ok()?.clone()).ok()?;
+    Some((stream, item.get(item::VERSION)?.as_n().ok()?.parse().ok()?))
+}
+
+/// A value in DynamoDB's JSON. Commits have no sets and no binary values.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the SDK may know more kinds tomorrow")]
+fn as_in_a_record(value: &AttributeValue) -> Value {
+    match value {
+        AttributeValue::S(text) => json!({ "S": text }),
+        AttributeValue::N(number) => json!({ "N": number }),
+        AttributeValue::Bool(is) => json!({ "BOOL": is }),
+        AttributeValue::L(values) => json!({ "L": values.iter().map(as_in_a_record).collect::<Vec<_>>() }),
+        AttributeValue::M(fields) => {
+            let fields: Map<_, _> =
+                fields.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();
+            json!({ "M": fields })
+        }
+        _ => json!({ "NULL": true }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_stream_are_added_up_in_any_order() {
+        let part = |version, commits| Head { version, commits, at: None };
+        let mut head = part(3, 1);
+        head.add(&part(5, 2));
+        head.add(&part(1, 1));
+        assert_eq!((head.version, head.commits), (5, 4), "there is a hole");
+    }
+}
