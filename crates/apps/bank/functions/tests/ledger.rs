@@ -153,8 +153,12 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
     assert_eq!((shown.len(), &shown[2]["state"]["totalBalance"]), (3, &json!(1_000)));
     let (code, shown) = ledger.run(&["show", &account]);
     assert_eq!((code, shown.len(), shown[2]["data"].is_null()), (0, 3, true));
-    let (_, tail) = ledger.run(&["tail", "--from", "beginning", "--once", "--category", "account"]);
-    assert_eq!(tail.len(), 5, "{tail:?}");
+    // The order is later than the log by a second.
+    eventually("the tail has the commits of both accounts", async || {
+        let (_, tail) = ledger.run(&["tail", "--from", "beginning", "--once", "--category", "account"]);
+        (tail.len() == 5).then_some(())
+    })
+    .await;
 
     // Without an address, it is the one that the local stack has by default; the subcommand is none.
     let bare =
