@@ -94,6 +94,9 @@ enum What {
         /// Only streams that came to the order of everything since this time, instead of all. This finds no holes, and no commit that never reached the order.
         #[arg(long)]
         since: Option<Timestamp>,
+        /// Only these: logical ids of functions, or `$all`. May be given several times.
+        #[arg(long)]
+        only: Vec<String>,
         /// Leave alone what was committed in the last so many seconds: it may be on its way.
         #[arg(long, default_value_t = 300)]
         younger: u64,
@@ -156,8 +159,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Trace { correlation_id, payloads } => {
             log::trace(&deployment, &correlation_id, payloads, out).await?;
         }
-        What::Reconcile { since, younger, write, act, yes } => {
-            let found = reconcile::run(&deployment, stack, since, younger, out).await?;
+        What::Reconcile { since, only, younger, write, act, yes } => {
+            let found = reconcile::run(&deployment, stack, (since, &only), younger, out).await?;
             if found.is_clean() {
                 return Ok(ExitCode::SUCCESS);
             }

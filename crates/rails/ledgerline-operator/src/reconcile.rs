@@ -96,14 +96,21 @@ struct Follower {
 pub(crate) async fn run(
     deployment: &Deployment,
     stack: &Stack,
-    since: Option<Timestamp>,
+    (since, only): (Option<Timestamp>, &[String]),
     younger: u64,
     out: Out,
 ) -> Result<Found> {
     // Before anything is read: what is committed from now on is too young.
     let now = Timestamp::now();
     let (young, old) = (now - SignedDuration::from_secs(i64::try_from(younger)?), now - FORGOTTEN);
-    let (followers, queues) = followers(deployment, stack, out)?;
+    let (mut followers, queues) = followers(deployment, stack, out)?;
+    let is_wanted = |who: &str| only.is_empty() || only.iter().any(|wanted| wanted == who);
+    let unknown = |who: &&String| *who != ORDER && followers.iter().all(|follower| follower.id != **who);
+    if let Some(unknown) = only.iter().find(unknown) {
+        let known: Vec<_> = followers.iter().map(|follower| follower.id.as_str()).collect();
+        bail!("nothing behind the log is named {unknown}; there are: {}, {ORDER}", known.join(", "));
+    }
+    followers.retain(|follower| is_wanted(&follower.id));
     let log = deployment.log()?;
     let reached = match deployment.order() {
         Some((sequence, partitions)) => Some(reached(&sequence, partitions, since).await?),
@@ -163,7 +170,7 @@ pub(crate) async fn run(
         found.forgotten.extend(forgotten);
     }
     // With a time, the streams were found in `$all`, so that nothing can be missing there.
-    if let Some(reached) = reached.as_ref().filter(|_| since.is_none()) {
+    if let Some(reached) = reached.as_ref().filter(|_| since.is_none() && is_wanted(ORDER)) {
         let looked: Vec<_> = heads
             .iter()
             .map(|(stream, head)| {

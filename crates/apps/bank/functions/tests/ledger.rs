@@ -108,6 +108,9 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
         "by what has changed"
     );
     assert_eq!(ledger.found(&["--since", "2120-01-01T00:00:00Z"]), (0, BTreeSet::new()));
+    let only = ledger.found(&["--only", log]);
+    assert_eq!(only, (2, BTreeSet::from([missing(log, 1, 3), missing(log, 2, 3)])));
+    assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
     // What is young is left alone, and without --yes nobody who is not there is asked.
     assert_eq!(ledger.run(&["reconcile"]).0, 0);
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write"]).0, 1);
