@@ -3,12 +3,12 @@
 //! `?after=` is a cursor of an earlier answer, `beginning`, `now`, or a time. `?category=` and `?type=` say which commits pass; each may be given several times.
 //! `?limit=` is the most commits of a page. `?wait=` is for how many seconds an answer without commits waits for one.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use http::StatusCode;
 use jiff::Timestamp;
 use ledgerline::{
-    Causes, Commit, EventStore, RecordedEvent, StoreError, StreamId,
+    Aggregate, Aggregates, Causes, Commit, EventStore, RecordedEvent, StoreError, StreamId, Visitor,
     all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -45,35 +45,54 @@ pub struct Events {
     sequence: DynamoDbStore,
     log: DynamoDbStore,
     partitions: u16,
+    /// The categories that there are: a name that is misspelled would otherwise be followed for ever.
+    categories: BTreeSet<&'static str>,
 }
 
 /// Runs the function that shows commits.
 ///
 /// ```no_run
+/// use ledgerline::{Aggregates, Visitor, tank::Tank};
+/// struct All;
+///
+/// impl Aggregates for All {
+///     fn visit(visitor: &mut impl Visitor) {
+///         visitor.visit::<Tank>();
+///     }
+/// }
+///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::events::run().await
+///     ledgerline_lambda::events::run::<All>().await
 /// }
 /// ```
 ///
 /// # Errors
 /// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read; or what [`http::run`](crate::http::run) reads.
-pub async fn run() -> Result<(), Error> {
+pub async fn run<L: Aggregates>() -> Result<(), Error> {
     let endpoint = Endpoint { route: ROUTE, scope: Scope::Events };
     let needs = Needs::new(Source::Http(vec![endpoint])).following();
     crate::http::run(needs, async || {
         let client = dynamodb().await;
         let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
-        Ok(Events::new(sequence, crate::store(client).await?, partitions()?))
+        Ok(Events::new::<L>(sequence, crate::store(client).await?, partitions()?))
     })
     .await
 }
 
 impl Events {
-    /// The commits of this log, in the order of this `$all`.
+    /// The commits of this log, in the order of this `$all`, which belong to these aggregates.
     #[must_use]
-    pub fn new(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
-        Self { sequence, log, partitions }
+    pub fn new<L: Aggregates>(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
+        struct Categories(BTreeSet<&'static str>);
+        impl Visitor for Categories {
+            fn visit<A: Aggregate>(&mut self) {
+                self.0.insert(A::CATEGORY);
+            }
+        }
+        let mut categories = Categories(BTreeSet::new());
+        L::visit(&mut categories);
+        Self { sequence, log, partitions, categories: categories.0 }
     }
 }
 
@@ -99,8 +118,8 @@ impl After {
     }
 }
 
-/// The filter of a request. Nothing is said of a category or type that does not exist, as it may exist tomorrow.
-fn filter(request: &HttpRequest) -> Result<Filter, Problem> {
+/// The filter of a request. Nothing is said of a type that does not exist: the log may have some that are not made any more.
+fn filter(request: &HttpRequest, known: &BTreeSet<&str>) -> Result<Filter, Problem> {
     let values = |name: &str| {
         let values = request.query_values(name);
         if values.len() > MAX_VALUES || values.iter().any(String::is_empty) {
@@ -110,11 +129,14 @@ fn filter(request: &HttpRequest) -> Result<Filter, Problem> {
         Ok(values)
     };
     let filter = Filter { categories: values("category")?, events: values("type")? };
-    match filter.categories.iter().find(|category| StreamId::new(category, "x").is_err()) {
-        Some(_) => Err(Problem::field(
-            "category",
-            "a category is a lower-case letter, then lower-case letters and digits",
-        )),
+    match filter.categories.iter().find(|category| !known.contains(category.as_str())) {
+        Some(_) => {
+            let known: Vec<_> = known.iter().copied().collect();
+            Err(Problem::field(
+                "category",
+                format!("there is no such category; there are: {}", known.join(", ")),
+            ))
+        }
         None => Ok(filter),
     }
 }
@@ -143,7 +165,7 @@ impl Routes for Events {
             sequence: self.sequence.clone(),
             log: self.log.clone(),
             partitions: self.partitions,
-            filter: filter(request)?,
+            filter: filter(request, &self.categories)?,
             limit: usize::try_from(limit).unwrap_or(MAX_LIMIT),
         };
         let mut after = match After::of(request, self.partitions)? {
