@@ -264,6 +264,45 @@ def denials():
     return {"a command function": as_writer, "an administrator": attempts(as_role(administrator["Arn"]))}
 
 
+def order_denials():
+    """What the functions of the order of everything may not do: append to the log, and change what has its place in the order."""
+    resources = template()["Resources"]
+    if "SequenceTable" not in resources:
+        return {}
+    iam, dynamodb = client("iam"), client("dynamodb")
+    trust = {"Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
+    log, order = physical("CommitsTable"), physical("SequenceTable")
+    segment = dynamodb.scan(TableName=order, Limit=1)["Items"][0]
+    key = {"stream": segment["stream"], "version": segment["version"]}
+    where = f"WHERE stream = '{key['stream']['S']}' AND version = {key['version']['N']}"
+    # By their roles alone: the table's own policy would deny changes to everybody.
+    arn = dynamodb.describe_table(TableName=order)["Table"]["TableArn"]
+    dynamodb.delete_resource_policy(ResourceArn=arn)
+    denied = {}
+    for name, resource in sorted(resources.items()):
+        if resource["Type"] != "AWS::IAM::Role" or "SequenceTable" not in json.dumps(resource):
+            continue
+        role = physical(name)
+        iam.update_assume_role_policy(RoleName=role, PolicyDocument=json.dumps(trust))
+        they = as_role(iam.get_role(RoleName=role)["Role"]["Arn"])
+        insert = "INSERT INTO \"{}\" VALUE {{'stream': 'account-attempt', 'version': 1}}"
+        tried = [
+            attempt("PartiQL INSERT into the log", they.execute_statement, Statement=insert.format(log)),
+            attempt("PutItem into the log", they.put_item, TableName=log, Item=key),
+            attempt("PutItem of a segment", they.put_item, TableName=order, Item=segment),
+            attempt("DeleteItem of a segment", they.delete_item, TableName=order, Key=key),
+            attempt("PartiQL UPDATE of a segment", they.execute_statement, Statement=f"UPDATE \"{order}\" SET command = 'x' {where}"),
+            attempt("PartiQL DELETE of a segment", they.execute_statement, Statement=f'DELETE FROM "{order}" {where}'),
+        ]
+        if name != "SequencerRole":
+            tried.append(attempt("PartiQL INSERT into the order", they.execute_statement, Statement=insert.format(order)))
+        denied[name] = dict(tried)
+    policy = resources["SequenceTable"]["Properties"]["ResourcePolicy"]["PolicyDocument"]
+    dynamodb.put_resource_policy(ResourceArn=arn, Policy=json.dumps(policy))
+    return denied
+
+
 def functions():
     resources = template()["Resources"]
     ids = [logical for logical, resource in resources.items() if resource["Type"] == "AWS::Lambda::Function"]
@@ -278,6 +317,6 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, tokens, denials, functions, invoke]
+    commands = [routes, tokens, denials, order_denials, functions, invoke]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

@@ -71,6 +71,15 @@ pub(crate) fn run(build: bool) -> Result<()> {
     for (who, attempts) in &denials {
         attempts.judge(who)?;
     }
+    let denials: BTreeMap<String, BTreeMap<String, String>> = emulator.deployment("order_denials")?;
+    for (who, tried) in &denials {
+        for (what, outcome) in tried {
+            if !outcome.starts_with("denied") {
+                bail!("{who} was not denied {what}: {outcome}");
+            }
+            println!("  {who}: {what}: denied");
+        }
+    }
     Ok(())
 }
 
