@@ -12,8 +12,10 @@ use crate::{Commit, Consistency, EventStore, Range, RecordedEvent, StoreError, S
 const LOOKED_AT: usize = 10_000;
 /// The segments that are read at once. More would be read again with the next page, if this one ends before them.
 const SEGMENTS: u64 = 16;
-/// The commits, and the streams, that are read at once.
+/// The streams that are read at once.
 const AT_ONCE: usize = 16;
+/// The commits after which is asked whether the page has enough bytes. Each may have 400 KB, and they are in memory together.
+const PART: usize = 100;
 /// The bytes of commits after which a page ends, as the store keeps them.
 const PAGE_BYTES: usize = 4_000_000;
 
@@ -180,7 +182,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
             }
         }
         let (mut delivered, mut there, mut bytes) = (Vec::new(), HashSet::new(), 0);
-        for part in named.chunks(AT_ONCE) {
+        for part in named.chunks(PART) {
             if bytes > PAGE_BYTES {
                 // The rest is of the next page.
                 complete = false;
