@@ -182,15 +182,14 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
             }
         }
         let (mut delivered, mut there, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        let mut looked_through = None::<&(Entry, Cursor)>;
         for part in named.chunks(PART) {
-            if bytes > PAGE_BYTES {
-                // The rest is of the next page.
-                complete = false;
-                if let Some(Delivered { cursor: last, .. }) = delivered.last() {
-                    cursor = Cursor::clone(last);
-                }
+            // The rest is of the next page. What was looked through ends where the last part ended, whether the filter let anything of it pass or not.
+            if let Some((_, last)) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
+                (cursor, complete) = (last.clone(), false);
                 break;
             }
+            looked_through = part.last();
             let mut commits = self.commits(part.iter().map(|(entry, _)| entry)).await?;
             for (entry, place) in part {
                 // An entry that is in the page twice is delivered once.
@@ -426,6 +425,37 @@ mod tests {
         let page = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
         assert!(page.complete && page.delivered.is_empty());
         assert_eq!(page.cursor, block_on(subscription.now()).unwrap());
+    }
+
+    #[test]
+    fn large_commits_that_the_filter_leaves_out_end_a_page_and_hide_nothing_after_them() {
+        let (mut subscription, mut order) = given(&[], 1);
+        let large = PAGE_BYTES / PART + 1;
+        let last = 2 * PART as u64 + 5;
+        for version in 1..=last {
+            let mut commit = commit(&StreamId::new("tank", "0").unwrap(), version);
+            let wanted = version > PART as u64 && version % 50 == 0;
+            let event_type = if wanted { "Made" } else { "Used" };
+            let data = format!("\"{}\"", "x".repeat(large));
+            commit.events = vec![RecordedEvent { event_type: event_type.into(), schema: 1, data }];
+            block_on(subscription.log.append(&commit, None)).unwrap();
+            if wanted {
+                order.push(Entry { stream: commit.stream, version });
+            }
+        }
+        let named = (1..=last).map(|version| Entry { stream: StreamId::new("tank", "0").unwrap(), version });
+        block_on(Sequencer::new(0).append(
+            &subscription.sequence,
+            "b",
+            named.collect(),
+            Timestamp::UNIX_EPOCH,
+        ))
+        .unwrap();
+        subscription.limit = 1_000;
+        subscription.filter.events = BTreeSet::from(["Made".to_owned()]);
+        let first = block_on(subscription.next(&Cursor::beginning(1))).unwrap();
+        assert!(first.delivered.is_empty() && !first.complete, "the first page is full of what is left out");
+        assert_eq!(read(&subscription, Cursor::beginning(1)), order);
     }
 
     #[test]
