@@ -5,7 +5,11 @@ mod deployment;
 mod log;
 mod reconcile;
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    io::{ErrorKind, Write},
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -200,8 +204,13 @@ impl Out {
 
     /// Prints a line. Who pipes the output into `head` wants no more of it: then the program ends.
     fn line(self, text: &str) {
-        if writeln!(std::io::stdout(), "{text}").is_err() {
-            std::process::exit(0);
+        match writeln!(std::io::stdout(), "{text}") {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+            Err(error) => {
+                eprintln!("error: the output cannot be written: {error}");
+                std::process::exit(1);
+            }
         }
     }
 

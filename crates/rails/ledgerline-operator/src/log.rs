@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use ledgerline::{
     Aggregate, Aggregates, Commit, EventStore, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
-    decode, encode_state,
+    decode, encode_state, fold,
 };
 use serde_json::{Value, json};
 
@@ -58,6 +58,10 @@ pub(crate) async fn show<L: Aggregates>(
     let rows: Vec<_> = commits.iter().map(|commit| row(commit, payloads)).collect();
     let fields = if payloads { &FIELDS[1..] } else { &FIELDS[1..5] };
     out.rows(fields, &rows);
+    // A state that lacks events would be shown as if it were that of the stream.
+    if let Some(version) = hole(&commits) {
+        bail!("version {version} is missing: the log has a hole, and no state is shown (docs/runbook.md)");
+    }
     let state = state
         .state
         .with_context(|| format!("no aggregate here has the category {}", stream.category()))??;
@@ -67,6 +71,11 @@ pub(crate) async fn show<L: Aggregates>(
         out.note("\nwith --payloads: what is in the events, and the state after them");
     }
     Ok(())
+}
+
+/// The first version that these commits of a stream, which begin with the first one, lack.
+fn hole(commits: &[Commit]) -> Option<u64> {
+    (1..).zip(commits).find(|(version, commit)| commit.version != *version).map(|(version, _)| version)
 }
 
 /// Folds commits to the state of the aggregate with this category.
@@ -79,13 +88,11 @@ struct StateOf<'a> {
 impl Visitor for StateOf<'_> {
     fn visit<A: Aggregate>(&mut self) {
         if A::CATEGORY == self.category {
-            let mut state = A::State::default();
-            let folded = self.commits.iter().flat_map(|commit| &commit.events).try_for_each(|event| {
-                state = A::evolve(std::mem::take(&mut state), &decode::<A>(event)?);
-                Ok::<_, anyhow::Error>(())
-            });
-            let encoded = folded.and_then(|()| Ok(serde_json::from_str(&encode_state::<A>(&state)?.data)?));
-            self.state = Some(encoded);
+            let events = self.commits.iter().flat_map(|commit| &commit.events).map(decode::<A>);
+            self.state = Some(events.collect::<Result<Vec<_>, _>>().map_err(Into::into).and_then(|events| {
+                let state = fold::<A>(A::State::default(), &events);
+                Ok(serde_json::from_str(&encode_state::<A>(&state)?.data)?)
+            }));
         }
     }
 }
@@ -165,4 +172,23 @@ pub(crate) async fn trace(deployment: &Deployment, id: &str, payloads: bool, out
     let fields = ["at", "stream", "version", "events", "causation", "data"];
     out.rows(if payloads { &fields } else { &fields[..5] }, &rows);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::contract::commit;
+
+    use super::*;
+
+    #[test]
+    fn the_first_version_that_is_missing_is_the_hole() -> Result<()> {
+        let stream = StreamId::new("tank", "north")?;
+        for (versions, missing) in
+            [(&[1, 2, 3][..], None), (&[2, 3], Some(1)), (&[1, 3, 5], Some(2)), (&[], None)]
+        {
+            let commits: Vec<_> = versions.iter().map(|version| commit(&stream, *version)).collect();
+            assert_eq!(hole(&commits), missing, "{versions:?}");
+        }
+        Ok(())
+    }
 }

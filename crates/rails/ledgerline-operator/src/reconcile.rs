@@ -56,6 +56,8 @@ pub(crate) struct Found {
     holes: BTreeMap<StreamId, u64>,
     /// The queue of each function behind one, by logical ids.
     queues: BTreeMap<String, String>,
+    /// What `$all` has of the streams that it lacks something of.
+    seen: BTreeMap<StreamId, Seen>,
 }
 
 impl Found {
@@ -103,7 +105,7 @@ pub(crate) async fn run(
     // Before anything is read: what is committed from now on is too young.
     let now = Timestamp::now();
     let (young, old) = (now - SignedDuration::from_secs(i64::try_from(younger)?), now - FORGOTTEN);
-    let (mut followers, queues) = followers(deployment, stack, out)?;
+    let (mut followers, queues) = followers(deployment, stack)?;
     let is_wanted = |who: &str| only.is_empty() || only.iter().any(|wanted| wanted == who);
     let unknown = |who: &&String| *who != ORDER && followers.iter().all(|follower| follower.id != **who);
     if let Some(unknown) = only.iter().find(unknown) {
@@ -153,11 +155,8 @@ pub(crate) async fn run(
             let (_, head) = newest(&log, stream.clone()).await?;
             let again = look(deployment, follower, stream, difference.head.min(head.version)).await?;
             let (_, head) = newest(&log, stream.clone()).await?;
-            let is_ahead = again.found > head.version;
-            Ok(Difference {
-                head: if is_ahead { head.version } else { again.head.max(again.found.min(head.version)) },
-                ..again
-            })
+            // What the view has got to since is no difference, unless the log does not have it.
+            Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
         });
         let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
         let is_forgotten = |looked: &Difference| {
@@ -171,24 +170,28 @@ pub(crate) async fn run(
     }
     // With a time, the streams were found in `$all`, so that nothing can be missing there.
     if let Some(reached) = reached.as_ref().filter(|_| since.is_none() && is_wanted(ORDER)) {
-        let looked: Vec<_> = heads
-            .iter()
-            .map(|(stream, head)| {
+        let looked = stream::iter(&heads)
+            .map(|(stream, head)| async {
                 let seen = reached.get(stream).cloned().unwrap_or_default();
-                // Ahead, if the newest entry is of a version that the log does not have.
-                let is_ahead = seen.newest() > head.version;
-                let found = if is_ahead { seen.newest() } else { seen.up_to };
-                Difference {
-                    who: ORDER.to_owned(),
-                    kind: None,
-                    stream: stream.clone(),
-                    head: head.version,
-                    found,
+                let mut head = head.version;
+                // Ahead, if the newest entry is of a version that the log does not have: by a strong read, because the scan may be older than the order.
+                if seen.newest() > head {
+                    let (_, newest) = newest(&log, stream.clone()).await?;
+                    head = newest.version.min(seen.newest());
                 }
+                let is_ahead = seen.newest() > head;
+                let found = if is_ahead { seen.newest() } else { seen.up_to };
+                let (who, stream) = (ORDER.to_owned(), stream.clone());
+                Ok::<_, anyhow::Error>(Difference { who, kind: None, stream, head, found })
             })
-            .collect();
+            .buffer_unordered(AT_ONCE);
+        let looked: Vec<_> = looked.try_collect().await?;
         counts.push(count(ORDER, &looked, &[]));
         found.note(looked);
+        let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
+        found.seen = missing
+            .filter_map(|missing| Some((missing.stream.clone(), reached.get(&missing.stream)?.clone())))
+            .collect();
     }
     found.print(&counts, left, since.is_some(), out);
     Ok(found)
@@ -269,11 +272,7 @@ impl Found {
 }
 
 /// What follows the log, by the needs of the functions, with the queues that they take from.
-fn followers(
-    deployment: &Deployment,
-    stack: &Stack,
-    out: Out,
-) -> Result<(Vec<Follower>, BTreeMap<String, String>)> {
+fn followers(deployment: &Deployment, stack: &Stack) -> Result<(Vec<Follower>, BTreeMap<String, String>)> {
     let source = Source::read(&stack.template)?;
     let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
     let needs = needs_of(&source, root.as_std_path())?;
@@ -283,7 +282,7 @@ fn followers(
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         let Some(follower) = needs.get(binary).and_then(|needs| needs.follower()) else { continue };
         let Some((name, environment)) = deployment.function(id) else {
-            out.note(&format!("{id} is not deployed, and is not looked at"));
+            eprintln!("{id} is not deployed, and is not looked at");
             continue;
         };
         let table = environment.get(follower.variable);
@@ -407,13 +406,13 @@ pub(crate) async fn mend(
     let mut sent: Vec<_> = sent.buffer_unordered(AT_ONCE).collect().await;
     // One after the other, because there is one head.
     for missing in ordered {
-        sent.push((missing, sequence(deployment, missing).await));
+        sent.push((missing, sequence(deployment, found, missing).await));
     }
     let mut failed = 0;
     for (missing, result) in &sent {
         if let Err(error) = result {
             failed += 1;
-            out.note(&format!("not sent: {} to {}: {error:#}", missing.stream, missing.who));
+            eprintln!("not sent: {} to {}: {error:#}", missing.stream, missing.who);
         }
     }
     out.note(&format!(
@@ -477,11 +476,13 @@ fn state_of(commit: &Commit) -> Value {
     }] })
 }
 
-/// Hands the records of the versions that `$all` lacks to the sequencer, as the table's stream would.
-async fn sequence(deployment: &Deployment, missing: &Difference) -> Result<()> {
+/// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's stream would.
+async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
     let log = deployment.log()?;
     let name = name(deployment, "SequencerFunction")?;
-    let versions: Vec<_> = (missing.found + 1..=missing.head).collect();
+    let has_entry =
+        |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.beyond.contains(version));
+    let versions: Vec<_> = (missing.found + 1..=missing.head).filter(|version| !has_entry(version)).collect();
     for batch in versions.chunks(RECORDS) {
         let mut records = Vec::new();
         for version in batch {

@@ -166,7 +166,8 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
     // Without an address, it is the one that the local stack has by default; the subcommand is none.
     let bare =
         Command::new(&ledger.program).current_dir(workspace()).args(["--local", "show", "--help"]).output();
-    assert!(bare.unwrap().status.success());
+    let help = String::from_utf8(bare.unwrap().stdout).unwrap();
+    assert!(help.contains("The version up to which it is shown"), "the help of show: {help}");
     for wrong in [
         &["show", "account-nothing"][..],
         &["show", "nothing"],
