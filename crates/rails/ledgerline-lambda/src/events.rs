@@ -8,8 +8,9 @@ use std::{collections::BTreeSet, time::Duration};
 use http::StatusCode;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Aggregates, Causes, Commit, EventStore, RecordedEvent, StoreError, StreamId, Visitor,
+    Aggregates, Causes, Commit, EventStore, RecordedEvent, StoreError, StreamId,
     all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
+    categories,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::Serialize;
@@ -34,7 +35,7 @@ const MAX_LIMIT: usize = 1_000;
 const MAX_BYTES: usize = 4_000_000;
 /// The longest wait, in seconds. The HTTP API waits for a function for thirty seconds at most.
 const MAX_WAIT: u64 = 20;
-/// The pause between two looks for a commit to come. Each look costs a read unit.
+/// The pause between two looks for a commit to come. Each look costs, in each partition, a read unit for each 4 KB of the newest batch.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The most values of a filter.
 const MAX_VALUES: usize = 50;
@@ -84,15 +85,7 @@ impl Events {
     /// The commits of this log, in the order of this `$all`, which belong to these aggregates.
     #[must_use]
     pub fn new<L: Aggregates>(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
-        struct Categories(BTreeSet<&'static str>);
-        impl Visitor for Categories {
-            fn visit<A: Aggregate>(&mut self) {
-                self.0.insert(A::CATEGORY);
-            }
-        }
-        let mut categories = Categories(BTreeSet::new());
-        L::visit(&mut categories);
-        Self { sequence, log, partitions, categories: categories.0 }
+        Self { sequence, log, partitions, categories: categories::<L>().into_iter().collect() }
     }
 }
 
@@ -141,32 +134,20 @@ fn filter(request: &HttpRequest, known: &BTreeSet<&str>) -> Result<Filter, Probl
     }
 }
 
-/// A number of the query that may be missing.
-fn number(
-    request: &HttpRequest,
-    name: &str,
-    (least, most): (u64, u64),
-    missing: u64,
-) -> Result<u64, Problem> {
-    let Some(text) = request.query(name)? else { return Ok(missing) };
-    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| Problem::field(name, format!("{name} is a whole number from {least} to {most}")))
-}
-
 impl Routes for Events {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         if request.route() != ROUTE {
             return Err(Problem::no_route());
         }
         request.actor()?;
-        let limit = number(request, "limit", (1, MAX_LIMIT as u64), DEFAULT_LIMIT as u64)?;
-        let wait = Duration::from_secs(number(request, "wait", (0, MAX_WAIT), 0)?);
+        let limit = request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
+        let wait = Duration::from_secs(request.query_number("wait", 0..=MAX_WAIT)?.unwrap_or(0));
         let subscription = Subscription {
             sequence: self.sequence.clone(),
             log: self.log.clone(),
             partitions: self.partitions,
             filter: filter(request, &self.categories)?,
-            limit: usize::try_from(limit).unwrap_or(MAX_LIMIT),
+            limit,
         };
         let mut after = match After::of(request, self.partitions)? {
             After::Cursor(cursor) => cursor,

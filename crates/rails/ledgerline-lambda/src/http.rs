@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fmt::Display,
+    ops::RangeInclusive,
     panic::AssertUnwindSafe,
     str::FromStr,
     sync::{Arc, OnceLock},
@@ -297,6 +298,22 @@ impl HttpRequest {
             (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
             (value, None) => Ok(value.map(|(_, value)| value.into_owned())),
         }
+    }
+
+    /// A parameter of the query that is a whole number.
+    ///
+    /// # Errors
+    /// When it is there twice, is no number, or is not in the range.
+    pub fn query_number<N: FromStr + PartialOrd + Display>(
+        &self,
+        name: &str,
+        range: RangeInclusive<N>,
+    ) -> Result<Option<N>, Problem> {
+        let Some(text) = self.query(name)? else { return Ok(None) };
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let (least, most) = range.into_inner();
+        let wrong = || Problem::field(name, format!("{name} is a whole number from {least} to {most}"));
+        number.ok_or_else(wrong).map(Some)
     }
 
     /// All values of a parameter of the query, which may be given several times.

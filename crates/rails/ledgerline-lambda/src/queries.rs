@@ -505,11 +505,7 @@ pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Result<R
 /// # Errors
 /// When it is not a whole number from 1 to 200.
 pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
-    let Some(text) = request.query("limit")? else { return Ok(DEFAULT_LIMIT) };
-    text.parse()
-        .ok()
-        .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-        .ok_or_else(|| Problem::field("limit", format!("limit is a whole number from 1 to {MAX_LIMIT}")))
+    Ok(request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT))
 }
 
 /// The body of a page: its rows under their name, and the cursor of the next page if there is one.

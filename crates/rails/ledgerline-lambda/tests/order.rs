@@ -406,12 +406,14 @@ async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let now = Timestamp::now();
-    let until = (now, now + SignedDuration::from_millis(700));
-    assert!(world.rows.take_checkpoint(&KEYS, "killed", until).await.unwrap().is_some());
+    let hour = SignedDuration::from_hours(1);
+    assert!(world.rows.take_checkpoint(&KEYS, "killed", (now, now + hour)).await.unwrap().is_some());
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
     assert!(world.diary().await.is_empty(), "somebody else is at it");
-    tokio::time::sleep(Duration::from_millis(750)).await;
+    // The same holder again, for a time that is over, by the clock of a later hour.
+    let over = (now + hour * 2, now - hour);
+    assert!(world.rows.take_checkpoint(&KEYS, "killed", over).await.unwrap().is_some());
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.diary().await, ["tank-a 1"]);
 }

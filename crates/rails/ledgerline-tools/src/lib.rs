@@ -115,7 +115,7 @@ fn is_of_the_rails(package: &Package) -> bool {
 /// Does what the command line says, in the workspace of the current folder. `L` are the aggregates of the workspace.
 pub fn main<L: Aggregates>() -> ExitCode {
     let task = Task::parse();
-    let categories = new::categories::<L>();
+    let categories = ledgerline::categories::<L>();
     // The path of a new workspace is relative to the current folder, so that must not change.
     let is_workspace = matches!(task, Task::New { kind: new::Kind::Workspace, .. });
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };

@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor};
+use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
 use ledgerline_local::template::Source;
 use serde_json::{Value, json};
 
@@ -363,19 +363,6 @@ struct Shape {
     schema: u64,
     payload: Value,
     state: Value,
-}
-
-/// The categories of all aggregates.
-pub(crate) fn categories<L: Aggregates>() -> Vec<&'static str> {
-    struct Collect(Vec<&'static str>);
-    impl Visitor for Collect {
-        fn visit<A: Aggregate>(&mut self) {
-            self.0.push(A::CATEGORY);
-        }
-    }
-    let mut collect = Collect(Vec::new());
-    L::visit(&mut collect);
-    collect.0
 }
 
 impl Known {

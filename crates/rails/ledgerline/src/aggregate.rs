@@ -148,33 +148,35 @@ pub trait Aggregates {
     fn visit(visitor: &mut impl Visitor);
 }
 
-/// Code that is shown each aggregate of a list, one after the other.
-///
-/// ```
-/// use ledgerline::{Aggregate, Aggregates, Visitor};
-///
-/// /// The categories of some aggregates.
-/// fn categories<L: Aggregates>() -> Vec<&'static str> {
-///     struct Categories(Vec<&'static str>);
-///     impl Visitor for Categories {
-///         fn visit<A: Aggregate>(&mut self) {
-///             self.0.push(A::CATEGORY);
-///         }
-///     }
-///     let mut categories = Categories(Vec::new());
-///     L::visit(&mut categories);
-///     categories.0
-/// }
-/// # use ledgerline::tank::Tank;
-/// # struct All;
-/// # impl Aggregates for All {
-/// #     fn visit(visitor: &mut impl Visitor) {
-/// #         visitor.visit::<Tank>();
-/// #     }
-/// # }
-/// assert_eq!(categories::<All>(), ["tank"]);
-/// ```
+/// Code that is shown each aggregate of a list, one after the other, as [`categories`] does with the names of their streams.
 pub trait Visitor {
     /// Called once for each aggregate.
     fn visit<A: Aggregate>(&mut self);
+}
+
+/// The categories of these aggregates, in their order.
+///
+/// ```
+/// use ledgerline::{Aggregates, Visitor, categories, tank::Tank};
+///
+/// struct All;
+///
+/// impl Aggregates for All {
+///     fn visit(visitor: &mut impl Visitor) {
+///         visitor.visit::<Tank>();
+///     }
+/// }
+/// assert_eq!(categories::<All>(), ["tank"]);
+/// ```
+#[must_use]
+pub fn categories<L: Aggregates>() -> Vec<&'static str> {
+    struct Categories(Vec<&'static str>);
+    impl Visitor for Categories {
+        fn visit<A: Aggregate>(&mut self) {
+            self.0.push(A::CATEGORY);
+        }
+    }
+    let mut categories = Categories(Vec::new());
+    L::visit(&mut categories);
+    categories.0
 }

@@ -21,7 +21,7 @@ pub mod tank;
 pub mod values;
 mod view;
 
-pub use aggregate::{Aggregate, Aggregates, Context, Visitor, fold};
+pub use aggregate::{Aggregate, Aggregates, Context, Visitor, categories, fold};
 pub use cache::Cache;
 pub use causes::Causes;
 pub use changes::{Changes, ChangesError, Write};

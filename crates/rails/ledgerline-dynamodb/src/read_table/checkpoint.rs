@@ -14,6 +14,7 @@ use aws_sdk_dynamodb::{
     },
     types::{AttributeValue, Put, ReturnConsumedCapacity, ReturnValue, TransactWriteItem},
 };
+use backon::{BackoffBuilder, ExponentialBuilder};
 use jiff::Timestamp;
 use ledgerline::{Changes, LogTable, StreamId};
 use serde::{Deserialize, Serialize};
@@ -159,7 +160,9 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn give_back_checkpoint(&self, keys: &LogTable, taken: &Checkpoint) -> Result<(), TableError> {
-        for pause in [100, 200, 400] {
+        let pauses =
+            ExponentialBuilder::default().with_min_delay(Duration::from_millis(100)).with_max_times(3);
+        for pause in pauses.build() {
             let result = self
                 .client
                 .update_item()
@@ -179,7 +182,7 @@ impl ReadTable {
                 Some(UpdateItemError::ConditionalCheckFailedException(_)) => return Ok(()),
                 // A write of its own, whose outcome is not known, may be under way still.
                 Some(UpdateItemError::TransactionConflictException(_)) => {
-                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                    tokio::time::sleep(pause).await;
                 }
                 Some(_) | None => return Err(table_error(error)),
             }
