@@ -10,7 +10,8 @@ mod tries;
 
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
-    Checkpoint, InvalidCursor, MAX_CHANGES, Overwrite, Page, PageQuery, Reached, ReadTable, TableError,
+    Before, Checkpoint, Cleared, FRESH, Generations, Inserted, InvalidCursor, Keys, MAX_CHANGES, Move,
+    NotNow, Other, Overwrite, Page, PageQuery, Part, Phase, Reached, ReadTable, SWITCHING, TableError,
 };
-pub use scan::Head;
+pub use scan::{Head, Scanned};
 pub use store::DynamoDbStore;

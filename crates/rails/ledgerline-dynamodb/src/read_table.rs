@@ -3,6 +3,8 @@
 mod batch;
 mod checkpoint;
 mod cursor;
+mod generations;
+mod rebuild;
 
 use std::{collections::HashMap, time::Duration};
 
@@ -13,18 +15,20 @@ use aws_sdk_dynamodb::{
         delete_item::DeleteItemError, put_item::PutItemError, transact_write_items::TransactWriteItemsError,
     },
     types::{
-        AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
-        TransactWriteItem, Update, error::TransactionCanceledException,
+        AttributeValue, ConsumedCapacity, Delete, Put, ReturnConsumedCapacity,
+        ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update, error::TransactionCanceledException,
     },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 pub use checkpoint::{Checkpoint, MAX_CHANGES, Reached};
 pub use cursor::InvalidCursor;
+pub use generations::{Before, FRESH, Generations, Keys, Move, NotNow, Other, Phase, SWITCHING};
 use ledgerline::{
     Changes, LogTable, StateTable, StreamId,
     changes::{Change, Key},
     guard::{Verdict, judge},
 };
+pub use rebuild::{Cleared, Inserted, Part};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::error::{self, is_busy, is_throttling, table_error};
@@ -74,7 +78,7 @@ impl Position {
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
 /// let levels = ReadTable::new(client, "Levels");
-/// let (version, row) = levels.shown::<Value>(&StateTable { variable: "LEVELS_TABLE", key: "id" }, "north").await?;
+/// let (version, row) = levels.shown::<Value>(&StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] }, "north").await?;
 /// println!("{row:?} at version {version}");
 /// # Ok(())
 /// # }
@@ -83,6 +87,9 @@ impl Position {
 pub struct ReadTable {
     client: Client,
     name: String,
+    /// The generation of the rows that are read and written ([`Generations`]).
+    generation: u32,
+    known: generations::Known,
 }
 
 /// The reason why a table could not be read or written.
@@ -127,14 +134,7 @@ impl ReadTable {
     /// The table of this name.
     #[must_use]
     pub fn new(client: Client, name: impl Into<String>) -> Self {
-        Self { client, name: name.into() }
-    }
-
-    /// Opens the connection, so that the first event does not wait for it. The answer does not matter: the role of a function that only writes does
-    /// not even allow reading.
-    pub async fn connect(&self, partition: &str) {
-        let key = AttributeValue::S("connect".into());
-        let _ = self.client.get_item().table_name(&self.name).key(partition, key).send().await;
+        Self { client, name: name.into(), generation: 0, known: generations::Known::default() }
     }
 
     // --- Writing ------------------------------------------------------------------------------------------------
@@ -143,8 +143,26 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn put_newer(&self, row: &impl Serialize, version: u64) -> Result<Overwrite, TableError> {
-        self.overwrite(to_item(row)?, version).await
+    pub async fn put_newer(
+        &self,
+        table: &StateTable,
+        row: &impl Serialize,
+        version: u64,
+    ) -> Result<Overwrite, TableError> {
+        self.put_newer_counted(table, row, version).await.map(|(overwritten, _)| overwritten)
+    }
+
+    /// The same as [`put_newer`](Self::put_newer), with the write units that it took.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_newer_counted(
+        &self,
+        table: &StateTable,
+        row: &impl Serialize,
+        version: u64,
+    ) -> Result<(Overwrite, f64), TableError> {
+        self.overwrite(table, to_item(row)?, version).await
     }
 
     /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone, which keeps older versions
@@ -163,7 +181,7 @@ impl ReadTable {
             (table.key.to_owned(), AttributeValue::S(id.to_owned())),
             (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
         ]);
-        self.overwrite(tombstone, version).await
+        self.overwrite(table, tombstone, version).await.map(|(overwritten, _)| overwritten)
     }
 
     /// Writes a row unless a row has its keys already. Returns whether it was written.
@@ -175,7 +193,7 @@ impl ReadTable {
             .client
             .put_item()
             .table_name(&self.name)
-            .set_item(Some(to_item(row)?))
+            .set_item(Some(self.row(keys, row)?))
             .condition_expression("attribute_not_exists(#sort)")
             .expression_attribute_names("#sort", keys.sort)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
@@ -200,7 +218,7 @@ impl ReadTable {
             .client
             .delete_item()
             .table_name(&self.name)
-            .key(keys.partition, text(partition))
+            .key(keys.partition, self.partition(partition))
             .key(keys.sort, text(sort))
             .condition_expression("#field = :value")
             .expression_attribute_names("#field", field)
@@ -217,8 +235,14 @@ impl ReadTable {
         }
     }
 
-    async fn overwrite(&self, mut item: Item, version: u64) -> Result<Overwrite, TableError> {
+    async fn overwrite(
+        &self,
+        table: &StateTable,
+        mut item: Item,
+        version: u64,
+    ) -> Result<(Overwrite, f64), TableError> {
         item.insert(VERSION.into(), number(version));
+        self.name_keys(&mut item, table.partitions());
         let result = self
             .client
             .put_item()
@@ -232,13 +256,17 @@ impl ReadTable {
             .send()
             .await;
         let error = match result {
-            Ok(_) => return Ok(Overwrite::Written),
+            Ok(output) => {
+                let units = output.consumed_capacity().and_then(ConsumedCapacity::capacity_units);
+                return Ok((Overwrite::Written, units.unwrap_or(1.0)));
+            }
             Err(error) => error,
         };
         match error.as_service_error() {
             Some(PutItemError::ConditionalCheckFailedException(failed)) => {
                 let shows = failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
-                Ok(Overwrite::Shows(shows.unwrap_or(version)))
+                // A write that is refused by its condition costs as much as one that is not.
+                Ok((Overwrite::Shows(shows.unwrap_or(version)), 1.0))
             }
             Some(_) | None => Err(table_error(error)),
         }
@@ -284,7 +312,7 @@ impl ReadTable {
         changes: &Changes,
         next: Position,
     ) -> Result<(Verdict, u64), TableError> {
-        let position = position_item(keys, stream, &next)?;
+        let position = self.position_item(keys, stream, &next)?;
         let mut delays = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(10))
             .with_max_delay(Duration::from_millis(200))
@@ -338,7 +366,7 @@ impl ReadTable {
             let Change::Insert(fields) = change else {
                 return Err(TableError::Row("a view that inserts rows changes none".into()));
             };
-            let mut row = to_item(fields)?;
+            let mut row = self.row(keys, fields)?;
             row.insert(POSITION_ENTRY.into(), number(if place == last { version } else { before }));
             // The write has no condition: if a row is there already, it is the same row, or the row of a commit that is lost because the log was
             // restored from a backup.
@@ -346,7 +374,7 @@ impl ReadTable {
             put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await.map_err(table_error)?;
         }
         if changes.is_empty() {
-            let position = position_item(keys, stream.as_str(), &Position::at(version))?;
+            let position = self.position_item(keys, stream.as_str(), &Position::at(version))?;
             let found = self.put_position(position, before_or_none(version)).await?;
             return verdict(found, version);
         }
@@ -431,14 +459,14 @@ impl ReadTable {
 
     /// One change, as a part of a transaction.
     fn write(&self, keys: &LogTable, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
+        if key.0.starts_with('$') {
+            return Err(TableError::Row(format!("a {} does not begin with $", keys.partition)));
+        }
         let item = TransactWriteItem::builder();
-        let key = HashMap::from([
-            (keys.partition.to_owned(), AttributeValue::S(key.0.clone())),
-            (keys.sort.to_owned(), AttributeValue::S(key.1.clone())),
-        ]);
+        let key = self.key(keys, (&key.0, &key.1));
         Ok(match change {
             Change::Insert(fields) | Change::Put(fields) => {
-                let put = Put::builder().table_name(&self.name).set_item(Some(to_item(fields)?));
+                let put = Put::builder().table_name(&self.name).set_item(Some(self.row(keys, fields)?));
                 item.put(put.build().map_err(invalid)?)
             }
             Change::Delete => {
@@ -478,13 +506,17 @@ impl ReadTable {
 
     // --- Reading ------------------------------------------------------------------------------------------------
 
-    /// The row with this key, unless it was forgotten.
+    /// The row with these keys.
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn get<T: DeserializeOwned>(&self, key: &[(&str, &str)]) -> Result<Option<T>, TableError> {
-        let item = self.item(key, false).await?;
-        item.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item).transpose()
+    pub async fn get<T: DeserializeOwned>(
+        &self,
+        keys: &LogTable,
+        (partition, sort): (&str, &str),
+    ) -> Result<Option<T>, TableError> {
+        let item = self.item(self.key(keys, (partition, sort)), false).await?;
+        item.map(|item| self.read_row(item, &[keys.partition])).transpose()
     }
 
     /// The row with these keys, read strongly.
@@ -497,7 +529,8 @@ impl ReadTable {
         partition: &str,
         sort: &str,
     ) -> Result<Option<T>, TableError> {
-        self.item(&[(keys.partition, partition), (keys.sort, sort)], true).await?.map(from_item).transpose()
+        let item = self.item(self.key(keys, (partition, sort)), true).await?;
+        item.map(|item| self.read_row(item, &[keys.partition])).transpose()
     }
 
     /// The row of an aggregate and the version that the table shows of it. A row that was forgotten has a version too; without a row it is 0.
@@ -509,9 +542,14 @@ impl ReadTable {
         table: &StateTable,
         id: &str,
     ) -> Result<(u64, Option<T>), TableError> {
-        let Some(item) = self.item(&[(table.key, id)], false).await? else { return Ok((0, None)) };
-        let version = item.get(VERSION).and_then(|version| version.as_n().ok()?.parse().ok()).unwrap_or(0);
-        let row = if item.contains_key(TOMBSTONE) { None } else { Some(from_item(item)?) };
+        let key = HashMap::from([(table.key.to_owned(), self.partition(id))]);
+        let Some(item) = self.item(key, false).await? else { return Ok((0, None)) };
+        let version = number_of(Some(&item), VERSION);
+        let row = if item.contains_key(TOMBSTONE) {
+            None
+        } else {
+            Some(self.read_row(item, &table.partitions().collect::<Vec<_>>())?)
+        };
         Ok((version, row))
     }
 
@@ -523,6 +561,16 @@ impl ReadTable {
     pub async fn position(&self, keys: &LogTable, stream: &StreamId) -> Result<u64, TableError> {
         let put = self.put_beside(keys, stream.as_str(), false);
         let (put, newest) = futures::try_join!(put, self.newest(keys, stream, false))?;
+        Ok(put.position.max(newest))
+    }
+
+    /// The same as [`position`](Self::position), read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn position_now(&self, keys: &LogTable, stream: &StreamId) -> Result<u64, TableError> {
+        let put = self.put_beside(keys, stream.as_str(), true);
+        let (put, newest) = futures::try_join!(put, self.newest(keys, stream, true))?;
         Ok(put.position.max(newest))
     }
 
@@ -541,7 +589,7 @@ impl ReadTable {
         stream: &str,
         strongly: bool,
     ) -> Result<Position, TableError> {
-        let item = self.item(&[(keys.partition, stream), (keys.sort, POSITION_ENTRY)], strongly).await?;
+        let item = self.item(self.key(keys, (stream, POSITION_ENTRY)), strongly).await?;
         item.map_or(Ok(Position::at(0)), from_item)
     }
 
@@ -554,7 +602,7 @@ impl ReadTable {
             .table_name(&self.name)
             .key_condition_expression("#partition = :partition")
             .expression_attribute_names("#partition", keys.partition)
-            .expression_attribute_values(":partition", AttributeValue::S(stream.id().to_owned()))
+            .expression_attribute_values(":partition", self.partition(stream.id()))
             .projection_expression("#position")
             .expression_attribute_names("#position", POSITION_ENTRY)
             .scan_index_forward(false)
@@ -567,14 +615,12 @@ impl ReadTable {
         Ok(number_of(rows.items().first(), POSITION_ENTRY))
     }
 
-    async fn item(&self, key: &[(&str, &str)], strongly: bool) -> Result<Option<Item>, TableError> {
-        let key =
-            key.iter().map(|(name, value)| ((*name).to_owned(), AttributeValue::S((*value).to_owned())));
+    async fn item(&self, key: Item, strongly: bool) -> Result<Option<Item>, TableError> {
         let output = self
             .client
             .get_item()
             .table_name(&self.name)
-            .set_key(Some(key.collect()))
+            .set_key(Some(key))
             .consistent_read(strongly)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
@@ -589,7 +635,9 @@ impl ReadTable {
     /// When the table fails, or the cursor does not come from a page of this query.
     pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
         let Page { rows, cursor } = self.items(query).await?;
-        Ok(Page { rows: rows.into_iter().map(from_item).collect::<Result<_, _>>()?, cursor })
+        let partitions: Vec<_> = query.partitions().collect();
+        let rows = rows.into_iter().map(|item| self.read_row(item, &partitions));
+        Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
     }
 
     /// The same as [`page`](Self::page) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
@@ -603,6 +651,7 @@ impl ReadTable {
         query: &PageQuery<'_>,
     ) -> Result<Page<T>, TableError> {
         let Page { rows, cursor } = self.items(query).await?;
+        // As the table has them: with the generation.
         let id = |item: &Item| item.get(table.key).and_then(|id| id.as_s().ok()).cloned();
         let ids: Vec<_> = rows.iter().filter_map(id).collect();
         let keys =
@@ -610,12 +659,18 @@ impl ReadTable {
         let found = self.items_of(keys.collect(), false).await?.into_iter();
         let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
         let rows = ids.iter().filter_map(|id| found.remove(id));
-        let rows = rows.filter(|item| !item.contains_key(TOMBSTONE)).map(from_item);
+        let partitions: Vec<_> = table.partitions().collect();
+        let rows = rows.filter(|item| !item.contains_key(TOMBSTONE));
+        let rows = rows.map(|item| self.read_row(item, &partitions));
         Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
     }
 
     async fn items(&self, query: &PageQuery<'_>) -> Result<Page<Item>, TableError> {
         let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
+        let start = start.map(|mut key| {
+            self.name_keys(&mut key, query.partitions());
+            key
+        });
         let mut request = self.client.query();
         if let Some(prefix) = query.starts_with {
             request = request
@@ -631,7 +686,7 @@ impl ReadTable {
                 "#partition = :partition"
             })
             .expression_attribute_names("#partition", query.partition.0)
-            .expression_attribute_values(":partition", AttributeValue::S(query.partition.1.to_owned()))
+            .expression_attribute_values(":partition", self.partition(query.partition.1))
             .scan_index_forward(!query.newest_first)
             .limit(query.limit)
             // An index cannot be read strongly. The table is read strongly, so that its rows are at least as new as a position that was read before.
@@ -641,7 +696,11 @@ impl ReadTable {
             .send()
             .await
             .map_err(table_error)?;
-        let cursor = output.last_evaluated_key.as_ref().map(|key| cursor::write(key, query)).transpose()?;
+        let last = output.last_evaluated_key.map(|mut key| {
+            self.bare_keys(&mut key, query.partitions());
+            key
+        });
+        let cursor = last.map(|key| cursor::write(&key, query)).transpose()?;
         let rows = output.items.unwrap_or_default().into_iter();
         Ok(Page { rows: rows.filter(|item| !item.contains_key(TOMBSTONE)).collect(), cursor })
     }
@@ -664,6 +723,13 @@ pub struct PageQuery<'a> {
     pub limit: i32,
     /// The place where the page before ended.
     pub cursor: Option<&'a str>,
+}
+
+impl PageQuery<'_> {
+    /// The names of the partition keys: an index has that of the table as well, as the last of its keys.
+    fn partitions(&self) -> impl Iterator<Item = &str> {
+        [self.partition.0].into_iter().chain(self.index.and_then(|_| self.keys.last().copied()))
+    }
 }
 
 /// The error in the reasons of a transaction that was cancelled, if they tell more than that.
@@ -718,13 +784,6 @@ fn verdict(found: Option<u64>, version: u64) -> Result<(Verdict, u64), TableErro
             verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
         },
     }
-}
-
-fn position_item(keys: &LogTable, stream: &str, position: &Position) -> Result<Item, TableError> {
-    let mut item = to_item(position)?;
-    item.insert(keys.partition.to_owned(), AttributeValue::S(stream.to_owned()));
-    item.insert(keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned()));
-    Ok(item)
 }
 
 fn invalid(error: aws_sdk_dynamodb::error::BuildError) -> TableError {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
-use ledgerline::{StoreError, StreamId};
+use ledgerline::{Commit, StoreError, StreamId};
 use serde_json::{Map, Value, json};
 
 use crate::{DynamoDbStore, error, item};
@@ -34,7 +34,62 @@ impl Head {
     }
 }
 
+/// A page of one part of the log.
+#[derive(Debug)]
+pub struct Scanned {
+    /// Its commits. Those of one stream are in order. Commits that this program cannot read are left out, so that there is a hole.
+    pub commits: Vec<Commit>,
+    /// The place where the next page begins, if there is one: the last commit that was looked at.
+    pub after: Option<(StreamId, u64)>,
+    /// The read units that it took.
+    pub units: f64,
+}
+
 impl DynamoDbStore {
+    /// A page of the commits of these categories, in one of so many parts of the log, after this commit. At most `limit` commits are looked at.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn scan(
+        &self,
+        (part, parts): (i32, i32),
+        after: Option<&(StreamId, u64)>,
+        (of, limit): (&[&str], i32),
+    ) -> Result<Scanned, StoreError> {
+        let mut scan = self
+            .client
+            .scan()
+            .table_name(&self.commits)
+            .segment(part)
+            .total_segments(parts)
+            .limit(limit)
+            .expression_attribute_names("#stream", item::STREAM);
+        if let Some((stream, version)) = after {
+            scan = scan
+                .exclusive_start_key(item::STREAM, AttributeValue::S(stream.to_string()))
+                .exclusive_start_key(item::VERSION, AttributeValue::N(version.to_string()));
+        }
+        let mut wanted = Vec::new();
+        for (place, category) in of.iter().enumerate() {
+            wanted.push(format!("begins_with(#stream, :of{place})"));
+            let begin = AttributeValue::S(format!("{category}-"));
+            scan = scan.expression_attribute_values(format!(":of{place}"), begin);
+        }
+        let page = scan
+            .filter_expression(wanted.join(" OR "))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(error::store_error)?;
+        let units = page.consumed_capacity().and_then(|capacity| capacity.capacity_units()).unwrap_or(0.0);
+        let after = page.last_evaluated_key().and_then(keys);
+        let commits = page.items.unwrap_or_default().into_iter().filter_map(|item| {
+            let (stream, _) = keys(&item)?;
+            item::commit(&stream, item).ok()
+        });
+        Ok(Scanned { commits: commits.collect(), after, units })
+    }
+
     /// The heads of all streams. Only keys and times are sent; the price is that of the whole table.
     ///
     /// # Errors

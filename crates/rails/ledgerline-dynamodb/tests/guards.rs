@@ -27,7 +27,7 @@ async fn table(id: &str) -> (ReadTable, Wire) {
 
 const STREAM: &str = "tank-1";
 const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
-const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "tankId" };
+const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "tankId", indexes: &[] };
 
 /// A row for an amount that was filled into a tank.
 #[derive(Debug, Serialize, Deserialize)]
@@ -66,10 +66,14 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
     for (version, level, written) in
         [(2, 20, Written), (2, 99, Shows(2)), (1, 99, Shows(2)), (5, 50, Written), (4, 99, Shows(5))]
     {
-        assert_eq!(levels.put_newer(&row(level), version).await.unwrap(), written, "version {version}");
+        assert_eq!(
+            levels.put_newer(&LEVELS, &row(level), version).await.unwrap(),
+            written,
+            "version {version}"
+        );
         assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
     }
-    let found: serde_json::Value = levels.get(&[("tankId", "1")]).await.unwrap().unwrap();
+    let found: serde_json::Value = levels.shown(&LEVELS, "1").await.unwrap().1.unwrap();
     assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
 }
 
@@ -78,19 +82,19 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
 async fn rule_8_holds_for_rows_that_were_forgotten() {
     let (table, wire) = table("LevelsTable").await;
     let row = json!({ "tankId": "1", "site": "North" });
-    table.put_newer(&row, 1).await.unwrap();
+    table.put_newer(&LEVELS, &row, 1).await.unwrap();
     assert_eq!(table.forget(&LEVELS, "1", 1, 9).await.unwrap(), Shows(1));
     wire.take();
     assert_eq!(table.forget(&LEVELS, "1", 3, 9).await.unwrap(), Written);
     assert_eq!(wire.operations(), ["PutItem"]);
     for version in [2, 3] {
-        assert_eq!(table.put_newer(&row, version).await.unwrap(), Shows(3), "{version}");
+        assert_eq!(table.put_newer(&LEVELS, &row, version).await.unwrap(), Shows(3), "{version}");
     }
-    assert_eq!(table.get::<serde_json::Value>(&[("tankId", "1")]).await.unwrap(), None);
+    assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap().1, None);
     assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap(), (3, None));
     // A row can be forgotten before it was ever written.
     assert_eq!(table.forget(&LEVELS, "2", 2, 9).await.unwrap(), Written);
-    assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap(), Shows(2));
+    assert_eq!(table.put_newer(&LEVELS, &json!({ "tankId": "2" }), 1).await.unwrap(), Shows(2));
 }
 
 #[tokio::test]
@@ -160,7 +164,7 @@ async fn one_sum_over_many_streams_is_exact() {
         }
     });
     futures::future::join_all(streams).await;
-    let sum: serde_json::Value = table.get(&[("tankId", "all"), ("entry", "sum")]).await.unwrap().unwrap();
+    let sum: serde_json::Value = table.get(&KEYS, ("all", "sum")).await.unwrap().unwrap();
     assert_eq!(sum["count"], 20);
 }
 
@@ -309,8 +313,7 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     assert_eq!(wire.operations().len(), 1 + 300);
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 2);
     let entry = contract::commit(&tank(), 2).entry(0);
-    let first: serde_json::Value =
-        table.get(&[("tankId", "1"), ("entry", entry.as_str())]).await.unwrap().unwrap();
+    let first: serde_json::Value = table.get(&KEYS, ("1", entry.as_str())).await.unwrap().unwrap();
     assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 2 }), "nobody sees what it says");
 }
 
@@ -322,7 +325,7 @@ async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
     table.put_new(&KEYS, &json!({ "tankId": "1", "entry": entry, "claim": "theirs" })).await.unwrap();
     for (claim, deleted) in [("ours", false), ("theirs", true), ("theirs", false)] {
         assert_eq!(table.delete_if(&KEYS, ("1", entry), ("claim", claim)).await.unwrap(), deleted, "{claim}");
-        let row: Option<serde_json::Value> = table.get(&[("tankId", "1"), ("entry", entry)]).await.unwrap();
+        let row: Option<serde_json::Value> = table.get(&KEYS, ("1", entry)).await.unwrap();
         assert_eq!(row.is_some(), claim == "ours");
     }
 }

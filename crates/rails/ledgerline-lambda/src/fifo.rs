@@ -4,19 +4,21 @@
 use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
 
 use aws_config::SdkConfig;
-use aws_lambda_events::sqs::{SqsBatchResponse, SqsEvent, SqsMessage};
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{
     Causes, ChangesError, Commit, Consistency, EventStore, ExecuteError, LoadError, Range, StoreError,
     StreamId, guard::Verdict,
 };
-use ledgerline_dynamodb::TableError;
+use ledgerline_dynamodb::{DynamoDbStore, TableError};
+use serde::Deserialize;
 
 use crate::{
     Error,
     line::Line,
     metrics,
     needs::Needs,
+    rebuild::{Answer, Rebuild, RebuildError, Rebuilt, told},
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
@@ -39,10 +41,30 @@ const REPAIR_WINDOW: u64 = 50;
 ///     }
 /// }
 /// ```
-pub trait Consumer {
+pub trait Consumer: Sized {
     /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise. Returns the verdict on the commit, and
     /// the consumer's position in the stream.
     fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
+
+    /// A consumer for each generation of the view that is written, the one that is read last. There are none if the consumer writes no view that can be made again: then it takes
+    /// commits itself.
+    fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Makes a generation of its view from the log.
+    fn rebuild(&self, _: &DynamoDbStore, _: &Rebuild) -> impl Future<Output = Result<Rebuilt, RebuildError>> {
+        std::future::ready(Err(RebuildError::NoView))
+    }
+}
+
+/// An event of a function behind a FIFO queue: messages, or what the operator's tool asks for.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(rename = "Records", default)]
+    records: Vec<SqsMessage>,
+    #[serde(default)]
+    rebuild: Option<Rebuild>,
 }
 
 /// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a consumer does outside the write of its
@@ -58,10 +80,19 @@ pub async fn run<C: Consumer + 'static>(
         let sdk = sdk_config().await;
         let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let fifo = Arc::new(Fifo { store, consumer: build(sdk).await? });
-        Ok(Box::new(move |event: SqsEvent| {
+        Ok(Box::new(move |event: Event| {
             let fifo = Arc::clone(&fifo);
-            async move { Ok(fifo.batch(&event.records).await) }.boxed_local()
-        }) as Handle<_, SqsBatchResponse>)
+            async move {
+                Ok(match event.rebuild {
+                    None => Answer::Taken(fifo.batch(&event.records).await),
+                    Some(asked) => {
+                        let rebuilt = fifo.consumer.rebuild(&fifo.store, &asked).await;
+                        Answer::Rebuilt(rebuilt.map_err(|error| told(&error))?)
+                    }
+                })
+            }
+            .boxed_local()
+        }) as Handle<_, Answer<SqsBatchResponse>>)
     };
     serve(needs.log(), build.boxed_local()).await
 }
@@ -69,7 +100,7 @@ pub async fn run<C: Consumer + 'static>(
 /// This function has no type parameters, so it is compiled once for all functions behind a FIFO queue.
 fn serve(
     needs: Needs,
-    build: LocalBoxFuture<'_, Result<Handle<SqsEvent, SqsBatchResponse>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Event, Answer<SqsBatchResponse>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(needs, build)
 }
@@ -175,6 +206,17 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
         let mut stopped = HashSet::new();
+        let generations = match self.consumer.generations().await {
+            Ok(generations) => generations,
+            Err(error) => {
+                // Nothing is applied: what would be written into one generation alone might never come into the other one.
+                tracing::error!(error = %Causes(&error), "the generations cannot be read");
+                for message in messages {
+                    response.add_failure(message.message_id.as_deref().unwrap_or_default());
+                }
+                return response;
+            }
+        };
         let (mut applied, mut skipped) = (Line::default(), Line::default());
         for message in messages {
             let id = message.message_id.as_deref().unwrap_or_default();
@@ -189,7 +231,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
             let body = message.body.as_deref().unwrap_or_default();
             // A panic at one message must not fail the whole batch.
-            let taken = AssertUnwindSafe(self.take(body)).catch_unwind().await;
+            let taken = AssertUnwindSafe(self.take(body, &generations)).catch_unwind().await;
             let mut failed = |error: &str| {
                 let commit = Message::read(body).ok().and_then(Message::into_commit);
                 let correlation_id = commit.and_then(|commit| commit.meta.correlation_id);
@@ -217,11 +259,12 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     /// # Errors
     /// When it could not be applied.
     pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
-        self.take(body).await.map(|_| ())
+        let generations = self.consumer.generations().await?;
+        self.take(body, &generations).await.map(|_| ())
     }
 
     /// Applies the commit in one message. Returns the verdict, and the commit.
-    async fn take(&self, body: &str) -> Result<(Verdict, Box<Commit>), ApplyError> {
+    async fn take(&self, body: &str, generations: &[C]) -> Result<(Verdict, Box<Commit>), ApplyError> {
         let commit = match Message::read(body).map_err(ApplyError::Malformed)? {
             Message::Commit(commit) => commit,
             Message::Reference(Reference { stream, version }) => {
@@ -234,12 +277,28 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         // A failure that ends the function loses the log line of the whole batch. This line says, at the level DEBUG, which commit it was
         // at.
         tracing::debug!(stream = %commit.stream, version = commit.version, "projection begins");
-        Ok((self.commit(&commit).await?, commit))
+        let (read, others) = match generations.split_last() {
+            Some((read, others)) => (read, others),
+            None => (&self.consumer, &[][..]),
+        };
+        for other in others {
+            self.beside(other, &commit).await?;
+        }
+        Ok((self.commit(read, &commit).await?, commit))
     }
 
-    async fn commit(&self, commit: &Commit) -> Result<Verdict, ApplyError> {
+    /// Applies the commit in a generation that is not read. If that has nothing of the stream, the whole stream is left to the rebuild: it would take longer than the messages
+    /// behind this one can wait.
+    async fn beside(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
+        match other.take(commit).await? {
+            (Verdict::Apply | Verdict::Skip, _) | (Verdict::Gap, 0) => Ok(()),
+            (Verdict::Gap, position) => self.repair(other, &commit.stream, position, commit.version).await,
+        }
+    }
+
+    async fn commit(&self, consumer: &C, commit: &Commit) -> Result<Verdict, ApplyError> {
         let (stream, version) = (&commit.stream, commit.version);
-        let (verdict, position) = self.consumer.take(commit).await?;
+        let (verdict, position) = consumer.take(commit).await?;
         match verdict {
             Verdict::Apply => {
                 metrics::position_lag(0);
@@ -254,7 +313,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
             Verdict::Gap => {
                 metrics::position_lag(version - position - 1);
-                self.repair(stream, position, version).await?;
+                self.repair(consumer, stream, position, version).await?;
                 metrics::gap_repaired();
                 let correlation_id = commit.meta.correlation_id.as_deref();
                 tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
@@ -265,7 +324,13 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
 
     /// Applies everything after the position up to the version, from the log (rule 7). It goes window by window, because a gap may be a
     /// whole history, for example of a new projector. What is applied stays applied if the time runs out.
-    async fn repair(&self, stream: &StreamId, mut position: u64, version: u64) -> Result<(), ApplyError> {
+    async fn repair(
+        &self,
+        consumer: &C,
+        stream: &StreamId,
+        mut position: u64,
+        version: u64,
+    ) -> Result<(), ApplyError> {
         let first = position;
         while position < version {
             let window = position.saturating_add(REPAIR_WINDOW).min(version);
@@ -285,7 +350,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             for commit in missing.iter().rev() {
                 // Another instance may repair the same gap, so commits that it applied are skipped. A gap inside the log cannot be
                 // repaired.
-                match self.consumer.take(commit).await? {
+                match consumer.take(commit).await? {
                     // Only the commit that waited longest is measured: a metric has room for a hundred values at once, and a gap may be a
                     // whole history.
                     (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
@@ -333,7 +398,7 @@ mod tests {
             fifo.store.append(&commit(version), None).await.unwrap();
         }
         for version in [3, 4] {
-            let error = fifo.commit(&commit(version)).await.unwrap_err();
+            let error = fifo.commit(&fifo.consumer, &commit(version)).await.unwrap_err();
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
             assert!(error.to_string().contains("it went backwards"), "{error}");
         }
@@ -342,7 +407,7 @@ mod tests {
             fifo.store.append(&commit(version), None).await.unwrap();
         }
         for version in 1..=6 {
-            fifo.commit(&commit(version)).await.unwrap();
+            fifo.commit(&fifo.consumer, &commit(version)).await.unwrap();
         }
         assert_eq!(*fifo.consumer.0.lock().unwrap(), 6);
     }

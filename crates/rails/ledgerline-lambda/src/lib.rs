@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod needs;
 pub mod process_manager;
 pub mod queries;
+pub mod rebuild;
 pub mod sequencer;
 mod start;
 pub mod state_projector;

@@ -1,12 +1,21 @@
 //! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
 
-use ledgerline::{Commit, LogView, Write, guard::Verdict};
-use ledgerline_dynamodb::ReadTable;
+use std::{collections::BTreeMap, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable};
+use jiff::Timestamp;
+use ledgerline::{
+    Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write,
+    changes::{Change, Fields},
+    guard::Verdict,
+};
+use ledgerline_dynamodb::{DynamoDbStore, Inserted, Keys, ReadTable, TableError};
 
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
     needs::{Action, Needs, Source, Table},
+    rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, rebuild},
 };
 
 /// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
@@ -34,15 +43,17 @@ use crate::{
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    // Every log projector may put its position beside the rows. A projector that inserts rows also reads its position: from the newest row,
-    // or from the item beside the rows.
-    let reads = if inserts(&view) { &[Action::Query, Action::GetItem][..] } else { &[] };
-    let actions = view.writes.iter().copied().map(Action::from).chain(reads.iter().copied());
-    let actions = actions.chain([Action::PutItem]);
-    let needs = Needs::new(Source::Queue(view.of.to_vec())).table(Table::with(view.table, actions));
+    // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
+    // its position in the newest row, and inserts many at once when its view is made again.
+    let more = if inserts(&view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
+    let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
+    let actions = actions.chain([Action::GetItem, Action::PutItem]);
+    let needs =
+        Needs::new(Source::Queue(view.of.to_vec())).table(Table::with(view.table, actions)).scanning();
     fifo::run(needs, async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
-        table.connect(view.table.partition).await;
+        // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
+        let _ = table.recent_generations(Keys::from(&view.table)).await;
         Ok(LogProjector { table, view })
     })
     .await
@@ -64,13 +75,256 @@ pub struct LogProjector {
 impl Consumer for LogProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(self.view.of, commit)?;
-        let changes = (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes));
-        let changes = changes.map_err(|source| ApplyError::changes(commit, source))?;
+        let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let (keys, stream, version) = (&self.view.table, &commit.stream, commit.version);
         Ok(if inserts(&self.view) {
             self.table.insert(keys, stream, version, &changes).await?
         } else {
             self.table.apply(keys, stream.as_str(), version, &changes).await?
         })
+    }
+
+    async fn generations(&self) -> Result<Vec<Self>, TableError> {
+        let generations =
+            self.table.recent_generations(Keys::from(&self.view.table)).await?.written_at(Timestamp::now());
+        let at = |number| Self { table: self.table.at(number), view: self.view };
+        Ok(generations.into_iter().map(at).collect())
+    }
+
+    async fn rebuild(&self, log: &DynamoDbStore, asked: &Rebuild) -> Result<Rebuilt, RebuildError> {
+        rebuild(self, &self.table, log, asked).await
+    }
+}
+
+impl LogProjector {
+    fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {
+        (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
+    }
+}
+
+// --- Making the view again ------------------------------------------------------------------------------------------
+
+/// The most rows and positions of one transaction.
+const MAX_ITEMS: usize = 100;
+/// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it than as JSON.
+const MAX_BYTES: usize = 1_000_000;
+/// The number of times that a stream is tried again after somebody else moved the position (rule 11).
+const MAX_TRIES: usize = 5;
+/// The number of times that a write is tried again after it met another writer at one of its rows (rule 11).
+const MAX_CONFLICTS: usize = 10;
+
+/// What the commits of some streams come to.
+struct Batch {
+    streams: BTreeMap<StreamId, (u64, u64)>,
+    changes: Changes,
+    bytes: usize,
+}
+
+impl Batch {
+    fn new(view: &LogView) -> Self {
+        Self { streams: BTreeMap::new(), changes: Changes::new(view.table), bytes: 0 }
+    }
+
+    /// Whether one more commit may be too much for one transaction.
+    fn is_full_for(&self, changes: &Changes, bytes: usize) -> bool {
+        !self.streams.is_empty()
+            && (self.streams.len() + self.changes.len() + changes.len() + 1 > MAX_ITEMS
+                || self.bytes + bytes > MAX_BYTES)
+    }
+
+    /// Adds a commit. Those of its stream that are in the batch come right before it.
+    fn add(&mut self, commit: &Commit, changes: Changes, bytes: usize) {
+        let before = commit.version - 1;
+        self.streams.entry(commit.stream.clone()).or_insert((before, before)).1 = commit.version;
+        self.changes.extend(changes);
+        self.bytes += bytes;
+    }
+}
+
+fn bytes_of(changes: &Changes) -> usize {
+    let bytes = |fields: &Fields| serde_json::to_string(fields).map_or(0, |text| text.len());
+    let change = |change: &Change| match change {
+        Change::Insert(fields) | Change::Put(fields) => bytes(fields),
+        Change::Update { set, .. } => bytes(set),
+        Change::Delete => 0,
+    };
+    changes.iter().map(|(_, of_row)| change(of_row)).sum()
+}
+
+impl Remake for LogProjector {
+    fn of(&self) -> Vec<&'static str> {
+        self.view.of.to_vec()
+    }
+
+    fn keys(&self) -> Keys<'static> {
+        Keys::from(&self.view.table)
+    }
+
+    async fn remake(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        streams: Vec<Vec<Commit>>,
+    ) -> Result<Made, TableError> {
+        if inserts(&self.view) {
+            return self.insert_again(table, log, streams).await;
+        }
+        let (mut made, mut batch) = (Made::default(), Batch::new(&self.view));
+        // Streams whose commits are not all there are made from the log.
+        let mut alone = Vec::new();
+        for commits in streams {
+            if hole_in(&commits).is_some() {
+                alone.extend(commits.first().map(|commit| commit.stream.clone()));
+                continue;
+            }
+            for commit in commits {
+                let changes = match self.changes(&commit) {
+                    Ok(changes) => changes,
+                    Err(error) => {
+                        made.failed.push(unchanged(&commit, &error));
+                        break;
+                    }
+                };
+                let bytes = bytes_of(&changes);
+                if batch.is_full_for(&changes, bytes) {
+                    alone.extend(self.write(table, &mut batch, &mut made).await?);
+                }
+                batch.add(&commit, changes, bytes);
+            }
+        }
+        alone.extend(self.write(table, &mut batch, &mut made).await?);
+        self.make_alone(table, log, alone, &mut made).await;
+        Ok(made)
+    }
+
+    async fn remake_stream(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        stream: &StreamId,
+    ) -> Result<f64, RebuildError> {
+        let (mut made, mut busy) = (Made::default(), 0);
+        loop {
+            let position = table.position_now(&self.view.table, stream).await?;
+            let page = log.forward(stream, position, u64::MAX).await?;
+            let Some(first) = page.commits.first() else { return Ok(made.writes) };
+            if first.version != position + 1 {
+                return Err(RebuildError::Missing(position + 1));
+            }
+            if let Some(missing) = hole_in(&page.commits) {
+                return Err(RebuildError::Missing(missing));
+            }
+            if inserts(&self.view) {
+                let inserted = self.inserted(&page.commits).map_err(|(_, error)| error)?;
+                made.writes += table.insert_all(&self.view.table, &[inserted]).await?;
+            } else {
+                let mut batch = Batch::new(&self.view);
+                let mut is_busy = false;
+                for commit in &page.commits {
+                    let changes = self.changes(commit).map_err(|error| unchanged(commit, &error).1)?;
+                    let bytes = bytes_of(&changes);
+                    if batch.is_full_for(&changes, bytes) {
+                        is_busy |= !self.write(table, &mut batch, &mut made).await?.is_empty();
+                    }
+                    batch.add(commit, changes, bytes);
+                }
+                is_busy |= !self.write(table, &mut batch, &mut made).await?.is_empty();
+                // A live commit moved the position meanwhile: it goes on from there.
+                busy += usize::from(is_busy);
+                if busy > MAX_TRIES {
+                    return Err(RebuildError::Busy);
+                }
+            }
+        }
+    }
+}
+
+/// The stream of a commit, and why the commit makes no changes.
+fn unchanged(commit: &Commit, error: &ChangesError) -> (StreamId, RebuildError) {
+    let reason = Causes(error).to_string();
+    (commit.stream.clone(), RebuildError::Changes { version: commit.version, reason })
+}
+
+impl LogProjector {
+    /// Writes a batch, and empties it. Returns its streams if a position was not where it was said to be, and nothing was written.
+    async fn write(
+        &self,
+        table: &ReadTable,
+        batch: &mut Batch,
+        made: &mut Made,
+    ) -> Result<Vec<StreamId>, TableError> {
+        let full = std::mem::replace(batch, Batch::new(&self.view));
+        if full.streams.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Other workers, and live commits, may change the same row, such as a sum.
+        let delays = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(10))
+            .with_max_delay(Duration::from_millis(500))
+            .with_max_times(MAX_CONFLICTS)
+            .with_jitter();
+        let write = || table.apply_all(&self.view.table, &full.streams, &full.changes);
+        let is_busy = |error: &TableError| matches!(error, TableError::Throttled);
+        match write.retry(delays).sleep(tokio::time::sleep).when(is_busy).await? {
+            Some(units) => {
+                made.writes += units;
+                Ok(Vec::new())
+            }
+            None => Ok(full.streams.into_keys().collect()),
+        }
+    }
+
+    async fn make_alone(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        streams: Vec<StreamId>,
+        made: &mut Made,
+    ) {
+        for stream in streams {
+            match self.remake_stream(table, log, &stream).await {
+                Ok(units) => made.writes += units,
+                Err(error) => made.failed.push((stream, error)),
+            }
+        }
+    }
+
+    /// The rows of these commits, which follow each other in their stream.
+    fn inserted(&self, commits: &[Commit]) -> Result<Inserted, (StreamId, RebuildError)> {
+        let rows = |commit: &Commit| {
+            let changes = self.changes(commit).map_err(|error| unchanged(commit, &error))?;
+            Ok((commit.version, changes))
+        };
+        let (stream, from) = commits.first().map_or_else(
+            || unreachable!("there is a commit in every list"),
+            |first| (first.stream.clone(), first.version - 1),
+        );
+        Ok(Inserted { stream, from, commits: commits.iter().map(rows).collect::<Result<_, _>>()? })
+    }
+
+    async fn insert_again(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        streams: Vec<Vec<Commit>>,
+    ) -> Result<Made, TableError> {
+        let (mut made, mut alone, mut all) = (Made::default(), Vec::new(), Vec::new());
+        for commits in streams {
+            let Some(first) = commits.first() else { continue };
+            // A page begins within a stream if the one before it ended there: its rows are there, or the stream is made from the log.
+            let follows = first.version == 1
+                || table.position_now(&self.view.table, &first.stream).await? == first.version - 1;
+            if !follows || hole_in(&commits).is_some() {
+                alone.push(first.stream.clone());
+                continue;
+            }
+            match self.inserted(&commits) {
+                Ok(inserted) => all.push(inserted),
+                Err(failed) => made.failed.push(failed),
+            }
+        }
+        made.writes += table.insert_all(&self.view.table, &all).await?;
+        self.make_alone(table, log, alone, &mut made).await;
+        Ok(made)
     }
 }

@@ -85,6 +85,9 @@ pub enum Action {
     /// Reads the items of a partition. A read of an index names the index in [`Table::indexes`] instead.
     #[serde(rename = "dynamodb:Query")]
     Query,
+    /// Reads a whole table, page by page.
+    #[serde(rename = "dynamodb:Scan")]
+    Scan,
     /// Changes an item, by itself or in a transaction.
     #[serde(rename = "dynamodb:UpdateItem")]
     UpdateItem,
@@ -316,6 +319,11 @@ impl Needs {
         self.table(Table::with(COMMITS, [Action::GetItem, Action::Query]))
     }
 
+    /// The same needs, with reading the whole log, of which a view can be made again.
+    pub(crate) fn scanning(self) -> Self {
+        self.table(Table::with(COMMITS, [Action::Scan]))
+    }
+
     /// The same needs, with looking for commits of these categories, and of no others.
     pub(crate) fn commits_of(self, categories: &BTreeSet<&str>) -> Self {
         let like = categories.iter().map(|category| format!("{category}-*")).collect();
@@ -388,7 +396,7 @@ mod tests {
 
     #[test]
     fn tables_of_two_routes_are_one_table_with_the_indexes_of_both() {
-        const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id" };
+        const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
         let by = |name: &'static str| Table {
             indexes: vec![Index { name, partition: "owner", sort: "name", projection: Projection::All }],
             ..ROWS.into()

@@ -11,7 +11,7 @@ use std::{
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
 use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, PageQuery, ReadTable, TableError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -71,7 +71,9 @@ impl Query {
             let answer = Rc::clone(&answer);
             async move { answer(views, request).await }.boxed_local()
         });
-        Self { key, tables: tables.into_iter().collect(), waits: None, scope: Scope::Read, answer }
+        // Beside the rows of each table stands which generation of them is read.
+        let tables = tables.into_iter().map(|table| Table::with(table, [Action::GetItem]));
+        Self { key, tables: tables.collect(), waits: None, scope: Scope::Read, answer }
     }
 
     /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate with [`Views::read`].
@@ -187,6 +189,8 @@ pub fn page<Row: DeserializeOwned + 'static>(
     part: fn(&HttpRequest) -> Result<Part, Problem>,
     shown: fn(&Row) -> Value,
 ) -> Query {
+    // Otherwise rows of two generations would be in one list. A function with such a route does not start.
+    assert!(table.indexes.contains(&index), "{} does not name the index {}", table.variable, index.name);
     let answer = async move |views: &Views, request: &HttpRequest| {
         request.actor()?;
         let (part, cursor) = (part(request)?, request.query("cursor")?);
@@ -275,7 +279,7 @@ pub enum Shown {
 /// The tables that a query function answers from.
 #[derive(Debug, Default)]
 pub struct Views {
-    tables: BTreeMap<&'static str, ReadTable>,
+    tables: BTreeMap<&'static str, (ReadTable, Keys<'static>)>,
     patience: Option<Patience>,
 }
 
@@ -289,7 +293,8 @@ impl Views {
     /// The same views, with one more table.
     #[must_use]
     pub fn with(mut self, table: impl Into<Table>, read: ReadTable) -> Self {
-        self.tables.insert(table.into().variable, read);
+        let table = table.into();
+        self.tables.insert(table.variable, (read, keys_of(&table)));
         self
     }
 
@@ -297,30 +302,37 @@ impl Views {
     async fn from_env(routes: &[Query]) -> Result<Self, Error> {
         let mut names = BTreeMap::new();
         for table in routes.iter().flat_map(|query| &query.tables) {
-            names.insert(table.variable, (config::text(table.variable)?, table.partition));
+            names.insert(table.variable, (config::text(table.variable)?, keys_of(table)));
         }
         let waits = routes.iter().any(|query| query.waits.is_some());
         let client = dynamodb().await;
         let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
         let mut tables = BTreeMap::new();
-        for (variable, (name, partition)) in names {
-            let table = ReadTable::new(client.clone(), name);
-            if tables.is_empty() {
-                // All tables, and the log, share one client and its connection.
-                table.connect(partition).await;
-            }
-            tables.insert(variable, table);
+        for (variable, (name, keys)) in names {
+            tables.insert(variable, (ReadTable::new(client.clone(), name), keys));
         }
-        Ok(Self { tables, patience })
+        let views = Self { tables, patience };
+        // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
+        let _ = views.look().await;
+        Ok(views)
     }
 
-    /// A table.
+    /// Looks which generation of each view is to be read, if it was not looked for some seconds. It is the same during a request.
+    async fn look(&self) -> Result<(), TableError> {
+        let look = |(table, keys): &(ReadTable, Keys<'static>)| {
+            let (table, keys) = (table.clone(), *keys);
+            async move { table.recent_generations(keys).await.map(|_| ()) }
+        };
+        futures::future::try_join_all(self.tables.values().map(look)).await.map(|_| ())
+    }
+
+    /// A table, at the generation that is to be read.
     ///
     /// # Errors
     /// `500` when no route named it: a programming error.
-    pub fn table(&self, table: impl Into<Table>) -> Result<&ReadTable, Problem> {
+    pub fn table(&self, table: impl Into<Table>) -> Result<ReadTable, Problem> {
         let variable = table.into().variable;
-        self.tables.get(variable).ok_or_else(|| {
+        self.tables.get(variable).map(|(table, _)| table.at_what_is_read()).ok_or_else(|| {
             tracing::error!(variable, "a query reads a table that its route does not name");
             Problem::internal()
         })
@@ -350,6 +362,10 @@ impl Views {
     }
 }
 
+fn keys_of(table: &Table) -> Keys<'static> {
+    Keys { partition: table.partition, sort: table.sort }
+}
+
 /// Runs the function that answers from views.
 ///
 /// ```no_run
@@ -358,7 +374,7 @@ impl Views {
 /// use serde::{Deserialize, Serialize};
 /// use serde_json::json;
 ///
-/// const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "id" };
+/// const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] };
 ///
 /// #[derive(Serialize, Deserialize)]
 /// struct Level {
@@ -406,7 +422,9 @@ pub struct Queries {
 impl Routes for Queries {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let query = self.routes.iter().find(|query| query.key == request.route());
-        (query.ok_or_else(Problem::no_route)?.answer)(&self.views, request).await
+        let query = query.ok_or_else(Problem::no_route)?;
+        self.views.look().await.map_err(problem)?;
+        (query.answer)(&self.views, request).await
     }
 }
 

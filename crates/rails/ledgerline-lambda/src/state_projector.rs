@@ -7,13 +7,13 @@
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
-use futures::{FutureExt, future::LocalBoxFuture};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream};
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Causes, Consistency, EventStore, EventTypes, LoadError, StateView, StoreError, StreamId, load,
-    upcast,
+    Aggregate, Causes, Commit, Consistency, EventStore, EventTypes, LoadError, Loaded, StateView, StoreError,
+    StreamId, load, upcast,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Overwrite, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, Overwrite, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -22,6 +22,7 @@ use crate::{
     line::Line,
     metrics,
     needs::{Action, Needs, Source, Table},
+    rebuild::{Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, rebuild, told},
     start::{Handle, dynamodb, start},
     wire::{BusEntry, field_or_root},
 };
@@ -43,7 +44,7 @@ const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
 /// }
 ///
 /// const LEVELS: StateView<Tank, Row> =
-///     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "id" }, row };
+///     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] }, row };
 ///
 /// /// `None` would forget the row.
 /// fn row(id: &str, version: u64, state: State) -> Option<Row> {
@@ -63,23 +64,34 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
         let client = dynamodb().await;
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
         let table = ReadTable::new(client, config::text(view.table.variable)?);
-        table.connect(view.table.key).await;
+        // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
+        let _ = table.recent_generations(Keys::from(&view.table)).await;
         let projector = Arc::new(StateProjector { table, log, view });
-        Ok(Box::new(move |event: Value| {
+        Ok(Box::new(move |mut event: Value| {
             let projector = Arc::clone(&projector);
-            async move { projector.all(details(event)?).await }.boxed_local()
-        }) as Handle<_, ()>)
+            async move {
+                if let Some(asked) = event.get_mut("rebuild") {
+                    let asked: Rebuild =
+                        serde_path_to_error::deserialize(asked.take()).map_err(|error| malformed(&error))?;
+                    let rebuilt = projector.rebuild(&asked).await;
+                    return Ok(Answer::Rebuilt(rebuilt.map_err(|error| told(&error))?));
+                }
+                projector.all(details(event)?).await.map(Answer::Taken)
+            }
+            .boxed_local()
+        }) as Handle<_, Answer<()>>)
     };
     let events = A::Event::TYPES.iter().map(|known| known.name).collect();
     let source = Source::States { category: A::CATEGORY, events };
-    let needs = Needs::new(source).log().table(Table::with(view.table, [Action::PutItem]));
+    let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
+    let needs = Needs::new(source).log().scanning().table(table);
     serve(needs, build.boxed_local()).await
 }
 
 /// This function has no type parameters, so it is compiled once for all state projectors.
 fn serve(
     needs: Needs,
-    build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(needs, build)
 }
@@ -182,6 +194,10 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
         let (mut written, mut older) = (Line::default(), Line::default());
         let mut failed = Ok(());
+        let generations = self.table.recent_generations(Keys::from(&self.view.table)).await;
+        // Nothing is written otherwise: what would be written into one generation alone might never come into the other one.
+        let generations = generations.map_err(|error| Causes(&error).to_string())?;
+        let generations = generations.written_at(Timestamp::now());
         for detail in details {
             // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
             // have them.
@@ -189,7 +205,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                 detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
             let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
             // A panic at one entry must not keep the others from their rows.
-            let projected = AssertUnwindSafe(self.write(detail)).catch_unwind().await;
+            let projected = AssertUnwindSafe(self.write(detail, &generations)).catch_unwind().await;
             match projected.unwrap_or(Err(ProjectError::Panic)) {
                 Ok(projected) => {
                     let line = if projected.written { &mut written } else { &mut older };
@@ -210,6 +226,14 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         failed
     }
 
+    /// Makes a generation of the view from the log.
+    ///
+    /// # Errors
+    /// When the generation is not being built, or the log or the table fails. What was written stays.
+    pub async fn rebuild(&self, asked: &Rebuild) -> Result<Rebuilt, RebuildError> {
+        rebuild(self, &self.table, &self.log, asked).await
+    }
+
     /// Projects the detail of one entry.
     ///
     /// # Errors
@@ -218,19 +242,17 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         self.all(vec![detail]).await
     }
 
-    async fn write(&self, detail: Value) -> Result<Projected, ProjectError> {
+    async fn write(&self, detail: Value, generations: &[u32]) -> Result<Projected, ProjectError> {
         let entry: BusEntry = serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
         let (stream, version) = (&entry.stream, entry.aggregate.last_known_version);
         let (shown, state) =
             self.state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
-        let overwritten = match (self.view.row)(stream.id(), shown, state) {
-            Some(row) => self.table.put_newer(&row, shown).await?,
-            None => {
-                // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
-                let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
-                self.table.forget(&self.view.table, stream.id(), shown, expires).await?
-            }
-        };
+        let row = (self.view.row)(stream.id(), shown, state);
+        let mut overwritten = Overwrite::Written;
+        for generation in generations {
+            // The one that is read comes last, and it is the one that counts.
+            (overwritten, _) = self.show(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
+        }
         if let Overwrite::Shows(newer) = overwritten
             && newer > shown
             // A newer row is normal if this entry came late. But if the log does not have the row's version, the log went backwards, and
@@ -249,6 +271,22 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             correlation_id: entry.meta.correlation_id,
             written,
         })
+    }
+
+    /// Writes a row, or a tombstone, unless the row is as new already (rule 8). Returns the write units as well.
+    async fn show(
+        &self,
+        table: &ReadTable,
+        stream: &StreamId,
+        version: u64,
+        row: Option<&Row>,
+    ) -> Result<(Overwrite, f64), TableError> {
+        if let Some(row) = row {
+            return table.put_newer_counted(&self.view.table, row, version).await;
+        }
+        // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
+        let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
+        Ok((table.forget(&self.view.table, stream.id(), version, expires).await?, 1.0))
     }
 
     /// The version and the state that the entry shows. If an older or newer fanout wrote the state in a schema that this program does not
@@ -274,5 +312,72 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
             return Err(ProjectError::WentBack { stream: stream.clone(), version });
         }
         Ok((loaded.version, loaded.state))
+    }
+}
+
+/// The number of rows that are written at once when a view is made again.
+const AT_ONCE: usize = 16;
+
+impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
+    fn of(&self) -> Vec<&'static str> {
+        vec![A::CATEGORY]
+    }
+
+    fn keys(&self) -> Keys<'static> {
+        Keys::from(&self.view.table)
+    }
+
+    async fn remake(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        streams: Vec<Vec<Commit>>,
+    ) -> Result<Made, TableError> {
+        let make = async |commits: Vec<Commit>| {
+            let Some(stream) = commits.first().map(|first| first.stream.clone()) else {
+                return Ok(Made::default());
+            };
+            let loaded = if hole_in(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
+            let made = match loaded {
+                Ok(Some(Loaded { version, state, embedded: _ })) => {
+                    let row = (self.view.row)(stream.id(), version, state);
+                    self.show(table, &stream, version, row.as_ref()).await.map_err(RebuildError::Table)
+                }
+                // They are not enough for the state, or not all there.
+                Ok(None) => {
+                    self.remake_stream(table, log, &stream).await.map(|units| (Overwrite::Written, units))
+                }
+                Err(error) => Err(RebuildError::Load(error)),
+            };
+            match made {
+                Ok((_, writes)) => Ok(Made { writes, failed: Vec::new() }),
+                // All of the page comes again.
+                Err(RebuildError::Table(error @ (TableError::Throttled | TableError::Unavailable(_)))) => {
+                    Err(error)
+                }
+                Err(error) => Ok(Made { writes: 0.0, failed: vec![(stream, error)] }),
+            }
+        };
+        let made = stream::iter(streams).map(make).buffer_unordered(AT_ONCE);
+        made.try_fold(Made::default(), async |mut all, one| {
+            all.writes += one.writes;
+            all.failed.extend(one.failed);
+            Ok(all)
+        })
+        .await
+    }
+
+    async fn remake_stream(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        stream: &StreamId,
+    ) -> Result<f64, RebuildError> {
+        let loaded = load::<A>(log, stream, None, Consistency::Strong).await?;
+        if loaded.version == 0 {
+            return Ok(0.0);
+        }
+        let row = (self.view.row)(stream.id(), loaded.version, loaded.state);
+        Ok(self.show(table, stream, loaded.version, row.as_ref()).await?.1)
     }
 }

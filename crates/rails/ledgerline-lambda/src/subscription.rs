@@ -17,7 +17,9 @@ use ledgerline::{
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
     changes::{Change, Fields},
 };
-use ledgerline_dynamodb::{Checkpoint, DynamoDbStore, MAX_CHANGES, Reached, ReadTable, TableError};
+use ledgerline_dynamodb::{
+    Checkpoint, DynamoDbStore, Keys, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -25,12 +27,15 @@ use tokio::time::Instant;
 use crate::{
     Error, config, metrics,
     needs::{Action, Needs, Source, Table},
+    rebuild::{Answer, Rebuild, RebuildError, of_subscription, told},
     sequencer::{TABLE, partitions},
     start::{Handle, dynamodb, start},
 };
 
 /// The time for which one invocation begins new pages. Its function has a minute: the rest is for the last page.
 const WORKING: Duration = Duration::from_secs(40);
+/// The time for which it begins new pages of a generation that is not read, which may have the whole log before it, before it turns to the one that is.
+const BESIDE: Duration = Duration::from_secs(10);
 /// The time for which an instance has the checkpoint. With each write it has it for so long again, so that one which was killed holds up the others for no longer.
 const HOLDING: SignedDuration = SignedDuration::from_secs(20);
 /// The most commits of a page.
@@ -91,10 +96,21 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
         let table = ReadTable::new(client.clone(), config::text(view.table.variable)?);
         let log = crate::store(client).await?;
         let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, partitions()?));
-        Ok(Box::new(move |_: Value| {
+        Ok(Box::new(move |mut event: Value| {
             let subscriber = Arc::clone(&subscriber);
-            async move { subscriber.catch_up().await.map_err(Into::into) }.boxed_local()
-        }) as Handle<Value, ()>)
+            async move {
+                let Some(asked) = event.get_mut("rebuild") else {
+                    return Ok(Answer::Taken(subscriber.catch_up_all().await?));
+                };
+                let asked: Rebuild = serde_json::from_value(asked.take())?;
+                let is_done = match subscriber.rebuild(&asked).await? {
+                    Ok(is_done) => is_done,
+                    Err(error) => return Err(told(&error)),
+                };
+                Ok(Answer::Rebuilt(of_subscription(is_done)))
+            }
+            .boxed_local()
+        }) as Handle<Value, Answer<()>>)
     };
     serve(needs, build.boxed_local()).await
 }
@@ -107,7 +123,7 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Kept for T {}
 /// This function has no type parameters, so it is compiled once for all subscriptions.
 fn serve(
     needs: Needs,
-    build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
+    build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(needs, build)
 }
@@ -219,32 +235,68 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Self { holding, ..self }
     }
 
-    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at once if another instance is at it.
+    /// Catches up in every generation of the view that is written, the one that is read last.
+    ///
+    /// # Errors
+    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is being built does not hold up the one that is read.
+    pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
+        let generations = self.table.recent_generations(Keys::from(&self.view.table)).await?;
+        let mut others = Ok(());
+        let now = Timestamp::now();
+        for number in generations.written_at(now) {
+            if number == generations.read_at(now) {
+                self.at(number).catch_up().await?;
+            } else {
+                others = others.and(self.at(number).catch_up_for(BESIDE).await.map(|_| ()));
+            }
+        }
+        others
+    }
+
+    /// Makes a generation from the beginning, for the time of one invocation. Returns whether nothing is left.
+    async fn rebuild(&self, asked: &Rebuild) -> Result<Result<bool, RebuildError>, SubscribeError> {
+        let generations = self.table.generations(Keys::from(&self.view.table)).await?;
+        if generations.in_phase(Phase::Building) != Some(asked.generation) {
+            return Ok(Err(RebuildError::NotBuilding(asked.generation)));
+        }
+        Ok(Ok(self.at(asked.generation).catch_up().await?))
+    }
+
+    fn at(&self, generation: u32) -> Self {
+        let (table, subscription, holder) =
+            (self.table.at(generation), self.subscription.clone(), self.holder.clone());
+        Self { view: self.view, table, subscription, holder, holding: self.holding }
+    }
+
+    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at once if another instance is at it. Returns whether nothing is left.
     ///
     /// # Errors
     /// When a table fails, or a commit cannot be applied. What was applied before it stays.
-    pub async fn catch_up(&self) -> Result<(), SubscribeError> {
-        self.try_to_catch_up().await.inspect_err(|_| metrics::behind())
+    pub async fn catch_up(&self) -> Result<bool, SubscribeError> {
+        self.catch_up_for(WORKING).await
     }
 
-    async fn try_to_catch_up(&self) -> Result<(), SubscribeError> {
-        let until = Instant::now() + WORKING;
+    async fn catch_up_for(&self, working: Duration) -> Result<bool, SubscribeError> {
+        self.try_to_catch_up(Instant::now() + working).await.inspect_err(|_| metrics::behind())
+    }
+
+    async fn try_to_catch_up(&self, until: Instant) -> Result<bool, SubscribeError> {
         loop {
             let seen = self.table.checkpoint(&self.view.table).await?;
             if seen.is_held_by_another(&self.holder, Timestamp::now()) {
-                return Ok(());
+                return Ok(false);
             }
             let page = self.page(&seen).await?;
             if page.delivered.is_empty() && page.complete && page.entries < LEFT_OUT {
-                return Ok(());
+                return Ok(true);
             }
             if Instant::now() >= until {
                 self.note_how_far_behind(&page);
-                return Ok(());
+                return Ok(false);
             }
             let now = Timestamp::now();
             let taken = self.table.take_checkpoint(&self.view.table, &self.holder, (now, now + self.holding));
-            let Some(mut checkpoint) = taken.await? else { return Ok(()) };
+            let Some(mut checkpoint) = taken.await? else { return Ok(false) };
             // What was seen before it was taken may be done by now.
             let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
             if let Err(error) = self.work(&mut checkpoint, page, until).await {

@@ -43,6 +43,13 @@ impl Needs {
         endpoints.iter().map(|endpoint| endpoint.route.as_str())
     }
 
+    /// Whether it reads the whole log when its view is made again.
+    #[must_use]
+    pub fn scans_the_log(&self) -> bool {
+        let is_log = |table: &&Table| table.variable == "COMMITS_TABLE";
+        self.tables.iter().find(is_log).is_some_and(|log| log.actions.contains("dynamodb:Scan"))
+    }
+
     /// What it keeps up to date behind the log, if it does.
     #[must_use]
     pub fn follower(&self) -> Option<Follower<'_>> {

@@ -42,6 +42,27 @@ impl<A: Aggregate> Loaded<A> {
         Self { version: 0, state: A::initial(), embedded: 0 }
     }
 
+    /// The state after the last of these commits, which follow each other in their stream, if they alone are enough for it: the stream begins with them, or one of
+    /// them embeds a state.
+    ///
+    /// # Errors
+    /// When an event cannot be read, or a commit between them is missing.
+    pub fn after(commits: &[Commit]) -> Result<Option<Self>, LoadError> {
+        let embedded = |commit: &Commit| commit.state.as_ref().and_then(decode_state::<A>);
+        let newest =
+            commits.iter().enumerate().rev().find_map(|(place, commit)| Some((place, embedded(commit)?)));
+        let (mut loaded, rest) = match newest {
+            Some((place, state)) => {
+                let version = commits[place].version;
+                (Self { version, state, embedded: version }, &commits[place + 1..])
+            }
+            None if commits.first().is_some_and(|first| first.version == 1) => (Self::nothing(), commits),
+            None => return Ok(None),
+        };
+        rest.iter().try_for_each(|commit| loaded.apply(commit))?;
+        Ok(Some(loaded))
+    }
+
     /// Folds one more commit.
     ///
     /// # Errors
@@ -278,6 +299,22 @@ mod tests {
         let hole = loaded.apply(&closed(7, None));
         assert!(matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))), "{hole:?}");
         assert_eq!(loaded.version, 4);
+    }
+
+    #[test]
+    fn some_commits_are_enough_if_the_stream_begins_with_them_or_one_embeds_a_state() {
+        let state = encode_state::<Tank>(&Tank::initial()).unwrap();
+        let with_state = |version| Commit { state: Some(state.clone()), ..closed(version, None) };
+        for (commits, expected) in [
+            (vec![closed(1, None), closed(2, None)], Some(2)),
+            (vec![closed(3, None), with_state(4), closed(5, None)], Some(5)),
+            (vec![closed(3, None), closed(4, Some(Tank::STATE_SCHEMA + 1))], None),
+            (vec![], None),
+        ] {
+            let loaded = Loaded::<Tank>::after(&commits).unwrap();
+            assert_eq!(loaded.map(|loaded| loaded.version), expected, "{commits:?}");
+        }
+        assert!(Loaded::<Tank>::after(&[closed(1, None), closed(3, None)]).is_err(), "there is a hole");
     }
 
     #[test]

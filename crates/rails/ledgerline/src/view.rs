@@ -9,6 +9,16 @@ pub struct StateTable {
     pub variable: &'static str,
     /// Name of the key, which is the aggregate's id.
     pub key: &'static str,
+    /// The indexes of the table. Whoever writes a row of a later generation has to know their partition keys, because rows of two generations are
+    /// never in one list.
+    pub indexes: &'static [Index],
+}
+
+impl StateTable {
+    /// The names of all partition keys, that of the table and those of its indexes.
+    pub fn partitions(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [self.key].into_iter().chain(self.indexes.iter().map(|index| index.partition))
+    }
 }
 
 /// The table of a view that is written from the log. The handler's position in each stream is in the same table: beside the rows, or, if the view
@@ -65,7 +75,7 @@ pub type RowOf<A, Row> = fn(&str, u64, <A as Aggregate>::State) -> Option<Row>;
 /// }
 ///
 /// const LEVELS: StateView<Tank, Row> =
-///     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "id" }, row };
+///     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] }, row };
 ///
 /// /// `None` would forget the row.
 /// fn row(id: &str, version: u64, state: State) -> Option<Row> {

@@ -15,9 +15,9 @@ use bank::{
 };
 use jiff::civil::date;
 use ledgerline::{Commit, EventStore, Projection, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, PageQuery, ReadTable};
 use ledgerline_lambda::{
-    fifo::Fifo,
+    fifo::{Consumer, Fifo},
     log_projector::LogProjector,
     state_projector::{StateProjector, details},
     wire::Message,
@@ -52,6 +52,9 @@ impl Transactions {
                 view: transactions::VIEW,
             },
         };
+        // At its start, the function reads which generations there are, and then no more than once in ten seconds.
+        projector.consumer.generations().await.unwrap();
+        wire.take();
         Self { projector, wire }
     }
 
@@ -198,13 +201,15 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
         let commit = Message::read(record["body"].as_str().unwrap()).unwrap().into_commit().unwrap();
         log.append(&commit, None).await.unwrap();
     }
-    wire.take();
     let table = ReadTable::new(client, testing::table("BalancesTable"));
+    // At its start, the function reads which generations there are, and then no more than once in ten seconds.
+    table.recent_generations(Keys::from(&balances::TABLE)).await.unwrap();
+    wire.take();
     (StateProjector { table, log, view: balances::VIEW }, wire)
 }
 
 async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<balances::Row> {
-    projector.table.get(&[("accountId", ID)]).await.unwrap()
+    projector.table.shown(&balances::TABLE, ID).await.unwrap().1
 }
 
 #[tokio::test]

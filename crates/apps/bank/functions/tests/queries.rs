@@ -37,7 +37,7 @@ async fn queries() -> Queries {
         total_balance: 7,
         ..Opened::default()
     });
-    balances.put_newer(&balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
+    balances.put_newer(&balances::TABLE, &balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
     let row = transactions::Row {
         account_id: ID.into(),
         entry: "1".into(),

@@ -359,7 +359,7 @@ async fn an_entry_that_comes_too_late_is_not_shown() {
     let entry: feeds::Entry = serde_json::from_value(Value::Object(entry.clone())).unwrap();
     let place = entry.entry.rsplit_once('#').unwrap().0;
     let late = feeds::Entry::new("ada", 1, "bob", place, &entry.link);
-    world.fifo.consumer.table.put_all(&[late]).await.unwrap();
+    world.fifo.consumer.table.put_all(&feeds::TABLE, &[late]).await.unwrap();
     assert_eq!(shown(&world).await, log.feeds());
     assert_eq!(log.feeds().len(), 1);
 }
@@ -420,7 +420,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
         from: None,
     };
     let followers: Vec<_> = (0..FOLLOWERS).map(follow).collect();
-    world.fifo.consumer.table.put_all(&followers).await.unwrap();
+    world.fifo.consumer.table.put_all(&feeds::TABLE, &followers).await.unwrap();
     world.wire.take();
 
     // The function ends in the middle of the sixth thousand.
@@ -455,6 +455,9 @@ async fn a_rating_is_one_write_for_each_list() {
     let commits = log.of(&["link"]);
     for (id, view) in [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)] {
         let world = World::new(id, &commits, |table| LogProjector { table, view }).await;
+        // At its start, the function reads which generations there are.
+        world.fifo.consumer.generations().await.unwrap();
+        assert_eq!(world.wire.operations(), ["GetItem"]);
         for commit in &commits {
             world.deliver(commit).await.unwrap();
             assert_eq!(world.wire.operations(), ["TransactWriteItems"]);

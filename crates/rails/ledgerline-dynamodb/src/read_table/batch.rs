@@ -1,9 +1,9 @@
 //! Many rows in one call, if they need no transaction: a batch may write or read only some of its rows (rule 10).
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use aws_sdk_dynamodb::types::{
-    AttributeValue, DeleteRequest, KeysAndAttributes, PutRequest, ReturnConsumedCapacity, WriteRequest,
+    ConsumedCapacity, DeleteRequest, KeysAndAttributes, PutRequest, ReturnConsumedCapacity, WriteRequest,
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{StreamExt, TryStreamExt};
@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::table_error,
-    read_table::{Item, ReadTable, TableError, from_item, invalid, to_item},
+    read_table::{Item, ReadTable, TableError, invalid},
 };
 
 /// The most rows that one call writes.
@@ -38,10 +38,16 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been written.
-    pub async fn put_all(&self, rows: &[impl Serialize]) -> Result<(), TableError> {
+    pub async fn put_all(&self, keys: &LogTable, rows: &[impl Serialize]) -> Result<(), TableError> {
+        let rows = rows.iter().map(|row| self.row(keys, row)).collect::<Result<_, _>>()?;
+        self.put_items(rows).await.map(|_| ())
+    }
+
+    /// Writes items as they are. Returns the write units that it took.
+    pub(super) async fn put_items(&self, items: Vec<Item>) -> Result<f64, TableError> {
         let mut writes = Vec::new();
-        for row in rows {
-            let put = PutRequest::builder().set_item(Some(to_item(row)?)).build().map_err(invalid)?;
+        for item in items {
+            let put = PutRequest::builder().set_item(Some(item)).build().map_err(invalid)?;
             writes.push(WriteRequest::builder().put_request(put).build());
         }
         self.write_all(writes).await
@@ -54,23 +60,23 @@ impl ReadTable {
     pub async fn delete_all(&self, keys: &LogTable, rows: &[Key]) -> Result<(), TableError> {
         let mut writes = Vec::new();
         for row in rows {
-            let delete = DeleteRequest::builder().set_key(Some(key(keys, row))).build().map_err(invalid)?;
-            writes.push(WriteRequest::builder().delete_request(delete).build());
+            writes.push(delete_of(self.key(keys, (&row.0, &row.1)))?);
         }
-        self.write_all(writes).await
+        self.write_all(writes).await.map(|_| ())
     }
 
-    async fn write_all(&self, writes: Vec<WriteRequest>) -> Result<(), TableError> {
+    pub(super) async fn write_all(&self, writes: Vec<WriteRequest>) -> Result<f64, TableError> {
         let calls: Vec<_> = writes.chunks(WRITES).map(<[WriteRequest]>::to_vec).collect();
         futures::stream::iter(calls)
             .map(|call| self.write_batch(call))
             .buffer_unordered(CONCURRENCY)
-            .try_collect::<()>()
+            .try_fold(0.0, async |sum, units| Ok(sum + units))
             .await
     }
 
-    async fn write_batch(&self, mut writes: Vec<WriteRequest>) -> Result<(), TableError> {
+    async fn write_batch(&self, mut writes: Vec<WriteRequest>) -> Result<f64, TableError> {
         let mut delays = delays();
+        let mut units = 0.0;
         loop {
             let output = self
                 .client
@@ -80,9 +86,10 @@ impl ReadTable {
                 .send()
                 .await
                 .map_err(table_error)?;
+            units += units_of(output.consumed_capacity());
             writes = output.unprocessed_items.unwrap_or_default().remove(&self.name).unwrap_or_default();
             if writes.is_empty() {
-                return Ok(());
+                return Ok(units);
             }
             tokio::time::sleep(delays.next().ok_or(TableError::Throttled)?).await;
         }
@@ -97,8 +104,9 @@ impl ReadTable {
         keys: &LogTable,
         rows: &[Key],
     ) -> Result<Vec<T>, TableError> {
-        let found = self.items_of(rows.iter().map(|row| key(keys, row)).collect(), true).await?;
-        found.into_iter().map(from_item).collect()
+        let rows = rows.iter().map(|row| self.key(keys, (&row.0, &row.1)));
+        let found = self.items_of(rows.collect(), true).await?;
+        found.into_iter().map(|item| self.read_row(item, &[keys.partition])).collect()
     }
 
     /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.
@@ -133,9 +141,13 @@ impl ReadTable {
     }
 }
 
-fn key(keys: &LogTable, row: &Key) -> Item {
-    HashMap::from([
-        (keys.partition.to_owned(), AttributeValue::S(row.0.clone())),
-        (keys.sort.to_owned(), AttributeValue::S(row.1.clone())),
-    ])
+/// The deletion of a row.
+pub(super) fn delete_of(key: Item) -> Result<WriteRequest, TableError> {
+    let delete = DeleteRequest::builder().set_key(Some(key)).build().map_err(invalid)?;
+    Ok(WriteRequest::builder().delete_request(delete).build())
+}
+
+/// The units that a call took.
+pub(super) fn units_of(capacity: &[ConsumedCapacity]) -> f64 {
+    capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum()
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, from_item, invalid, number,
-    position_item, refused, to_item,
+    refused, to_item,
 };
 use crate::error::table_error;
 
@@ -76,7 +76,7 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn checkpoint(&self, keys: &LogTable) -> Result<Checkpoint, TableError> {
-        let item = self.item(&[(keys.partition, CHECKPOINT), (keys.sort, POSITION_ENTRY)], true).await?;
+        let item = self.item(self.checkpoint_key(keys), true).await?;
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
     }
 
@@ -94,7 +94,7 @@ impl ReadTable {
             .client
             .update_item()
             .table_name(&self.name)
-            .set_key(Some(checkpoint_key(keys)))
+            .set_key(Some(self.checkpoint_key(keys)))
             .update_expression("SET #until = :until, #holder = :holder, #moves = if_not_exists(#moves, :none) ADD #fence :one")
             // A try of this very holder, whose reply was lost, is no other holder.
             .condition_expression("attribute_not_exists(#until) OR #until <= :now OR #holder = :holder")
@@ -144,7 +144,7 @@ impl ReadTable {
             ..from.clone()
         };
         let mut item = to_item(&moved)?;
-        item.extend(checkpoint_key(keys));
+        item.extend(self.checkpoint_key(keys));
         let is_moved = if changes.is_empty() && positions.is_empty() {
             self.put_checkpoint(item, from).await?
                 // An earlier try of this very write, whose reply was lost.
@@ -167,7 +167,7 @@ impl ReadTable {
                 .client
                 .update_item()
                 .table_name(&self.name)
-                .set_key(Some(checkpoint_key(keys)))
+                .set_key(Some(self.checkpoint_key(keys)))
                 .update_expression("SET #until = :until")
                 .condition_expression("#fence = :fence")
                 .expression_attribute_names("#until", "$until")
@@ -190,6 +190,10 @@ impl ReadTable {
         Err(TableError::Throttled)
     }
 
+    fn checkpoint_key(&self, keys: &LogTable) -> Item {
+        self.key(keys, (CHECKPOINT, POSITION_ENTRY))
+    }
+
     async fn put_checkpoint_and_rows(
         &self,
         keys: &LogTable,
@@ -210,7 +214,7 @@ impl ReadTable {
         let mut writes = vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
         for (stream, Reached { position, memory }) in positions {
             let position = Position { position: *position, progress: memory.clone() };
-            let item = position_item(keys, stream.as_str(), &position)?;
+            let item = self.position_item(keys, stream.as_str(), &position)?;
             let put = Put::builder().table_name(&self.name).set_item(Some(item)).build().map_err(invalid)?;
             writes.push(TransactWriteItem::builder().put(put).build());
         }
@@ -257,11 +261,4 @@ const UNMOVED: &str = "#fence = :fence AND #moves = :moves";
 
 fn unmoved(from: &Checkpoint) -> Item {
     HashMap::from([(":fence".to_owned(), number(from.fence)), (":moves".to_owned(), number(from.moves))])
-}
-
-fn checkpoint_key(keys: &LogTable) -> Item {
-    HashMap::from([
-        (keys.partition.to_owned(), AttributeValue::S(CHECKPOINT.to_owned())),
-        (keys.sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())),
-    ])
 }

@@ -41,8 +41,9 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                         .entry(id)
                         .or_default()
                         .extend(table.indexes.iter().map(|index| index.name.as_str()));
-                    let writes =
-                        |action: &&String| !["GetItem", "Query"].iter().any(|read| action.ends_with(read));
+                    let writes = |action: &&String| {
+                        !["GetItem", "Query", "Scan"].iter().any(|read| action.ends_with(read))
+                    };
                     if !SHARED.contains(&table.variable.as_str())
                         && table.actions.iter().any(|action| writes(&action))
                     {

@@ -46,7 +46,8 @@ pub enum Status {
 }
 
 /// The table that holds the rows.
-pub const TABLE: StateTable = StateTable { variable: "BALANCES_TABLE", key: "accountId" };
+pub const TABLE: StateTable =
+    StateTable { variable: "BALANCES_TABLE", key: "accountId", indexes: &[OF_OPENER] };
 
 /// The accounts of the caller who opened them, in the order of the owners' names. The index holds keys alone, because every booking changes a row
 /// and none changes its place in a list: the index is not written for a booking.

@@ -72,7 +72,7 @@ impl Status {
 }
 
 /// The table that holds the rows.
-pub const TABLE: StateTable = StateTable { variable: "TRANSFERS_TABLE", key: "transferId" };
+pub const TABLE: StateTable = StateTable { variable: "TRANSFERS_TABLE", key: "transferId", indexes: &[] };
 
 /// The view.
 pub const VIEW: StateView<Transfer, Row> = StateView { table: TABLE, row };

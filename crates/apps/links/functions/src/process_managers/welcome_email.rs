@@ -119,7 +119,7 @@ impl WelcomeEmail {
                 // This is the claim of this try, and only its answer was lost: nobody else sends the mail.
                 Some((Status::Sending, true)) => {}
                 Some((Status::Sending, false)) => {
-                    self.mails.put_all(&[mail(Status::Unknown)]).await?;
+                    self.mails.put_all(&POSITIONS, &[mail(Status::Unknown)]).await?;
                     unsent(commit, "unknown", "the function ended");
                     return Ok(());
                 }
@@ -130,7 +130,7 @@ impl WelcomeEmail {
         }
         let error = match self.send(sender, email).await {
             Ok(()) => {
-                self.mails.put_all(&[mail(Status::Sent)]).await?;
+                self.mails.put_all(&POSITIONS, &[mail(Status::Sent)]).await?;
                 tracing::info!(stream, version = commit.version, "a mail was sent");
                 return Ok(());
             }
@@ -145,12 +145,12 @@ impl WelcomeEmail {
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
             Meaning::Never => {
-                self.mails.put_all(&[mail(Status::Refused)]).await?;
+                self.mails.put_all(&POSITIONS, &[mail(Status::Refused)]).await?;
                 unsent(commit, "refused", code);
                 Ok(())
             }
             Meaning::Unknown => {
-                self.mails.put_all(&[mail(Status::Unknown)]).await?;
+                self.mails.put_all(&POSITIONS, &[mail(Status::Unknown)]).await?;
                 unsent(commit, "unknown", code);
                 Ok(())
             }

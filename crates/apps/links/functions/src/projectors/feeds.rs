@@ -104,7 +104,7 @@ impl FeedProjector {
                 let page = self.table.page::<Follow>(&of_log(&TABLE, &owner, PAGE, cursor)).await?;
                 let entry =
                     |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
-                self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
+                self.table.put_all(&TABLE, &page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
                 Ok((page.cursor, last))
             }
             Then::BringIn { follower, author, following } => {
@@ -113,7 +113,7 @@ impl FeedProjector {
                 let page = self.table.page::<Recent>(&newest).await?;
                 let entry =
                     |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
-                self.table.put_all(&page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
+                self.table.put_all(&TABLE, &page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
                 if let (Some(_), Some(oldest)) = (&page.cursor, page.rows.last()) {
                     last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
                 }

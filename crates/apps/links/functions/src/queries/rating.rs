@@ -49,8 +49,8 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
     let query = of_log(&link_ratings::TABLE, url.get(), limit, cursor.as_deref());
     let query = PageQuery { starts_with: Some(RATINGS), ..query };
-    let key = [(link_ratings::TABLE.partition, url.get().as_str()), (link_ratings::TABLE.sort, SUMMARY)];
-    let (summary, page) = tokio::join!(table.get::<Summary>(&key), table.page::<link_ratings::Row>(&query));
+    let summary = table.get::<Summary>(&link_ratings::TABLE, (url.get(), SUMMARY));
+    let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
     let (summary, page) = (summary.map_err(problem)?.unwrap_or_default(), page.map_err(problem)?);
     let rating = |row: &link_ratings::Row| {
         let link_ratings::Row { user_id, rating, title, image, tags } = row;
@@ -94,7 +94,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     }
     let table = views.table(feeds::TABLE)?;
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-    let (entries, cursor) = entries(table, id.get(), limit, cursor).await.map_err(problem)?;
+    let (entries, cursor) = entries(&table, id.get(), limit, cursor).await.map_err(problem)?;
     let keys: Vec<_> =
         entries.iter().map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
     let found = table.get_all::<Rating>(&feeds::TABLE, &keys).await.map_err(problem)?;

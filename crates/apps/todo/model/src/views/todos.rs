@@ -27,7 +27,7 @@ pub struct Row {
 }
 
 /// The table that holds the rows.
-pub const TABLE: StateTable = StateTable { variable: "TODOS_TABLE", key: "id" };
+pub const TABLE: StateTable = StateTable { variable: "TODOS_TABLE", key: "id", indexes: &[BY_CREATOR] };
 
 /// The todos of the caller who created them, in the order of status and id.
 pub const BY_CREATOR: Index =

@@ -25,7 +25,8 @@ pub struct Row {
 }
 
 /// The table that holds the rows.
-pub const TABLE: StateTable = StateTable { variable: "WIDGETS_TABLE", key: "widgetId" };
+pub const TABLE: StateTable =
+    StateTable { variable: "WIDGETS_TABLE", key: "widgetId", indexes: &[BY_CREATOR] };
 
 /// The widgets of the caller who created them, in the order of their names.
 pub const BY_CREATOR: Index =

@@ -1,0 +1,411 @@
+//! Generations of a view: rows that are made again are written beside the old ones, in the same table, until all reads go over to them at once.
+//!
+//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes; rows of the generation 0, with which every view begins, have no such sign. So rows
+//! of two generations are never in one partition and never in one list. An item beside the rows says which generation is read, and which ones are written. What is beside the rows
+//! as well, such as positions and checkpoints, belongs to a generation too.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use aws_sdk_dynamodb::{
+    operation::put_item::PutItemError,
+    types::{AttributeValue, ReturnConsumedCapacity},
+};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{LogTable, StateTable};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::{Item, POSITION_ENTRY, Position, ReadTable, TableError, from_item, number, to_item};
+use crate::error::table_error;
+
+/// The partition key of the item that says which generation is read.
+const GENERATIONS: &str = "$generations";
+/// The time for which a process goes by what it has read of the generations. Whoever changes them waits longer than that, and than an invocation takes, before he relies on it.
+pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
+/// The time after which reads go over to another generation. By then, every process knows of it.
+pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
+/// The number of changes that are remembered.
+const REMEMBERED: usize = 20;
+
+/// The names of a table's keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keys<'a> {
+    /// That of the partition key.
+    pub partition: &'a str,
+    /// That of the sort key, if there is one.
+    pub sort: Option<&'a str>,
+}
+
+impl From<&LogTable> for Keys<'_> {
+    fn from(table: &LogTable) -> Self {
+        Self { partition: table.partition, sort: Some(table.sort) }
+    }
+}
+
+impl From<&StateTable> for Keys<'_> {
+    fn from(table: &StateTable) -> Self {
+        Self { partition: table.key, sort: None }
+    }
+}
+
+/// The generations of a view: the one that is read, and another one, if there is one. The names of the attributes begin with a sign that no key of a table begins with.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generations {
+    /// The one that queries read, or will read from the time of `before` on.
+    #[serde(default, rename = "$read")]
+    pub read: u32,
+    /// The one that queries read before. All of them know the time when reads go over, before it comes: so they go over at once.
+    #[serde(default, rename = "$before", skip_serializing_if = "Option::is_none")]
+    pub before: Option<Before>,
+    /// The other one.
+    #[serde(default, rename = "$other", skip_serializing_if = "Option::is_none")]
+    pub other: Option<Other>,
+    /// The highest number that was ever given.
+    #[serde(default, rename = "$last")]
+    last: u32,
+    /// The number of times that this item was changed.
+    #[serde(default, rename = "$moves")]
+    moves: u64,
+    /// The last changes, the oldest first.
+    #[serde(default, rename = "$history", skip_serializing_if = "Vec::is_empty")]
+    pub history: Vec<Move>,
+}
+
+/// What a table's clones know of its generations, and since when.
+pub(super) type Known = Arc<Mutex<Option<(Timestamp, Generations)>>>;
+
+/// What queries read until a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// The generation.
+    pub read: u32,
+    /// The time.
+    pub until: Timestamp,
+}
+
+/// A generation that is not read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// Its number.
+    pub number: u32,
+    /// What becomes of it.
+    pub phase: Phase,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// What becomes of a generation that is not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Phase {
+    /// It is made from the log, and projectors write it as well.
+    Building,
+    /// It was read before. Projectors write it as well, so that one can go back to it.
+    Kept,
+    /// Nobody writes it any more, and its rows are deleted.
+    Leaving,
+}
+
+/// A change of the generations, and who made it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Move {
+    /// When.
+    pub at: Timestamp,
+    /// What was done.
+    pub what: String,
+    /// Who did it.
+    pub who: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A change that is not possible now. The text says why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotNow(&'static str);
+
+impl Generations {
+    /// The number of the one that queries read at this time.
+    #[must_use]
+    pub fn read_at(&self, now: Timestamp) -> u32 {
+        self.before.filter(|before| now < before.until).map_or(self.read, |before| before.read)
+    }
+
+    /// The numbers of those that projectors write. The one that is read comes last: at the moment when reads go over to the other one, that one has everything that was ever shown.
+    #[must_use]
+    pub fn written_at(&self, now: Timestamp) -> Vec<u32> {
+        let other = self.other.as_ref().filter(|other| other.phase != Phase::Leaving);
+        let mut numbers: Vec<_> = other.map(|other| other.number).into_iter().chain([self.read]).collect();
+        numbers.sort_by_key(|number| *number == self.read_at(now));
+        numbers
+    }
+
+    /// The number of the other one, if it is in this phase.
+    #[must_use]
+    pub fn in_phase(&self, phase: Phase) -> Option<u32> {
+        self.other.as_ref().filter(|other| other.phase == phase).map(|other| other.number)
+    }
+
+    /// A new generation is built.
+    ///
+    /// # Errors
+    /// When there is another one already.
+    pub fn begun(&self, now: Timestamp) -> Result<Self, NotNow> {
+        if self.other.is_some() {
+            return Err(NotNow("there is another generation already: drop it first"));
+        }
+        let number = self.last.max(self.read) + 1;
+        Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
+    }
+
+    /// Reads go over to the other one, in [`SWITCHING`]: to the one that was built, or back to the one that was kept. The one that was read is kept.
+    ///
+    /// # Errors
+    /// When there is no such other one, or reads are about to go over.
+    pub fn switched(&self, now: Timestamp) -> Result<Self, NotNow> {
+        if self.read_at(now) != self.read {
+            return Err(NotNow("the reads are about to go over: try again in some seconds"));
+        }
+        let to = self.in_phase(Phase::Building).or(self.in_phase(Phase::Kept));
+        let read = to.ok_or(NotNow("there is no other generation that could be read"))?;
+        let before = Some(Before { read: self.read, until: now + SWITCHING });
+        Ok(Self { read, before, ..self.with(self.read, Phase::Kept, now) })
+    }
+
+    /// The other one is written no more, so that its rows can be deleted.
+    ///
+    /// # Errors
+    /// When there is no other one, or it is still read.
+    pub fn leaving(&self, now: Timestamp) -> Result<Self, NotNow> {
+        if self.read_at(now) != self.read {
+            return Err(NotNow("the reads are about to go over: try again in some seconds"));
+        }
+        let other = self.other.as_ref().ok_or(NotNow("there is no other generation"))?;
+        // Since the first time: whoever goes on with it need not wait again.
+        let since = if other.phase == Phase::Leaving { other.since } else { now };
+        Ok(self.with(other.number, Phase::Leaving, since))
+    }
+
+    /// The rows of the other one are gone.
+    #[must_use]
+    pub fn dropped(&self) -> Self {
+        Self { other: None, ..self.clone() }
+    }
+
+    fn with(&self, number: u32, phase: Phase, since: Timestamp) -> Self {
+        Self { other: Some(Other { number, phase, since }), ..self.clone() }
+    }
+}
+
+impl ReadTable {
+    /// The same table, at the rows of this generation.
+    #[must_use]
+    pub fn at(&self, generation: u32) -> Self {
+        Self { generation, ..self.clone() }
+    }
+
+    /// The generations of the view, read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn generations(&self, keys: Keys<'_>) -> Result<Generations, TableError> {
+        self.item(beside(keys, GENERATIONS), true)
+            .await?
+            .map_or_else(|| Ok(Generations::default()), from_item)
+    }
+
+    /// The generations of the view, as they were at most [`FRESH`] ago. The age goes by the clock of the day, because an instance that was frozen does not notice that time has passed.
+    ///
+    /// # Errors
+    /// When they have to be read, and the table fails.
+    pub async fn recent_generations(&self, keys: Keys<'_>) -> Result<Generations, TableError> {
+        let now = Timestamp::now();
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((at, generations)) = known
+            && (at..at + FRESH).contains(&now)
+        {
+            return Ok(generations);
+        }
+        let read = self.generations(keys).await?;
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, read.clone()));
+        Ok(read)
+    }
+
+    /// The same table, at the generation that was to be read when [`recent_generations`](Self::recent_generations) was last called.
+    #[must_use]
+    pub fn at_what_is_read(&self) -> Self {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Timestamp::now();
+        self.at(known.as_ref().map_or(self.generation, |(_, generations)| generations.read_at(now)))
+    }
+
+    /// Changes the generations, unless they were changed since they were read. Returns whether they were changed.
+    ///
+    /// # Errors
+    /// When the table fails. It is not known then whether they were changed.
+    pub async fn move_generations(
+        &self,
+        keys: Keys<'_>,
+        from: &Generations,
+        mut to: Generations,
+        by: Move,
+    ) -> Result<bool, TableError> {
+        to.moves = from.moves + 1;
+        to.history.push(by);
+        let forgotten = to.history.len().saturating_sub(REMEMBERED);
+        to.history.drain(..forgotten);
+        let mut item = to_item(&to)?;
+        item.extend(beside(keys, GENERATIONS));
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .condition_expression("#moves = :moves OR (attribute_not_exists(#moves) AND :moves = :none)")
+            .expression_attribute_names("#moves", "$moves")
+            .expression_attribute_values(":moves", number(from.moves))
+            .expression_attribute_values(":none", number(0))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        let Err(error) = result else { return Ok(true) };
+        match error.as_service_error() {
+            // Perhaps by an earlier try of this very call, whose reply was lost.
+            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(self.generations(keys).await? == to),
+            Some(_) | None => Err(table_error(error)),
+        }
+    }
+
+    /// The value of a partition key in this generation.
+    pub(super) fn partition(&self, key: &str) -> AttributeValue {
+        AttributeValue::S(match self.generation {
+            0 => key.to_owned(),
+            generation => format!("{}{key}", sign(generation)),
+        })
+    }
+
+    /// The key of a row in this generation.
+    pub(super) fn key(&self, keys: &LogTable, (partition, sort): (&str, &str)) -> Item {
+        HashMap::from([
+            (keys.partition.to_owned(), self.partition(partition)),
+            (keys.sort.to_owned(), AttributeValue::S(sort.to_owned())),
+        ])
+    }
+
+    /// A row of this generation.
+    pub(super) fn row(&self, keys: &LogTable, row: &impl Serialize) -> Result<Item, TableError> {
+        let mut item = to_item(row)?;
+        self.name_keys(&mut item, [keys.partition]);
+        Ok(item)
+    }
+
+    /// The item with a position in a stream, in this generation.
+    pub(super) fn position_item(
+        &self,
+        keys: &LogTable,
+        stream: &str,
+        position: &Position,
+    ) -> Result<Item, TableError> {
+        let mut item = to_item(position)?;
+        item.extend(self.key(keys, (stream, POSITION_ENTRY)));
+        Ok(item)
+    }
+
+    /// Puts the sign of this generation before these partition keys.
+    pub(super) fn name_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
+        for name in partitions {
+            if let Some(AttributeValue::S(key)) = item.get(name) {
+                let key = self.partition(key);
+                item.insert(name.to_owned(), key);
+            }
+        }
+    }
+
+    /// Takes the sign of this generation from these partition keys.
+    pub(super) fn bare_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
+        if self.generation == 0 {
+            return;
+        }
+        for name in partitions {
+            if let Some(AttributeValue::S(key)) = item.get_mut(name)
+                && let Some(bare) = key.strip_prefix(&sign(self.generation))
+            {
+                *key = bare.to_owned();
+            }
+        }
+    }
+
+    /// What is in a row, its keys without the sign of the generation.
+    pub(super) fn read_row<T: DeserializeOwned>(
+        &self,
+        mut item: Item,
+        partitions: &[&str],
+    ) -> Result<T, TableError> {
+        self.bare_keys(&mut item, partitions.iter().copied());
+        from_item(item)
+    }
+}
+
+/// The sign of a generation.
+fn sign(generation: u32) -> String {
+    format!("${generation}/")
+}
+
+/// The generation that a partition key belongs to; `None` for the item that says which generation is read.
+pub(super) fn generation_of(key: &str) -> Option<u32> {
+    if key == GENERATIONS {
+        return None;
+    }
+    let number = key.strip_prefix('$').and_then(|rest| rest.split_once('/')?.0.parse().ok());
+    Some(number.unwrap_or(0))
+}
+
+/// The key of an item that is no row.
+pub(super) fn beside(keys: Keys<'_>, name: &str) -> Item {
+    let partition = (keys.partition.to_owned(), AttributeValue::S(name.to_owned()));
+    let sort = keys.sort.map(|sort| (sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())));
+    [partition].into_iter().chain(sort).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_go_over_and_back_and_numbers_are_not_given_twice() {
+        let now = Timestamp::UNIX_EPOCH;
+        let (soon, later) = (now + FRESH, now + SWITCHING);
+        let none = Generations::default();
+        assert_eq!(none.written_at(now), [0]);
+        assert!(none.switched(now).is_err() && none.leaving(now).is_err());
+        let building = none.begun(now).unwrap();
+        assert_eq!((building.read_at(now), building.written_at(now)), (0, vec![1, 0]));
+        assert!(building.begun(now).is_err());
+
+        // Until everybody knows of it, the old one is read, and written last.
+        let switched = building.switched(now).unwrap();
+        assert_eq!((switched.read_at(soon), switched.written_at(soon)), (0, vec![1, 0]));
+        assert!(switched.switched(soon).is_err() && switched.leaving(soon).is_err());
+        assert_eq!((switched.read_at(later), switched.written_at(later)), (1, vec![0, 1]));
+
+        let back = switched.switched(later).unwrap();
+        assert_eq!((back.read_at(later), back.read_at(later + SWITCHING)), (1, 0));
+        let now = later + SWITCHING;
+        let leaving = back.leaving(now).unwrap();
+        assert_eq!((leaving.read_at(now), leaving.written_at(now)), (0, vec![0]));
+        assert!(leaving.switched(now).is_err(), "it is not whole any more");
+        assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
+    }
+
+    #[test]
+    fn a_key_says_which_generation_it_is_of() {
+        for (key, generation) in
+            [("ada", Some(0)), ("$checkpoint", Some(0)), ("$2/ada", Some(2)), ("$12/$checkpoint", Some(12))]
+        {
+            assert_eq!(generation_of(key), generation, "{key}");
+        }
+        assert_eq!(generation_of(GENERATIONS), None);
+    }
+}

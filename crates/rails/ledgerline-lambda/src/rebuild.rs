@@ -1,0 +1,247 @@
+//! Making a view again: a function writes the rows of a new generation ([`Generations`](ledgerline_dynamodb::Generations)) from the log, part by part, when the operator's tool
+//! asks for it. It works for some seconds at a time, notes how far it got, and is asked again. A commit may be written twice, by the same guards as those of deliveries: by two who
+//! are asked at once, or by one that was killed.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, Part, Phase, ReadTable, TableError};
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use crate::Error;
+
+/// The time for which one invocation begins new pages. A function behind the log has ten seconds: the rest is for the last page.
+const WORKING: Duration = Duration::from_secs(5);
+/// The most commits that are read at once. They fit into the least memory that Lambda gives.
+const PAGE: i32 = 1_000;
+/// The number of failures that an answer names.
+const NAMED: usize = 20;
+
+/// What the operator's tool asks for.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rebuild {
+    /// The generation that is built.
+    pub generation: u32,
+    /// The part of the log.
+    #[serde(default)]
+    pub part: i32,
+    /// The number of parts.
+    #[serde(default)]
+    pub parts: i32,
+    /// Write units a second at most.
+    #[serde(default)]
+    pub write_units: Option<f64>,
+    /// These streams instead of a part of the log.
+    #[serde(default)]
+    pub streams: Vec<StreamId>,
+}
+
+/// How far it got.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rebuilt {
+    /// Whether nothing is left of what was asked for.
+    pub is_done: bool,
+    /// The commits that were read, by all invocations for this part.
+    pub commits: u64,
+    /// The read units that it took.
+    pub reads: f64,
+    /// The write units that it took.
+    pub writes: f64,
+    /// Streams that could not be made, and why. No payload is among it (rule 14).
+    pub failed: Vec<Failed>,
+}
+
+/// A stream that could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// Its name.
+    pub stream: StreamId,
+    /// The reason.
+    pub reason: String,
+}
+
+/// Why nothing, or one stream, was made.
+#[derive(Debug, thiserror::Error)]
+pub enum RebuildError {
+    /// A worker that comes late must not write rows of a generation that is read, or that is being deleted.
+    #[error("the generation {0} is not being built")]
+    NotBuilding(u32),
+    /// The number of the part.
+    #[error("there is no part {part} of {parts}")]
+    NoPart {
+        /// The part.
+        part: i32,
+        /// The number of parts.
+        parts: i32,
+    },
+    /// The function writes no view, or one that is not made of commits alone.
+    #[error("this function writes no view that can be made again from the log")]
+    NoView,
+    /// The changes of a commit cannot be worked out.
+    #[error("the changes of version {version} cannot be worked out: {reason}")]
+    Changes {
+        /// The version.
+        version: u64,
+        /// The reason.
+        reason: String,
+    },
+    /// The log has a hole.
+    #[error("version {0} is missing")]
+    Missing(u64),
+    /// Somebody else moves the position all the time.
+    #[error("somebody else is writing it")]
+    Busy,
+    /// The log failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A state could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The table failed.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// What was written, and what could not be.
+#[derive(Debug, Default)]
+pub struct Made {
+    /// The write units that it took.
+    pub writes: f64,
+    /// Streams that could not be made.
+    pub failed: Vec<(StreamId, RebuildError)>,
+}
+
+/// A view that can be made again.
+pub(crate) trait Remake {
+    /// The categories of its commits.
+    fn of(&self) -> Vec<&'static str>;
+
+    /// The keys of its table.
+    fn keys(&self) -> Keys<'static>;
+
+    /// Writes what these commits come to. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
+    fn remake(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        streams: Vec<Vec<Commit>>,
+    ) -> impl Future<Output = Result<Made, TableError>>;
+
+    /// Writes what the table lacks of a stream, from the log.
+    fn remake_stream(
+        &self,
+        table: &ReadTable,
+        log: &DynamoDbStore,
+        stream: &StreamId,
+    ) -> impl Future<Output = Result<f64, RebuildError>>;
+}
+
+/// Does what is asked for, for some seconds.
+///
+/// # Errors
+/// When the generation is not being built, or the log or the table fails. What was noted before stays.
+pub(crate) async fn rebuild(
+    view: &impl Remake,
+    table: &ReadTable,
+    log: &DynamoDbStore,
+    asked: &Rebuild,
+) -> Result<Rebuilt, RebuildError> {
+    let (began, keys) = (Instant::now(), view.keys());
+    if table.generations(keys).await?.in_phase(Phase::Building) != Some(asked.generation) {
+        return Err(RebuildError::NotBuilding(asked.generation));
+    }
+    let table = table.at(asked.generation);
+    let mut failed = Vec::new();
+    if !asked.streams.is_empty() {
+        let mut writes = 0.0;
+        for stream in &asked.streams {
+            match view.remake_stream(&table, log, stream).await {
+                Ok(units) => writes += units,
+                Err(error) => failed.push((stream.clone(), error)),
+            }
+        }
+        let done = Rebuilt { is_done: true, writes, ..Rebuilt::default() };
+        return Ok(answer(done, failed));
+    }
+    let Rebuild { part: number, parts, .. } = *asked;
+    if !(0..parts).contains(&number) {
+        return Err(RebuildError::NoPart { part: number, parts });
+    }
+    let (of, name) = (view.of(), format!("$part-{number}-of-{parts}"));
+    let mut part = table.part(keys, &name).await?;
+    let written_before = part.writes;
+    while !part.is_done && began.elapsed() < WORKING {
+        let page = log.scan((number, parts), part.after.as_ref(), (&of, PAGE)).await?;
+        part.commits += page.commits.len() as u64;
+        let made = view.remake(&table, log, by_stream(page.commits)).await?;
+        failed.extend(made.failed);
+        part = Part {
+            is_done: page.after.is_none(),
+            after: page.after,
+            commits: part.commits,
+            reads: part.reads + page.units,
+            writes: part.writes + made.writes,
+        };
+        table.put_part(keys, &name, &part).await?;
+        if let Some(limit) = asked.write_units {
+            let due = Duration::try_from_secs_f64((part.writes - written_before) / limit).unwrap_or(WORKING);
+            tokio::time::sleep_until(began + due.min(WORKING)).await;
+        }
+    }
+    let Part { is_done, commits, reads, writes, after: _ } = part;
+    Ok(answer(Rebuilt { is_done, commits, reads, writes, failed: Vec::new() }, failed))
+}
+
+fn answer(rebuilt: Rebuilt, failed: Vec<(StreamId, RebuildError)>) -> Rebuilt {
+    for (stream, error) in &failed {
+        tracing::error!(%stream, error = %Causes(error), "not made again");
+    }
+    let named = failed.into_iter().take(NAMED);
+    let named = named.map(|(stream, error)| Failed { stream, reason: Causes(&error).to_string() });
+    Rebuilt { failed: named.collect(), ..rebuilt }
+}
+
+/// The commits of each stream that follow each other in the list.
+fn by_stream(commits: Vec<Commit>) -> Vec<Vec<Commit>> {
+    let mut streams: Vec<Vec<Commit>> = Vec::new();
+    for commit in commits {
+        match streams.last_mut() {
+            Some(list) if list.last().is_some_and(|last| last.stream == commit.stream) => list.push(commit),
+            Some(_) | None => streams.push(vec![commit]),
+        }
+    }
+    streams
+}
+
+/// The first version that is missing between these commits of one stream.
+pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
+    commits.windows(2).find_map(|pair| {
+        let next = pair[0].version + 1;
+        (pair[1].version != next).then_some(next)
+    })
+}
+
+/// The answer of a function that took an event of its own kind, or was asked to make its view again.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Answer<Taken> {
+    /// The answer to an event.
+    Taken(Taken),
+    /// How far the rebuild got.
+    Rebuilt(Rebuilt),
+}
+
+/// How far one invocation of a subscription got with another generation.
+pub(crate) fn of_subscription(is_done: bool) -> Rebuilt {
+    Rebuilt { is_done, ..Rebuilt::default() }
+}
+
+/// The error as the runtime takes it, without details of a call, which may be pages long.
+pub(crate) fn told(error: &RebuildError) -> Error {
+    tracing::error!(error = %Causes(error), at = %Timestamp::now(), "not made again");
+    Causes(error).to_string().into()
+}
