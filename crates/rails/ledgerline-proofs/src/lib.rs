@@ -18,6 +18,7 @@ mod order_model;
 pub mod pipeline;
 pub mod planted;
 pub mod races;
+pub mod rebuilds;
 pub mod replies;
 pub mod services;
 mod shapes;
@@ -65,7 +66,7 @@ impl Proof {
 }
 
 /// Everything that is tried.
-pub const PROOFS: [Proof; 14] = [
+pub const PROOFS: [Proof; 15] = [
     Proof {
         number: 1,
         name: "Concurrent histories are linearizable",
@@ -145,6 +146,13 @@ pub const PROOFS: [Proof; 14] = [
         test: "",
         seeded: true,
         run: subscriptions::proof,
+    },
+    Proof {
+        number: 15,
+        name: "A view is made again while it is written",
+        test: "",
+        seeded: true,
+        run: rebuilds::proof,
     },
 ];
 

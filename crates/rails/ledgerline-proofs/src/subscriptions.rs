@@ -158,7 +158,7 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
         });
         for (instance, done) in [(one, first), (other, second)] {
             match done {
-                Ok(Ok(())) => {}
+                Ok(Ok(_)) => {}
                 Ok(Err(_)) => tally.failed += 1,
                 Err(_) => {
                     tally.ended += 1;

@@ -197,7 +197,7 @@ pub fn seen(response: &Response) -> String {
 
 /// The view of the levels: one row for each tank.
 pub const LEVELS: StateView<Tank, Level> =
-    StateView { table: StateTable { variable: "LEVELS_TABLE", key: "tankId" }, row: level };
+    StateView { table: StateTable { variable: "LEVELS_TABLE", key: "tankId", indexes: &[] }, row: level };
 
 /// A row of the levels: the content of a tank.
 #[derive(Debug, Serialize)]
@@ -217,7 +217,7 @@ pub(crate) fn level(id: &str, version: u64, state: State) -> Option<Level> {
 
 /// The view of the sites: one row for each tank.
 pub const SITES: StateView<Tank, Site> =
-    StateView { table: StateTable { variable: "SITES_TABLE", key: "tankId" }, row: site };
+    StateView { table: StateTable { variable: "SITES_TABLE", key: "tankId", indexes: &[] }, row: site };
 
 /// A row of the sites: the place of a tank.
 #[derive(Debug, Serialize)]

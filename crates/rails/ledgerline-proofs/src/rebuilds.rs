@@ -1,0 +1,473 @@
+//! Rebuilds: a view is made again from the log while commits are written and delivered, over a wire that misbehaves.
+//!
+//! Workers and functions are ended in the middle of calls; functions that began before the rebuild do not know of it for a while. When the closing comparison has found every stream, what
+//! is read after the switch must never be older than what was read before, whatever is delivered then. In the end, the rows of both generations must be the fold of the log.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use fastrand::Rng;
+use jiff::Timestamp;
+use ledgerline::{
+    Changes, ChangesError, Commit, EventStore, LogView, StateTable, StateView, Write,
+    changes::{Fields, Key},
+    load,
+    tank::Tank,
+};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, Move, ReadTable};
+use ledgerline_lambda::{
+    fifo::{Consumer, Fifo},
+    log_projector::LogProjector,
+    rebuild::{Rebuild, RebuildError, Rebuilt},
+    state_projector::StateProjector,
+    wire::Message,
+};
+use ledgerline_local::testing::table;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use crate::{
+    Application, Effort, Finding, Tried,
+    tank::{FILLS, SITES, Site},
+    wire::{Plan, Wire},
+    world::{World, each_seed},
+};
+
+/// The generation that is made.
+const MADE: u32 = 1;
+/// The number of parts of the log.
+const PARTS: i32 = 3;
+
+/// A row for each commit, and a sum over all streams.
+const SUMS: LogView = LogView {
+    table: FILLS,
+    of: &["tank"],
+    writes: &[Write::Put, Write::Update, Write::Delete],
+    changes: |commit| {
+        let mut changes = Changes::new(FILLS);
+        changes.put(&row(commit, 0))?;
+        changes.add("all", "sum", "versions", i64::try_from(commit.version).unwrap_or(0));
+        changes.add("all", "sum", "commits", 1);
+        // A row that goes again.
+        if commit.version > 3 {
+            changes.delete(commit.stream.id(), &format!("{:020}#0000", commit.version - 3));
+        }
+        Ok(changes)
+    },
+};
+
+/// Rows that are inserted: none, nine or eighteen for a commit.
+const LISTS: LogView = LogView {
+    table: FILLS,
+    of: &["tank"],
+    writes: &[Write::Insert],
+    changes: |commit| {
+        let mut changes = Changes::new(FILLS);
+        // A stream has more rows than one call writes.
+        for place in 0..commit.version % 3 * 9 {
+            changes.insert(commit, &row(commit, place))?;
+        }
+        Ok::<_, ChangesError>(changes)
+    },
+};
+
+fn row(commit: &Commit, place: u64) -> Value {
+    let entry = format!("{:020}#{place:04}", commit.version);
+    json!({ "tankId": commit.stream.id(), "entry": entry, "command": commit.command })
+}
+
+/// Plays rebuilds.
+///
+/// # Errors
+/// When a read would go back, or rows are not the fold.
+pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+    let runs = effort.runs(240, 60_000);
+    let mut sum = Tally::default();
+    let world = || {
+        let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"]);
+        world.map(|world| (Wire::new(world.wire.services().database().clone()), world))
+    };
+    let play = |_: &mut (), seed| {
+        // Each run has a world of its own, because a rebuild reads the whole log.
+        let (quiet, world) = world()?;
+        let played = world.runtime.block_on(async {
+            let mut run = Run::new(&world.wire, &quiet, application, seed);
+            run.play().await.map_err(|story| format!("{:?}: {story}", run.kind))
+        });
+        played.map_err(|story| Finding { seed, story })
+    };
+    each_seed(
+        effort.seed,
+        runs,
+        || Ok(()),
+        play,
+        |tally: Tally| {
+            sum.commits += tally.commits;
+            sum.ended += tally.ended;
+            sum.asked_again += tally.asked_again;
+            sum.closed_with += tally.closed_with;
+            sum.faults += tally.faults;
+        },
+    )?;
+    if runs >= 200 && [sum.ended, sum.asked_again, sum.closed_with, sum.faults].contains(&0) {
+        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+    }
+    let beside = format!(
+        "{} commits, {} faults, {} invocations ended in the middle of a call, {} parts asked for again, {} streams found missing by the closing comparison",
+        sum.commits, sum.faults, sum.ended, sum.asked_again, sum.closed_with
+    );
+    Ok(Tried::new(runs, "rebuilds", beside))
+}
+
+/// The counts of a run.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    commits: u64,
+    ended: u64,
+    asked_again: u64,
+    closed_with: u64,
+    faults: u64,
+}
+
+/// The kinds of views.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Sums,
+    Lists,
+    States,
+}
+
+/// An instance of the view's function. What it knows of the generations is from its beginning, because the clock of the day does not go on in a run.
+enum Instance {
+    Log(Fifo<DynamoDbStore, LogProjector>),
+    States(StateProjector<Tank, Site>),
+}
+
+impl Instance {
+    fn new(wire: &Wire, kind: Kind) -> Self {
+        let store = || World::store_at(wire);
+        let rows = |id: &str| ReadTable::new(wire.dynamodb(), table(id));
+        let log = |view| {
+            Self::Log(Fifo { store: store(), consumer: LogProjector { table: rows("FillsTable"), view } })
+        };
+        match kind {
+            Kind::Sums => log(SUMS),
+            Kind::Lists => log(LISTS),
+            Kind::States => {
+                Self::States(StateProjector { table: rows("SitesTable"), log: store(), view: SITES })
+            }
+        }
+    }
+
+    async fn deliver(&self, commit: &Commit) -> bool {
+        match self {
+            Self::Log(fifo) => {
+                let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone())));
+                fifo.message(&body.unwrap_or_default()).await.is_ok()
+            }
+            // The state is of a schema that nobody reads, so that it is folded from the log.
+            Self::States(projector) => {
+                let entry = json!({
+                    "stream": commit.stream, "aggregate": { "lastKnownVersion": commit.version }, "aggregateSchema": 0,
+                    "lastEvent": { "stream": commit.stream, "version": commit.version, "index": 0, "eventType": "", "schema": 1, "payload": null, "at": commit.at },
+                    "meta": commit.meta,
+                });
+                projector.project(entry).await.is_ok()
+            }
+        }
+    }
+
+    async fn rebuild(&self, asked: &Rebuild) -> Result<Rebuilt, RebuildError> {
+        match self {
+            Self::Log(fifo) => fifo.consumer.rebuild(&fifo.store, asked).await,
+            Self::States(projector) => projector.rebuild(asked).await,
+        }
+    }
+}
+
+struct Run<'a> {
+    wire: &'a Wire,
+    quiet: &'a Wire,
+    rng: Rng,
+    kind: Kind,
+    keys: Keys<'static>,
+    /// The table, over the quiet wire.
+    table: ReadTable,
+    streams: Vec<Vec<Commit>>,
+    /// The number of commits of each stream that are in the log, and of those that were delivered.
+    written: Vec<usize>,
+    delivered: Vec<usize>,
+    instances: Vec<Instance>,
+    parts: BTreeMap<i32, bool>,
+    /// Whether all reads may have gone over.
+    is_closed: bool,
+    tally: Tally,
+}
+
+impl<'a> Run<'a> {
+    fn new(wire: &'a Wire, quiet: &'a Wire, application: &Application, seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        fastrand::seed(seed);
+        let kind = [Kind::Sums, Kind::Lists, Kind::States][rng.usize(0..3)];
+        let written = &application.streams[rng.usize(0..application.streams.len())];
+        let streams: Vec<_> =
+            (0..rng.usize(2..7)).map(|number| (written.write)(&number.to_string(), &mut rng)).collect();
+        wire.follow(Plan::Random([0, 30, 150][rng.usize(0..3)]), seed);
+        let (id, keys) = match kind {
+            Kind::States => ("SitesTable", Keys::from(&SITES.table)),
+            Kind::Sums | Kind::Lists => ("FillsTable", Keys::from(&FILLS)),
+        };
+        Self {
+            instances: (0..3).map(|_| Instance::new(wire, kind)).collect(),
+            table: ReadTable::new(quiet.dynamodb(), table(id)),
+            written: vec![0; streams.len()],
+            delivered: vec![0; streams.len()],
+            parts: (0..PARTS).map(|part| (part, false)).collect(),
+            is_closed: false,
+            tally: Tally::default(),
+            wire,
+            quiet,
+            rng,
+            kind,
+            keys,
+            streams,
+        }
+    }
+
+    async fn play(&mut self) -> Result<Tally, String> {
+        for _ in 0..self.rng.usize(0..40) {
+            self.write_or_deliver().await?;
+        }
+        self.begin().await?;
+        for _ in 0..self.rng.usize(10..60) {
+            match self.rng.u32(0..6) {
+                0 => self.work().await?,
+                1 => self.replace(),
+                _ => self.write_or_deliver().await?,
+            }
+        }
+        // By now, every function knows of it.
+        self.instances = (0..3).map(|_| Instance::new(self.wire, self.kind)).collect();
+        while self.parts.values().any(|is_done| !is_done) {
+            self.work().await?;
+            if self.rng.bool() {
+                self.write_or_deliver().await?;
+            }
+        }
+        self.close().await?;
+        for _ in 0..self.rng.usize(0..40) {
+            self.write_or_deliver().await?;
+        }
+        // Requests that are applied late are applied by then.
+        self.wire.calm();
+        sleep(Duration::from_secs(120)).await;
+        for stream in 0..self.streams.len() {
+            while self.written[stream] < self.streams[stream].len() {
+                self.write(stream).await?;
+            }
+            let last = self.streams[stream].last().cloned().ok_or("an empty stream")?;
+            if !self.instances[0].deliver(&last).await {
+                return Err(format!("{} cannot be delivered", last.stream));
+            }
+        }
+        self.tally.faults = self.wire.take_faults().values().sum();
+        self.compare().await?;
+        Ok(self.tally)
+    }
+
+    async fn begin(&mut self) -> Result<(), String> {
+        let now = self.table.generations(self.keys).await.map_err(|error| error.to_string())?;
+        let begun = now.begun(Timestamp::UNIX_EPOCH).map_err(|error| error.to_string())?;
+        let by =
+            Move { at: Timestamp::UNIX_EPOCH, what: "begin".into(), who: String::new(), why: String::new() };
+        let moved = self.table.move_generations(self.keys, &now, begun, by).await;
+        moved.map_err(|error| error.to_string())?.then_some(()).ok_or_else(|| "not begun".to_owned())
+    }
+
+    /// An instance is replaced by one that reads the generations.
+    fn replace(&mut self) {
+        let one = self.rng.usize(0..self.instances.len());
+        self.instances[one] = Instance::new(self.wire, self.kind);
+    }
+
+    async fn write(&mut self, stream: usize) -> Result<(), String> {
+        let Some(commit) = self.streams[stream].get(self.written[stream]) else { return Ok(()) };
+        World::store_at(self.quiet).append(commit, None).await.map_err(|error| error.to_string())?;
+        self.written[stream] += 1;
+        self.tally.commits += 1;
+        Ok(())
+    }
+
+    /// Writes the next commit of a stream, or delivers one: mostly the next, sometimes an earlier or a later one.
+    async fn write_or_deliver(&mut self) -> Result<(), String> {
+        let stream = self.rng.usize(0..self.streams.len());
+        if self.written[stream] == 0 || self.rng.u32(0..3) == 0 {
+            return self.write(stream).await;
+        }
+        let place = match self.rng.u32(0..4) {
+            0 => self.rng.usize(0..self.written[stream]),
+            _ => self.delivered[stream].min(self.written[stream] - 1),
+        };
+        let one = self.rng.usize(0..self.instances.len());
+        let time =
+            Duration::from_millis(if self.rng.u32(0..5) == 0 { self.rng.u64(1..200) } else { 300_000 });
+        match timeout(time, self.instances[one].deliver(&self.streams[stream][place])).await {
+            Ok(true) => self.delivered[stream] = self.delivered[stream].max(place + 1),
+            Ok(false) => {}
+            Err(_) => {
+                self.tally.ended += 1;
+                self.instances[one] = Instance::new(self.wire, self.kind);
+            }
+        }
+        self.no_read_goes_back().await
+    }
+
+    /// Two workers make parts of the log. One of them may be ended in the middle of a call.
+    async fn work(&mut self) -> Result<(), String> {
+        let asked =
+            |part| Rebuild { generation: MADE, part, parts: PARTS, write_units: None, streams: Vec::new() };
+        let left: Vec<_> =
+            self.parts.iter().filter(|(_, is_done)| !**is_done).map(|(part, _)| *part).collect();
+        let (Some(one), Some(other)) = (self.rng.choice(&left), self.rng.choice(&left)) else {
+            return Ok(());
+        };
+        let workers = [Instance::new(self.wire, self.kind), Instance::new(self.wire, self.kind)];
+        let time = Duration::from_millis(if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 });
+        let (one_asked, other_asked) = (asked(*one), asked(*other));
+        let (first, second) = tokio::join!(
+            timeout(time, workers[0].rebuild(&one_asked)),
+            timeout(Duration::from_secs(300), workers[1].rebuild(&other_asked)),
+        );
+        for (part, made) in [(*one, first), (*other, second)] {
+            match made {
+                Ok(Ok(rebuilt)) if rebuilt.is_done => _ = self.parts.insert(part, true),
+                Ok(_) => self.tally.asked_again += 1,
+                Err(_) => self.tally.ended += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// The closing comparison, as the operator's tool makes it.
+    async fn close(&mut self) -> Result<(), String> {
+        for _ in 0..200 {
+            let mut missing = Vec::new();
+            for (place, stream) in self.streams.iter().enumerate() {
+                let head = self.written[place] as u64;
+                if self.reached(MADE, &stream[0]).await? < head {
+                    missing.push(stream[0].stream.clone());
+                }
+            }
+            if missing.is_empty() {
+                self.is_closed = true;
+                return self.no_read_goes_back().await;
+            }
+            self.tally.closed_with += missing.len() as u64;
+            let asked =
+                Rebuild { generation: MADE, part: 0, parts: PARTS, write_units: None, streams: missing };
+            let time = if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 };
+            let made = Instance::new(self.wire, self.kind);
+            if timeout(Duration::from_millis(time), made.rebuild(&asked)).await.is_err() {
+                self.tally.ended += 1;
+            }
+            self.write_or_deliver().await?;
+        }
+        Err("the closing comparison comes to no end".to_owned())
+    }
+
+    /// How far a generation is in a stream.
+    async fn reached(&self, generation: u32, of: &Commit) -> Result<u64, String> {
+        let table = self.table.at(generation);
+        let reached = match self.kind {
+            Kind::States => {
+                let keys: &StateTable = &SITES.table;
+                table.shown::<Value>(keys, of.stream.id()).await.map(|(version, _)| version)
+            }
+            Kind::Sums | Kind::Lists => table.position_now(&FILLS, &of.stream).await,
+        };
+        reached.map_err(|error| error.to_string())
+    }
+
+    /// Once the generation is whole, it is never behind the one that was read before.
+    async fn no_read_goes_back(&self) -> Result<(), String> {
+        for stream in self.streams.iter().filter(|_| self.is_closed) {
+            let (made, before) = (self.reached(MADE, &stream[0]).await?, self.reached(0, &stream[0]).await?);
+            if made < before {
+                return Err(format!("{} goes back from {before} to {made}", stream[0].stream));
+            }
+        }
+        Ok(())
+    }
+
+    /// Both generations have the rows of the fold.
+    async fn compare(&self) -> Result<(), String> {
+        let expected = match self.kind {
+            Kind::Sums => self.fold(&SUMS)?,
+            Kind::Lists => self.fold(&LISTS)?,
+            Kind::States => self.states().await?,
+        };
+        let name = match self.kind {
+            Kind::States => "SitesTable",
+            Kind::Sums | Kind::Lists => "FillsTable",
+        };
+        let mut found: BTreeMap<u32, BTreeMap<Key, Fields>> =
+            BTreeMap::from([(0, BTreeMap::new()), (MADE, BTreeMap::new())]);
+        let scanned = self.quiet.dynamodb().scan().table_name(table(name)).send().await;
+        for mut item in scanned.map_err(|error| format!("{error:?}"))?.items.unwrap_or_default() {
+            let Some(AttributeValue::S(partition)) = item.get(self.keys.partition).cloned() else { continue };
+            let (generation, bare) = match partition.strip_prefix("$1/") {
+                Some(bare) => (MADE, bare),
+                None => (0, partition.as_str()),
+            };
+            // What is beside the rows differs: parts, and where positions are.
+            let is_beside = item.values().any(|value| *value == AttributeValue::S("#position".to_owned()));
+            if is_beside || bare.starts_with('$') {
+                continue;
+            }
+            item.insert(self.keys.partition.to_owned(), AttributeValue::S(bare.to_owned()));
+            item.remove("#position");
+            let fields: Fields = serde_dynamo::from_item(item).map_err(|error| error.to_string())?;
+            let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let key = (text(self.keys.partition), self.keys.sort.map(text).unwrap_or_default());
+            found.entry(generation).or_default().insert(key, fields);
+        }
+        for (generation, rows) in &found {
+            if *rows != expected {
+                return Err(format!(
+                    "the rows of generation {generation} are {rows:?}\n  and should be {expected:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn fold(&self, view: &LogView) -> Result<BTreeMap<Key, Fields>, String> {
+        let mut rows = BTreeMap::new();
+        for commit in self.streams.iter().flatten() {
+            (view.changes)(commit).map_err(|error| error.to_string())?.fold(&mut rows);
+        }
+        Ok(rows)
+    }
+
+    async fn states(&self) -> Result<BTreeMap<Key, Fields>, String> {
+        let (mut rows, log, view) = (BTreeMap::new(), World::store_at(self.quiet), SITES);
+        for stream in self.streams.iter().map(|stream| &stream[0].stream) {
+            let loaded = load::<Tank>(&log, stream, None, ledgerline::Consistency::Strong).await;
+            let loaded = loaded.map_err(|error| error.to_string())?;
+            let row = site_of(&view, stream.id(), loaded.version, loaded.state);
+            if let Some(Value::Object(fields)) = row {
+                rows.insert((stream.id().to_owned(), String::new()), fields);
+            }
+        }
+        Ok(rows)
+    }
+}
+
+fn site_of(
+    view: &StateView<Tank, Site>,
+    id: &str,
+    version: u64,
+    state: <Tank as ledgerline::Aggregate>::State,
+) -> Option<Value> {
+    serde_json::to_value((view.row)(id, version, state)?).ok()
+}
