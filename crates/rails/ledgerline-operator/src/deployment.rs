@@ -1,13 +1,15 @@
 //! What is deployed: functions with their environments, which name the tables and queues.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use aws_config::BehaviorVersion;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
+use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_local::{permissions::resources, services, template::Source};
+use serde_json::Value;
 
 use crate::Stack;
 
@@ -17,6 +19,8 @@ pub(crate) struct Deployment {
     pub(crate) dynamodb: aws_sdk_dynamodb::Client,
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) sqs: aws_sdk_sqs::Client,
+    sts: aws_sdk_sts::Client,
+    is_local: bool,
     /// By its logical id: the name of each function, and its environment.
     functions: BTreeMap<String, (String, BTreeMap<String, String>)>,
 }
@@ -30,7 +34,9 @@ impl Deployment {
         };
         let template = Source::read(&stack.template)?.json();
         let ids: Vec<_> = resources(&template, &["AWS::Serverless::Function"]).map(|(id, _)| id).collect();
-        let lambda = aws_sdk_lambda::Client::new(&sdk);
+        // An invocation that is waited for may take as long as a function may, which is longer than a client waits by itself.
+        let lambda = aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
+        let lambda = aws_sdk_lambda::Client::from_conf(lambda);
         let mut functions = BTreeMap::new();
         let mut pages = lambda.list_functions().into_paginator().send();
         while let Some(page) = pages.next().await {
@@ -57,6 +63,8 @@ impl Deployment {
             dynamodb: aws_sdk_dynamodb::Client::new(&sdk),
             lambda,
             sqs: aws_sdk_sqs::Client::new(&sdk),
+            sts: aws_sdk_sts::Client::new(&sdk),
+            is_local: stack.local.is_some(),
             functions,
         })
     }
@@ -86,6 +94,36 @@ impl Deployment {
         Some((DynamoDbStore::new(self.dynamodb.clone(), table), partitions.unwrap_or(1)))
     }
 
+    /// Who runs the tool: the caller of AWS, or the user of this computer.
+    pub(crate) async fn operator(&self) -> Result<String> {
+        if self.is_local {
+            return Ok(std::env::var("USER").unwrap_or_else(|_| "somebody".to_owned()));
+        }
+        let caller = self.sts.get_caller_identity().send().await.context("who is this? AWS does not say")?;
+        caller.arn.context("AWS does not say who this is")
+    }
+
+    /// The number of the log's items and its bytes, as they were some hours ago.
+    pub(crate) async fn size_of_log(&self) -> Result<(u64, u64)> {
+        let table = self.dynamodb.describe_table().table_name(self.shared("COMMITS_TABLE")?).send().await?;
+        let number = |number: Option<i64>| number.and_then(|number| number.try_into().ok()).unwrap_or(0);
+        let table = table.table.unwrap_or_else(|| unreachable!("a table is described"));
+        Ok((number(table.item_count), number(table.table_size_bytes)))
+    }
+
+    /// The longest timeout of the functions that have this table, in seconds.
+    pub(crate) fn longest(&self, table: &str, template: &Value) -> u64 {
+        let has_it = self
+            .functions
+            .iter()
+            .filter(|(_, (_, variables))| variables.values().any(|value| value == table));
+        let timeout = |id: &String| {
+            let nodes = [&template["Resources"][id]["Properties"], &template["Globals"]["Function"]];
+            nodes.iter().find_map(|node| node["Timeout"].as_u64()).unwrap_or(3)
+        };
+        has_it.map(|(id, _)| timeout(id)).max().unwrap_or(900)
+    }
+
     pub(crate) fn table(&self, name: &str) -> ReadTable {
         ReadTable::new(self.dynamodb.clone(), name)
     }
@@ -101,6 +139,12 @@ impl Deployment {
         url.map(ToOwned::to_owned).with_context(|| format!("the fanout's LOG_QUEUES has no {id}"))
     }
 }
+
+/// Timeouts of a client that waits for functions. Lambda ends a function after fifteen minutes.
+static LONG: LazyLock<TimeoutConfig> = LazyLock::new(|| {
+    let longest = Duration::from_secs(900);
+    TimeoutConfig::builder().connect_timeout(Duration::from_secs(5)).read_timeout(longest).build()
+});
 
 /// Whether a function has the name that CloudFormation gives it: that of the stack, the logical id, and, on AWS, twelve signs. So `ledgerline-prod-FanoutFunction-…` is not of the
 /// stack `ledgerline`.

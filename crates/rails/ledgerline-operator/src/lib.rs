@@ -2,16 +2,18 @@
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
 mod deployment;
+mod followers;
 mod log;
+mod rebuild;
 mod reconcile;
 
 use std::{
-    io::{ErrorKind, Write},
+    io::{ErrorKind, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use jiff::Timestamp;
@@ -114,6 +116,9 @@ enum What {
         #[arg(long)]
         yes: bool,
     },
+    /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
+    /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
+    Rebuild(rebuild::Options),
 }
 
 /// The exit code of a comparison that found something.
@@ -171,8 +176,26 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             let is_mended = write && reconcile::mend(&deployment, &found, (act, yes), out).await?;
             return Ok(if is_mended { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
+        What::Rebuild(options) => {
+            let is_done = rebuild::run(&deployment, stack, &options, out).await?;
+            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks, unless that is answered already.
+fn agreed(ask: &str, yes: bool) -> Result<bool> {
+    if yes {
+        return Ok(true);
+    }
+    if !std::io::stdin().is_terminal() {
+        bail!("{ask} Say --yes");
+    }
+    write!(std::io::stderr(), "{ask} [y/N] ")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(["y", "yes"].contains(&answer.trim()))
 }
 
 /// Prints for people or for programs.

@@ -1,27 +1,24 @@
 //! The heads of all streams against everything that is made of them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::{IsTerminal, Write},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_lambda::{primitives::Blob, types::InvocationType};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Commit, Consistency, EventStore, LogTable, Range, StateTable, StreamId,
+    Commit, EventStore, StreamId,
     all::{Entry, segments},
 };
-use ledgerline_dynamodb::{DynamoDbStore, Head};
-use ledgerline_local::{
-    permissions::{referred, resources},
-    template::Source,
-    wiring::{Follows, needs_of},
-};
+use ledgerline_dynamodb::Head;
+use ledgerline_local::wiring::Follows;
 use serde_json::{Value, json};
 
-use crate::{Out, Stack, deployment::Deployment};
+use crate::{
+    Out, Stack, agreed,
+    deployment::Deployment,
+    followers::{Follower, followers, newest},
+};
 
 /// The number of streams that are looked at, or mended, at once.
 const AT_ONCE: usize = 32;
@@ -72,26 +69,7 @@ fn may_be_sent(wanted: &[&Difference], yes: bool) -> Result<bool> {
     wanted.iter().for_each(|missing| *counts.entry(&missing.who).or_default() += 1);
     let counts: Vec<_> = counts.iter().map(|(who, count)| format!("{count} to {who}")).collect();
     let ask = format!("send {}, and nothing to the others?", counts.join(", "));
-    if yes {
-        return Ok(true);
-    }
-    if !std::io::stdin().is_terminal() {
-        bail!("{ask} Say --yes");
-    }
-    write!(std::io::stderr(), "{ask} [y/N] ")?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim()))
-}
-
-/// Something that follows the log: a function with its table.
-struct Follower {
-    id: String,
-    kind: Follows,
-    of: Vec<String>,
-    table: String,
-    partition: &'static str,
-    sort: Option<&'static str>,
+    agreed(&ask, yes)
 }
 
 /// Compares, and prints what was found.
@@ -105,7 +83,7 @@ pub(crate) async fn run(
     // Before anything is read: what is committed from now on is too young.
     let now = Timestamp::now();
     let (young, old) = (now - SignedDuration::from_secs(i64::try_from(younger)?), now - FORGOTTEN);
-    let (mut followers, queues) = followers(deployment, stack)?;
+    let mut followers = followers(deployment, stack).await?;
     let is_wanted = |who: &str| only.is_empty() || only.iter().any(|wanted| wanted == who);
     let unknown = |who: &&String| *who != ORDER && followers.iter().all(|follower| follower.id != **who);
     if let Some(unknown) = only.iter().find(unknown) {
@@ -135,7 +113,8 @@ pub(crate) async fn run(
         }
     };
     let streams = heads.len();
-    let mut found = Found { queues, ..Found::default() };
+    let queues = followers.iter().filter_map(|follower| Some((follower.id.clone(), follower.queue.clone()?)));
+    let mut found = Found { queues: queues.collect(), ..Found::default() };
     let hole = |(stream, head): (&StreamId, &Head)| {
         (since.is_none() && head.commits < head.version)
             .then(|| (stream.clone(), head.version - head.commits))
@@ -145,15 +124,15 @@ pub(crate) async fn run(
     let left = streams - heads.len();
     let mut counts = Vec::new();
     for follower in &followers {
-        let of_it = heads.iter().filter(|(stream, _)| follower.of.iter().any(|of| of == stream.category()));
+        let of_it = heads.iter().filter(|(stream, _)| follower.takes(stream));
         let looked = stream::iter(of_it).map(|(stream, head)| async {
-            let difference = look(deployment, follower, stream, head.version).await?;
+            let difference = look(follower, stream, head.version).await?;
             if difference.found == difference.head {
                 return Ok::<_, anyhow::Error>(difference);
             }
             // The log and the view go on while they are looked at: a difference must still be there, in this order.
             let (_, head) = newest(&log, stream.clone()).await?;
-            let again = look(deployment, follower, stream, difference.head.min(head.version)).await?;
+            let again = look(follower, stream, difference.head.min(head.version)).await?;
             let (_, head) = newest(&log, stream.clone()).await?;
             // What the view has got to since is no difference, unless the log does not have it.
             Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
@@ -199,18 +178,6 @@ pub(crate) async fn run(
 
 /// The age from which a state view that shows nothing of a stream may have forgotten it: until then, it has a tombstone.
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
-
-/// The newest commit of a stream, read strongly.
-async fn newest(log: &DynamoDbStore, stream: StreamId) -> Result<(StreamId, Head)> {
-    let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
-    let page = log.read(&stream, newest, Consistency::Strong).await?;
-    let head = page.commits.first().map_or_else(Head::default, |commit| Head {
-        version: commit.version,
-        commits: commit.version,
-        at: Some(commit.at),
-    });
-    Ok((stream, head))
-}
 
 fn count(who: &str, looked: &[Difference], forgotten: &[Difference]) -> Value {
     let missing = looked.iter().filter(|difference| difference.found < difference.head).count();
@@ -271,42 +238,6 @@ impl Found {
     }
 }
 
-/// What follows the log, by the needs of the functions, with the queues that they take from.
-fn followers(deployment: &Deployment, stack: &Stack) -> Result<(Vec<Follower>, BTreeMap<String, String>)> {
-    let source = Source::read(&stack.template)?;
-    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
-    let needs = needs_of(&source, root.as_std_path())?;
-    let template = source.json();
-    let (mut followers, mut queues) = (Vec::new(), BTreeMap::new());
-    for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
-        let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        let Some(follower) = needs.get(binary).and_then(|needs| needs.follower()) else { continue };
-        let Some((name, environment)) = deployment.function(id) else {
-            eprintln!("{id} is not deployed, and is not looked at");
-            continue;
-        };
-        let table = environment.get(follower.variable);
-        let table = table.with_context(|| format!("{name} has no variable {}", follower.variable))?;
-        // The names of keys live as long as the program: there are a few.
-        let leak = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
-        followers.push(Follower {
-            id: id.to_owned(),
-            kind: follower.kind,
-            of: follower.of.iter().map(|of| (*of).to_owned()).collect(),
-            table: table.clone(),
-            partition: leak(follower.partition),
-            sort: follower.sort.map(leak),
-        });
-        let events =
-            function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());
-        let queue = events
-            .filter(|event| event["Type"] == "SQS")
-            .find_map(|event| referred(&event["Properties"]["Queue"]));
-        queues.extend(queue.map(|queue| (id.to_owned(), queue.to_owned())));
-    }
-    Ok((followers, queues))
-}
-
 /// The versions of a stream that `$all` has entries of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
@@ -356,26 +287,15 @@ async fn reached(
 }
 
 /// How far a follower is in a stream.
-async fn look(
-    deployment: &Deployment,
-    follower: &Follower,
-    stream: &StreamId,
-    head: u64,
-) -> Result<Difference> {
-    let table = deployment.table(&follower.table);
-    let variable = "";
-    let found = match (follower.kind, follower.sort) {
-        (Follows::States, _) | (_, None) => {
-            let keys = StateTable { variable, key: follower.partition };
-            table.shown::<Value>(&keys, stream.id()).await?.0
-        }
-        (Follows::Log | Follows::Order | Follows::ToAct, Some(sort)) => {
-            let keys = LogTable { variable, partition: follower.partition, sort };
-            table.position(&keys, stream).await?
-        }
-    };
-    let (who, kind) = (follower.id.clone(), Some(follower.kind));
-    Ok(Difference { who, kind, stream: stream.clone(), head, found })
+async fn look(follower: &Follower, stream: &StreamId, head: u64) -> Result<Difference> {
+    let found = follower.reached(&follower.table, stream).await?;
+    Ok(Difference {
+        who: follower.id.clone(),
+        kind: Some(follower.kind),
+        stream: stream.clone(),
+        head,
+        found,
+    })
 }
 
 /// Sends each what it lacks. Returns whether nothing is left to somebody: nothing was left out, failed, or is ahead, and the log has no hole.
@@ -510,14 +430,14 @@ async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) 
 /// The records of one invocation of the sequencer. A commit has 400 KB at most, and an invocation 6 MB.
 const RECORDS: usize = 10;
 
-async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
+pub(crate) async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
     let call = deployment.lambda.invoke().function_name(name(deployment, id)?);
     call.invocation_type(InvocationType::Event).payload(Blob::new(payload.to_string())).send().await?;
     Ok(())
 }
 
 /// The name that events come to.
-fn name(deployment: &Deployment, id: &str) -> Result<String> {
+pub(crate) fn name(deployment: &Deployment, id: &str) -> Result<String> {
     let (name, _) = deployment.function(id).with_context(|| format!("{id} is not deployed"))?;
     Ok(format!("{name}:live"))
 }

@@ -1,0 +1,213 @@
+//! A view made again on a local stack: while it is written and read, and functions and the tool are killed.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod accounts;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use accounts::{Accounts, Balances};
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use ledgerline_local::{
+    build, services,
+    testing::{LocalStack, eventually, table, workspace},
+};
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+const ACCOUNTS: usize = 12;
+
+/// The tool, at a stack.
+struct Ledger {
+    program: PathBuf,
+    url: String,
+}
+
+impl Ledger {
+    fn start(&self, arguments: &[&str]) -> Child {
+        let mut ledger = Command::new(&self.program);
+        ledger.current_dir(workspace()).args([&format!("--local={}", self.url), "--json"]).args(arguments);
+        ledger.stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Waits for it. The result is its exit code, and what it printed.
+    async fn end(child: Child) -> (i32, Vec<Value>) {
+        let output: Output = tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        eprintln!("{printed}");
+        let lines = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (output.status.code().unwrap_or(-1), lines)
+    }
+
+    async fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
+        Self::end(self.start(arguments)).await
+    }
+}
+
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
+/// What a projector with a bug would have written: balances that are a thousand too high, and amounts of transactions that are too.
+async fn spoil(client: &Client, ids: &[String]) {
+    for id in ids {
+        let update = client.update_item().table_name(table("BalancesTable")).key("accountId", text(id));
+        let update = update.update_expression("SET totalBalance = totalBalance + :wrong");
+        let wrong = AttributeValue::N("1000".into());
+        update.expression_attribute_values(":wrong", wrong.clone()).send().await.unwrap();
+        let update = client.update_item().table_name(table("TransactionsTable")).key("accountId", text(id));
+        let update = update.key("entry", text("00000000000000000002#0000"));
+        let update = update.update_expression("SET amount = amount + :wrong");
+        update.expression_attribute_values(":wrong", wrong).send().await.unwrap();
+    }
+}
+
+/// The number of items of a table by the generation that they belong to.
+async fn generations(client: &Client, id: &str) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let mut items = client.scan().table_name(table(id)).into_paginator().items().send();
+    while let Some(item) = items.next().await {
+        let key = item.unwrap()["accountId"].as_s().unwrap().clone();
+        let generation = key.split_once('/').map_or(String::new(), |(sign, _)| sign.to_owned());
+        *counts.entry(if key == "$generations" { key } else { generation }).or_default() += 1;
+    }
+    counts
+}
+
+#[tokio::test]
+async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_works_is_killed() {
+    let bank = LocalStack::start(None).await;
+    let mut ids = Vec::new();
+    for _ in 0..ACCOUNTS {
+        ids.push(bank.account(1_000).await);
+    }
+    for id in &ids {
+        bank.settled(id).await;
+    }
+    let client = Client::new(&services::sdk_config(&bank.aws_url()));
+    spoil(&client, &ids).await;
+    // Nothing says so: the rows show the versions that they should.
+    let program = build::build(&workspace(), &["ledger"]).unwrap().remove("ledger").unwrap();
+    let ledger = Ledger { program, url: bank.aws_url() };
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).await.0, 0);
+    assert_eq!(bank.get(&format!("/accounts/{}", ids[0])).await.body["totalBalance"], 2_000);
+    // Reconciling, and delivering everything again, would change nothing: the rows are as new as the log.
+
+    let ends = AtomicBool::new(false);
+    let write = async |id: &String| {
+        while !ends.load(Ordering::Relaxed) {
+            bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    // Nobody sees a failure, or an older version than before, or, once the rows are right, a wrong one.
+    let read = async |id: &String| {
+        let (mut version, mut is_right, mut reads) = (0, false, 0);
+        while !ends.load(Ordering::Relaxed) {
+            let shown = bank.get(&format!("/accounts/{id}")).await;
+            assert_eq!(shown.status, StatusCode::OK, "{shown:?}");
+            assert!(shown.version() >= version, "{} after {version}: {shown:?}", shown.version());
+            version = shown.version();
+            // The opening, a credit of a thousand, and credits of one.
+            let right = 1_000 + i64::try_from(version).unwrap() - 2;
+            let balance = shown.body["totalBalance"].as_i64().unwrap();
+            assert!(!is_right || balance == right, "wrong again: {shown:?}");
+            is_right |= balance == right;
+            reads += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        reads
+    };
+    let killed = async {
+        let mut killed = 0;
+        while !ends.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            killed += bank.kill_instances("BalancesProjectorFunction");
+            killed += bank.kill_instances("TransactionsProjectorFunction");
+        }
+        killed
+    };
+    let views = ["BalancesProjectorFunction", "Transactions"];
+    let rebuilt = async {
+        let arguments = |view| ["rebuild", view, "--write", "--yes", "--why", "wrong rows", "--parts", "3"];
+        // The tool itself is killed soon after it has begun.
+        for view in views {
+            let mut first = ledger.start(&arguments(view));
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            first.kill().unwrap();
+            first.wait().unwrap();
+        }
+        let both = views.map(|view| Ledger::end(ledger.start(&arguments(view))));
+        for (code, printed) in futures::future::join_all(both).await {
+            assert_eq!(code, 0, "{printed:?}");
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        ends.store(true, Ordering::Relaxed);
+    };
+    let (_, reads, killed, ()) = futures::join!(
+        futures::future::join_all(ids[..6].iter().map(write)),
+        futures::future::join_all(ids.iter().map(read)),
+        killed,
+        rebuilt,
+    );
+    eprintln!("{reads:?} reads, {killed} functions killed");
+    assert!(killed > 10, "{killed}");
+    for id in &ids {
+        bank.settled(id).await;
+    }
+    eventually("nothing is missing", async || {
+        (ledger.run(&["reconcile", "--younger", "0"]).await.0 == 0).then_some(())
+    })
+    .await;
+
+    // One can go back to the old rows, which are wrong, and as new as the others.
+    let (code, _) = ledger.run(&["rebuild", views[0], "--write", "--yes", "--why", "a try", "--back"]).await;
+    assert_eq!(code, 0);
+    let last = &ids[ACCOUNTS - 1];
+    assert_eq!(bank.get(&format!("/accounts/{last}")).await.body["totalBalance"], 2_000);
+
+    let rows = generations(&client, "BalancesTable").await;
+    assert_eq!((rows[""], rows["$1"] > ACCOUNTS), (ACCOUNTS, true), "{rows:?}");
+    let drops = views.map(|view| {
+        Ledger::end(ledger.start(&["rebuild", view, "--write", "--yes", "--why", "all is well", "--drop"]))
+    });
+    for (code, _) in futures::future::join_all(drops).await {
+        assert_eq!(code, 0);
+    }
+    for (id, left) in [("BalancesTable", ""), ("TransactionsTable", "$1")] {
+        let rows = generations(&client, id).await;
+        assert_eq!(
+            rows.keys().collect::<Vec<_>>(),
+            BTreeSet::from([left, "$generations"]).into_iter().collect::<Vec<_>>(),
+            "{rows:?}"
+        );
+    }
+
+    // Who did what, and why, is kept; and what is not possible is refused.
+    let (_, status) = ledger.run(&["rebuild", "Balances"]).await;
+    let done: Vec<_> = status.iter().filter_map(|line| line["what"].as_str()).collect();
+    assert_eq!(done, ["begin", "switch", "back", "drop", "dropped"]);
+    for wrong in [
+        &["rebuild", "Nobody"][..],
+        &["rebuild", "Account"],
+        &["rebuild", "TransferFunction"],
+        &["rebuild", "FeedsProjectorFunction"],
+        &["rebuild", "Balances", "--write", "--yes", "--why", "x", "--drop"],
+        &["rebuild", "Balances", "--write", "--yes", "--why", "x", "--back"],
+        &["rebuild", "Balances", "--write", "--why", "nobody is there to say yes"],
+    ] {
+        assert_eq!(ledger.run(wrong).await.0, 1, "{wrong:?}");
+    }
+    assert_eq!(ledger.run(&["rebuild", "Balances", "--write", "--yes"]).await.0, 2, "without a reason");
+}

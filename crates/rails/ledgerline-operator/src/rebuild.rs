@@ -1,0 +1,500 @@
+//! A view made again, beside the rows that are read, by the function that writes it.
+//!
+//! Everything that is known of a rebuild stands in the view's table: its generations, and how far each part of the log is. So the tool can be ended at any time, and anybody can go on.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use aws_sdk_lambda::primitives::Blob;
+use clap::Args;
+use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::{ProgressBar, ProgressStyle};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::StreamId;
+use ledgerline_dynamodb::{FRESH, Generations, Head, Move, Phase, ReadTable, SWITCHING};
+use ledgerline_local::wiring::Follows;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    Out, Stack, agreed,
+    deployment::Deployment,
+    followers::{Follower, followers, named, newest},
+    reconcile::name,
+};
+
+/// Prices of a million read and write units, in US dollars (docs/costs.md).
+const READS: f64 = 0.125;
+const WRITES: f64 = 0.625;
+/// The number of times that a part is asked for again after a failure, such as a function that was killed.
+const MAX_FAILURES: u32 = 20;
+/// The number of streams that are compared at once.
+const AT_ONCE: usize = 32;
+/// The number of streams that the function makes in one invocation.
+const STREAMS: usize = 20;
+/// The number of times that the closing comparison asks for what is missing.
+const ROUNDS: usize = 5;
+/// The number of streams that are named to people.
+const NAMED: usize = 10;
+
+/// What is to be done with a view.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The logical id of the function that writes the view, or its beginning: Balances.
+    view: String,
+    /// Do it, instead of saying how far it is.
+    #[arg(long, requires = "why")]
+    write: bool,
+    /// Why: it is kept with the generations.
+    #[arg(long)]
+    why: Option<String>,
+    /// Do not ask before writing.
+    #[arg(long)]
+    yes: bool,
+    /// Leave the reads where they are when the new rows are whole. The same command without this lets them go over.
+    #[arg(long, conflicts_with_all = ["back", "drop"])]
+    no_switch: bool,
+    /// Let the reads go back to the rows that were read before.
+    #[arg(long, conflicts_with = "drop")]
+    back: bool,
+    /// Delete the rows that are not read: the old ones, or those of a rebuild that is given up.
+    #[arg(long)]
+    drop: bool,
+    /// The number of parts of the log. A rebuild that goes on has to have the same number.
+    #[arg(long, default_value_t = 16)]
+    parts: u32,
+    /// The number of parts that are worked on at once.
+    #[arg(long, default_value_t = 4)]
+    workers: u32,
+    /// Write units a second at most, so that the rest of the table's writers are not throttled.
+    #[arg(long)]
+    write_units: Option<f64>,
+}
+
+/// A view with what is done to it.
+struct View<'a> {
+    deployment: &'a Deployment,
+    follower: &'a Follower,
+    table: ReadTable,
+    out: Out,
+}
+
+/// The answer of a function that makes its view.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Rebuilt {
+    is_done: bool,
+    commits: u64,
+    reads: f64,
+    writes: f64,
+    failed: Vec<Value>,
+}
+
+/// Does it. Returns whether it came to its end.
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    let all = followers(deployment, stack).await?;
+    let follower = named(&all, &options.view)?;
+    if !follower.can_be_made_again {
+        bail!(
+            "{} is not made of commits alone, and cannot be made again like this (docs/rebuild.md)",
+            follower.id
+        );
+    }
+    let view = View { deployment, follower, table: follower.table.at(0), out };
+    let generations = view.table.generations(follower.keys()).await?;
+    if !options.write {
+        return view.status(&generations, options).await.map(|()| true);
+    }
+    let why = options.why.as_deref().unwrap_or_default();
+    match (options.back, options.drop) {
+        (true, _) => view.go_back(&generations, why, options.yes).await,
+        (_, true) => view.drop(generations, why, options.yes).await,
+        (false, false) => view.rebuild(generations, why, options).await,
+    }
+}
+
+impl View<'_> {
+    /// Prints the generations, how far a rebuild is, and what a new one would cost.
+    async fn status(&self, generations: &Generations, options: &Options) -> Result<()> {
+        let phase = |phase| match phase {
+            Phase::Building => "is being made, and is written",
+            Phase::Kept => "was read before, and is written",
+            Phase::Leaving => "is being deleted",
+        };
+        let read = generations.read;
+        let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
+        if let Some(before) = generations.before.filter(|before| Timestamp::now() < before.until) {
+            rows = vec![
+                json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
+            ];
+        }
+        if let Some(other) = &generations.other {
+            rows.push(json!({ "generation": other.number, "is": phase(other.phase), "since": other.since }));
+        }
+        self.out.rows(&["generation", "is", "since"], &rows);
+        if let Some(number) = generations.in_phase(Phase::Building)
+            && self.follower.kind != Follows::Order
+        {
+            let mut sum = Rebuilt::default();
+            let mut done = 0;
+            for part in 0..options.parts {
+                let part =
+                    self.table.at(number).part(self.follower.keys(), &part_name(part, options.parts)).await?;
+                done += u32::from(part.is_done);
+                sum.add(&Rebuilt {
+                    commits: part.commits,
+                    reads: part.reads,
+                    writes: part.writes,
+                    ..Rebuilt::default()
+                });
+            }
+            self.out.note("");
+            let part = json!({
+                "parts": options.parts, "done": done, "commits": sum.commits, "reads": sum.reads, "writes": sum.writes,
+            });
+            self.out.rows(&["parts", "done", "commits", "reads", "writes"], &[part]);
+        }
+        if !generations.history.is_empty() {
+            self.out.note("");
+            let row = |by: &Move| json!({ "at": by.at, "what": by.what, "who": by.who, "why": by.why });
+            let rows: Vec<_> = generations.history.iter().map(row).collect();
+            self.out.rows(&["at", "what", "who", "why"], &rows);
+        }
+        self.out.note(&format!("\n{}", self.estimate().await?));
+        Ok(())
+    }
+
+    /// What a rebuild reads, in words.
+    async fn estimate(&self) -> Result<String> {
+        let (commits, bytes) = self.deployment.size_of_log().await?;
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let units = bytes as f64 / 8_192.0;
+        Ok(format!(
+            "a rebuild reads some {commits} commits, and then their keys again to compare: about {:.0} read units, {:.2} US$; a write unit for each KB of the rows that are left comes on top",
+            2.0 * units,
+            2.0 * units * READS / 1e6
+        ))
+    }
+
+    /// Changes the generations.
+    async fn change(
+        &self,
+        from: &Generations,
+        to: Generations,
+        what: &str,
+        why: &str,
+    ) -> Result<Generations> {
+        let (who, keys) = (self.deployment.operator().await?, self.follower.keys());
+        let by = Move { at: Timestamp::now(), what: what.to_owned(), who, why: why.to_owned() };
+        if !self.table.move_generations(keys, from, to, by).await? {
+            bail!(
+                "somebody else changes the generations of {} at the same time: look again",
+                self.follower.id
+            );
+        }
+        Ok(self.table.generations(keys).await?)
+    }
+
+    async fn go_back(&self, generations: &Generations, why: &str, yes: bool) -> Result<bool> {
+        let to = generations.switched(Timestamp::now())?;
+        if generations.in_phase(Phase::Kept).is_none() {
+            bail!("the generation that is being made was never read: without --back, the rebuild goes on");
+        }
+        let ask = format!("let all reads of {} go back to the generation {}?", self.follower.id, to.read);
+        if !agreed(&ask, yes)? {
+            return Ok(false);
+        }
+        let to = self.change(generations, to, "back", why).await?;
+        self.out.note(&format!(
+            "in {} seconds, all reads go back to the generation {}",
+            SWITCHING.as_secs(),
+            to.read
+        ));
+        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
+        Ok(true)
+    }
+
+    /// Deletes the rows of the generation that is not read.
+    async fn drop(&self, generations: Generations, why: &str, yes: bool) -> Result<bool> {
+        let Some(other) = generations.other.clone() else {
+            bail!("{} has one generation only", self.follower.id)
+        };
+        let ask = format!("delete the rows of the generation {} of {}?", other.number, self.follower.id);
+        if !agreed(&ask, yes)? {
+            return Ok(false);
+        }
+        let leaving = generations.leaving(Timestamp::now())?;
+        let leaving = match other.phase {
+            Phase::Leaving => generations,
+            Phase::Building | Phase::Kept => self.change(&generations, leaving, "drop", why).await?,
+        };
+        self.until_everybody_knows(&leaving).await;
+        let (table, mut after, mut deleted) = (self.table.at(other.number), None, 0);
+        let bar = self.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
+        loop {
+            let page = table.clear(self.follower.keys(), after).await?;
+            deleted += page.deleted;
+            bar.inc(page.deleted as u64);
+            after = page.after;
+            if after.is_none() {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        self.change(&leaving, leaving.dropped(), "dropped", why).await?;
+        self.out.rows(&["dropped", "rows"], &[json!({ "dropped": other.number, "rows": deleted })]);
+        Ok(true)
+    }
+
+    /// Waits until no function goes by what was read of the generations before they were changed.
+    async fn until_everybody_knows(&self, generations: &Generations) {
+        let Some(other) = &generations.other else { return };
+        // What was read just before the change is gone by for so long, and an invocation that began at the end of that time goes on with it to its own end.
+        let invocation = SignedDuration::from_secs(i64::try_from(self.follower.timeout).unwrap_or(900));
+        let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
+        if let Ok(left) = Duration::try_from(left) {
+            self.out.note(&format!(
+                "waiting for {} seconds, until every function knows of it",
+                left.as_secs() + 1
+            ));
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    async fn rebuild(&self, generations: Generations, why: &str, options: &Options) -> Result<bool> {
+        let building = match generations.other.as_ref().map(|other| other.phase) {
+            Some(Phase::Building) => {
+                self.out.note("going on with the generation that is being made");
+                generations
+            }
+            Some(Phase::Kept) => {
+                bail!("the rows that were read before are still there: --drop them first, or go --back")
+            }
+            Some(Phase::Leaving) => bail!("rows are being deleted: finish that with --drop"),
+            None => {
+                let ask = format!("{}. Make {} again?", self.estimate().await?, self.follower.id);
+                if !agreed(&ask, options.yes)? {
+                    return Ok(false);
+                }
+                self.change(&generations, generations.begun(Timestamp::now())?, "begin", why).await?
+            }
+        };
+        let number = building.in_phase(Phase::Building).context("nothing is being made")?;
+        let made = match self.follower.kind {
+            Follows::Order => self.in_one_order(number).await?,
+            Follows::States | Follows::Log | Follows::ToAct => self.in_parts(number, options).await?,
+        };
+        self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
+        let failed: BTreeMap<_, _> =
+            made.failed.iter().map(|failed| (failed["stream"].to_string(), failed)).collect();
+        for failed in failed.values() {
+            self.out.rows(&["stream", "reason"], &[(*failed).clone()]);
+        }
+        self.until_everybody_knows(&building).await;
+        let missing = self.close(number).await?;
+        if !missing.is_empty() {
+            let row = |(stream, (head, there)): (&StreamId, &(u64, u64))| json!({ "what": "missing", "stream": stream, "log": head, "there": there });
+            let shown = if self.out.json { missing.len() } else { NAMED };
+            let rows: Vec<_> = missing.iter().take(shown).map(row).collect();
+            self.out.rows(&["what", "stream", "log", "there"], &rows);
+            self.out.note(&format!(
+                "\n{} streams are not as the log has them: all reads stay where they are",
+                missing.len()
+            ));
+            return Ok(false);
+        }
+        if options.no_switch {
+            self.out.note("every stream is as the log has it; all reads stay where they are");
+            return Ok(true);
+        }
+        let switched = self.change(&building, building.switched(Timestamp::now())?, "switch", why).await?;
+        self.out.note(&format!(
+            "every stream is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
+            SWITCHING.as_secs(),
+            switched.read,
+            building.read,
+        ));
+        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
+        let units = json!({ "generation": switched.read, "commits": made.commits, "reads": made.reads, "writes": made.writes });
+        if self.out.json {
+            self.out.line(&units.to_string());
+        }
+        Ok(true)
+    }
+
+    /// Has the function make every part of the log, some at once.
+    async fn in_parts(&self, number: u32, options: &Options) -> Result<Rebuilt> {
+        let (commits, _) = self.deployment.size_of_log().await?;
+        let bar = self.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
+        // Each worker may write its share.
+        let share = options.write_units.map(|units| units / f64::from(options.workers.max(1)));
+        let gives_up = AtomicBool::new(false);
+        let done = std::sync::Mutex::new(BTreeMap::<u32, Rebuilt>::new());
+        let sum = || {
+            let mut sum = Rebuilt::default();
+            done.lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .values()
+                .for_each(|part| sum.add(part));
+            sum
+        };
+        let parts = stream::iter(0..options.parts).map(|part| {
+            let (bar, done, gives_up, sum) = (&bar, &done, &gives_up, &sum);
+            async move {
+                let asked = json!({ "generation": number, "part": part, "parts": options.parts, "writeUnits": share });
+                let mut failures = 0;
+                let mut failed = Vec::new();
+                loop {
+                    if gives_up.load(Ordering::Relaxed) {
+                        bail!("another part failed");
+                    }
+                    match self.ask(&asked).await {
+                        Ok(mut rebuilt) => {
+                            failures = 0;
+                            failed.append(&mut rebuilt.failed);
+                            let is_done = rebuilt.is_done;
+                            rebuilt.failed.clone_from(&failed);
+                            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(part, rebuilt);
+                            let sum = sum();
+                            bar.set_position(sum.commits);
+                            bar.set_message(cost(&sum));
+                            if is_done {
+                                return Ok(());
+                            }
+                        }
+                        Err(error) => {
+                            failures += 1;
+                            if failures > MAX_FAILURES {
+                                gives_up.store(true, Ordering::Relaxed);
+                                return Err(error.context(format!("part {part} of {} cannot be made", options.parts)));
+                            }
+                            bar.set_message(format!("trying again: {error:#}"));
+                            tokio::time::sleep(Duration::from_millis(500)).await;
+                        }
+                    }
+                }
+            }
+        });
+        parts.buffer_unordered(options.workers.max(1) as usize).try_collect::<()>().await?;
+        bar.finish_and_clear();
+        Ok(sum())
+    }
+
+    /// Has a subscription go on from the beginning, until it is where the order ends.
+    async fn in_one_order(&self, number: u32) -> Result<Rebuilt> {
+        let bar = self.bar(0, "{spinner} {elapsed} in one order, one after the other");
+        let mut failures = 0;
+        loop {
+            bar.tick();
+            match self.ask(&json!({ "generation": number })).await {
+                Ok(rebuilt) if rebuilt.is_done => break,
+                // Somebody else is at it, or its time was over.
+                Ok(_) => failures = 0,
+                Err(error) => {
+                    failures += 1;
+                    if failures > MAX_FAILURES {
+                        return Err(error);
+                    }
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        bar.finish_and_clear();
+        Ok(Rebuilt::default())
+    }
+
+    /// Compares every stream with the log, and has the function make what is missing. Returns what is still missing: the last version in the log, and the one that is there.
+    async fn close(&self, number: u32) -> Result<BTreeMap<StreamId, (u64, u64)>> {
+        let log = self.deployment.log()?;
+        let table = self.table.at(number);
+        let heads = log.heads().await?.into_iter().filter(|(stream, _)| self.follower.takes(stream));
+        let mut left: BTreeMap<StreamId, Head> = heads.collect();
+        let mut missing = BTreeMap::new();
+        for round in 0..ROUNDS {
+            let looked = stream::iter(&left).map(|(stream, head)| {
+                let table = &table;
+                async move {
+                    Ok::<_, anyhow::Error>((
+                        stream.clone(),
+                        (head.version, self.follower.reached(table, stream).await?),
+                    ))
+                }
+            });
+            let looked = looked
+                .buffer_unordered(AT_ONCE)
+                .try_filter(|(_, (head, there))| std::future::ready(there < head));
+            missing = looked.try_collect::<BTreeMap<_, _>>().await?;
+            if missing.is_empty() {
+                break;
+            }
+            if self.follower.kind == Follows::Order {
+                self.in_one_order(number).await?;
+            } else if round > 0 {
+                // What was on its way is there by now: the rest is made from the log.
+                let streams: Vec<_> = missing.keys().cloned().collect();
+                for streams in streams.chunks(STREAMS) {
+                    // A failure is seen by what is still missing.
+                    if let Err(error) = self.ask(&json!({ "generation": number, "streams": streams })).await {
+                        self.out.note(&format!("{error:#}"));
+                    }
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            left = stream::iter(missing.keys().cloned())
+                .map(|stream| newest(&log, stream))
+                .buffer_unordered(AT_ONCE)
+                .try_collect()
+                .await?;
+        }
+        Ok(missing)
+    }
+
+    async fn ask(&self, asked: &Value) -> Result<Rebuilt> {
+        let payload = json!({ "rebuild": asked }).to_string();
+        let name = name(self.deployment, &self.follower.id)?;
+        let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
+        let answer = call.send().await?;
+        let body = answer.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
+        if answer.function_error.is_some() {
+            bail!("{}: {}", self.follower.id, String::from_utf8_lossy(body));
+        }
+        serde_json::from_slice(body)
+            .context("the function does not know how to make its view again: deploy it first")
+    }
+
+    fn bar(&self, length: u64, template: &str) -> ProgressBar {
+        if self.out.json {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(length);
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.enable_steady_tick(Duration::from_secs(1));
+        bar
+    }
+}
+
+impl Rebuilt {
+    fn add(&mut self, other: &Self) {
+        self.commits += other.commits;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.failed.extend(other.failed.iter().cloned());
+    }
+}
+
+/// The units that it took, and their price.
+fn cost(made: &Rebuilt) -> String {
+    let dollars = (made.reads * READS + made.writes * WRITES) / 1e6;
+    format!("{:.0} read units, {:.0} write units, {dollars:.4} US$", made.reads, made.writes)
+}
+
+/// The name under which a function notes how far a part is.
+fn part_name(part: u32, parts: u32) -> String {
+    format!("$part-{part}-of-{parts}")
+}
