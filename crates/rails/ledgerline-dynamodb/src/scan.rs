@@ -10,8 +10,10 @@ use serde_json::{Map, Value, json};
 
 use crate::{DynamoDbStore, error, item};
 
+/// The most commits of a page. DynamoDB ends a page after 1 MB in any case; the emulated database reads all that is left of the table for a page without a limit.
+const PAGE: i32 = 2_000;
 /// The parts of the table that are read at once.
-const SEGMENTS: i32 = 8;
+const AT_ONCE: usize = 8;
 
 /// The newest commit of a stream, and the number of its commits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,8 +62,9 @@ impl DynamoDbStore {
             .client
             .scan()
             .table_name(&self.commits)
-            .segment(part)
-            .total_segments(parts)
+            // A table that is read as a whole is read in the order of its keys, for which the emulated database has an index.
+            .set_segment((parts > 1).then_some(part))
+            .set_total_segments((parts > 1).then_some(parts))
             .limit(limit)
             .expression_attribute_names("#stream", item::STREAM);
         if let Some((stream, version)) = after {
@@ -90,19 +93,20 @@ impl DynamoDbStore {
         Ok(Scanned { commits: commits.collect(), after, units })
     }
 
-    /// The heads of all streams. Only keys and times are sent; the price is that of the whole table.
+    /// The heads of all streams, read in so many parts at once. Only keys and times are sent; the price is that of the whole table.
     ///
     /// # Errors
     /// When the table cannot be read.
-    pub async fn heads(&self) -> Result<BTreeMap<StreamId, Head>, StoreError> {
-        let parts = stream::iter(0..SEGMENTS).map(|segment| async move {
+    pub async fn heads(&self, parts: i32) -> Result<BTreeMap<StreamId, Head>, StoreError> {
+        let read = stream::iter(0..parts).map(|part| async move {
             let mut heads = BTreeMap::<StreamId, Head>::new();
             let scan = self
                 .client
                 .scan()
                 .table_name(&self.commits)
-                .segment(segment)
-                .total_segments(SEGMENTS)
+                .limit(PAGE)
+                .set_segment((parts > 1).then_some(part))
+                .set_total_segments((parts > 1).then_some(parts))
                 .projection_expression("#stream, #version, #at")
                 .expression_attribute_names("#stream", item::STREAM)
                 .expression_attribute_names("#version", item::VERSION)
@@ -116,12 +120,45 @@ impl DynamoDbStore {
             }
             Ok::<_, StoreError>(heads)
         });
-        let parts: Vec<_> = parts.buffer_unordered(SEGMENTS as usize).try_collect().await?;
+        let parts: Vec<_> = read.buffer_unordered(AT_ONCE).try_collect().await?;
         let mut heads = BTreeMap::<StreamId, Head>::new();
         for (stream, head) in parts.into_iter().flatten() {
             heads.entry(stream).or_default().add(&head);
         }
         Ok(heads)
+    }
+
+    /// The streams with a commit whose time is between these, each with the first version of that time and its last version in the log.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn between(
+        &self,
+        from: Timestamp,
+        to: Timestamp,
+    ) -> Result<BTreeMap<StreamId, (u64, u64)>, StoreError> {
+        let scan = self
+            .client
+            .scan()
+            .table_name(&self.commits)
+            .limit(PAGE)
+            .projection_expression("#stream, #version, #at")
+            .expression_attribute_names("#stream", item::STREAM)
+            .expression_attribute_names("#version", item::VERSION)
+            .expression_attribute_names("#at", item::AT);
+        let mut items = scan.into_paginator().items().send();
+        let mut found = BTreeMap::<StreamId, (Option<u64>, u64)>::new();
+        while let Some(item) = items.next().await {
+            let item = item.map_err(error::store_error)?;
+            let Some((stream, version)) = keys(&item) else { continue };
+            let at = item.get(item::AT).and_then(|at| at.as_s().ok()?.parse::<Timestamp>().ok());
+            let (first, last) = found.entry(stream).or_default();
+            *last = version.max(*last);
+            if at.is_some_and(|at| (from..=to).contains(&at)) {
+                *first = Some(first.map_or(version, |first| first.min(version)));
+            }
+        }
+        Ok(found.into_iter().filter_map(|(stream, (first, last))| Some((stream, (first?, last)))).collect())
     }
 
     /// The commits with this correlation id, in no order.
@@ -133,6 +170,7 @@ impl DynamoDbStore {
             .client
             .scan()
             .table_name(&self.commits)
+            .limit(PAGE)
             .filter_expression("#meta.#id = :id")
             .projection_expression("#stream, #version")
             .expression_attribute_names("#meta", item::META)

@@ -174,10 +174,22 @@ pub(crate) async fn rebuild(
     let (of, name) = (view.of(), format!("$part-{number}-of-{parts}"));
     let mut part = table.part(keys, &name).await?;
     let written_before = part.writes;
+    let mut next = None;
     while !part.is_done && began.elapsed() < WORKING {
-        let page = log.scan((number, parts), part.after.as_ref(), (&of, PAGE)).await?;
+        let page = match next.take() {
+            Some(page) => page,
+            None => log.scan((number, parts), part.after.as_ref(), (&of, PAGE)).await?,
+        };
         part.commits += page.commits.len() as u64;
-        let made = view.remake(&table, log, by_stream(page.commits)).await?;
+        // The next page is read while this one is written.
+        let read = async {
+            let is_wanted = page.after.is_some() && began.elapsed() < WORKING;
+            let read = log.scan((number, parts), page.after.as_ref(), (&of, PAGE));
+            Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
+        };
+        let make = async { Ok(view.remake(&table, log, by_stream(page.commits)).await?) };
+        let (made, read) = futures::try_join!(make, read)?;
+        next = read;
         failed.extend(made.failed);
         part = Part {
             is_done: page.after.is_none(),

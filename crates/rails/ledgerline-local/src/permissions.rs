@@ -20,6 +20,9 @@ pub const COMMITS: &str = "CommitsTable";
 /// The logical id of the table that holds the order of all commits.
 pub const SEQUENCE: &str = "SequenceTable";
 
+/// The logical id of the table that holds what operators did and put aside. No function reads or writes it.
+pub const OPERATIONS: &str = "OperationsTable";
+
 /// Something that a function may do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {

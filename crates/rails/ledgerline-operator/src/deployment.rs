@@ -20,7 +20,7 @@ pub(crate) struct Deployment {
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
-    is_local: bool,
+    pub(crate) is_local: bool,
     /// By its logical id: the name of each function, and its environment.
     functions: BTreeMap<String, (String, BTreeMap<String, String>)>,
 }
@@ -87,6 +87,11 @@ impl Deployment {
         Ok(DynamoDbStore::new(self.dynamodb.clone(), self.shared("COMMITS_TABLE")?))
     }
 
+    /// The number of parts in which the log is read at once. The emulated database has no index for parts, and sorts the whole table for each page of one.
+    pub(crate) fn parts(&self) -> i32 {
+        if self.is_local { 1 } else { 8 }
+    }
+
     /// The table of `$all`, and the number of its partitions; `None` if the stack has none.
     pub(crate) fn order(&self) -> Option<(DynamoDbStore, u16)> {
         let table = self.shared("SEQUENCE_TABLE").ok()?;
@@ -126,6 +131,44 @@ impl Deployment {
 
     pub(crate) fn table(&self, name: &str) -> ReadTable {
         ReadTable::new(self.dynamodb.clone(), name)
+    }
+
+    /// The URLs of all queues of the stack, by what their names begin with: their logical ids.
+    pub(crate) async fn queues(&self) -> Result<BTreeMap<String, String>> {
+        let list = self.sqs.list_queues().queue_name_prefix(format!("{}-", self.stack)).max_results(1_000);
+        let mut pages = list.into_paginator().send();
+        let mut queues = BTreeMap::new();
+        while let Some(page) = pages.next().await {
+            for url in page.context("the queues cannot be listed")?.queue_urls.unwrap_or_default() {
+                let name = url.rsplit('/').next().unwrap_or_default();
+                if let Some(id) = self.logical_id(name) {
+                    queues.insert(id.to_owned(), url.clone());
+                }
+            }
+        }
+        Ok(queues)
+    }
+
+    /// The name of the table with this logical id.
+    pub(crate) async fn table_named(&self, id: &str) -> Result<Option<String>> {
+        let mut names = self.dynamodb.list_tables().into_paginator().items().send();
+        while let Some(name) = names.next().await {
+            let name = name.context("the tables cannot be listed")?;
+            if self.logical_id(&name) == Some(id) {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The logical id in the name that CloudFormation gives: that of the stack, the logical id, and, on AWS, twelve signs.
+    fn logical_id<'n>(&self, name: &'n str) -> Option<&'n str> {
+        let rest = name.strip_prefix(&self.stack)?.strip_prefix('-')?;
+        let rest = rest.strip_suffix(".fifo").unwrap_or(rest);
+        match rest.split_once('-') {
+            None => Some(rest),
+            Some((id, signs)) => (!signs.contains('-')).then_some(id),
+        }
     }
 
     /// The URL of the queue with this logical id, from the fanout's list.

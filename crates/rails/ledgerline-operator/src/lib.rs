@@ -1,11 +1,13 @@
 #![doc = include_str!("../README.md")]
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
+mod dead_letters;
 mod deployment;
 mod followers;
 mod log;
 mod rebuild;
 mod reconcile;
+mod records;
 
 use std::{
     io::{ErrorKind, IsTerminal, Write},
@@ -119,6 +121,9 @@ enum What {
     /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
     /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
     Rebuild(rebuild::Options),
+    /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
+    /// Ends with 2 while there are any.
+    DeadLetters(dead_letters::Options),
 }
 
 /// The exit code of a comparison that found something.
@@ -147,7 +152,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     match what {
         What::Streams { category, find } => {
             let mut rows = Vec::new();
-            for (stream, head) in deployment.log()?.heads().await? {
+            for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
                 let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
                     && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()));
                 if is_wanted {
@@ -175,6 +180,10 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             }
             let is_mended = write && reconcile::mend(&deployment, &found, (act, yes), out).await?;
             return Ok(if is_mended { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+        What::DeadLetters(options) => {
+            let is_done = dead_letters::run(&deployment, stack, &options, out).await?;
+            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
         What::Rebuild(options) => {
             let is_done = rebuild::run(&deployment, stack, &options, out).await?;

@@ -64,9 +64,9 @@ pub(crate) struct Options {
     /// Delete the rows that are not read: the old ones, or those of a rebuild that is given up.
     #[arg(long)]
     drop: bool,
-    /// The number of parts of the log. A rebuild that goes on has to have the same number.
-    #[arg(long, default_value_t = 16)]
-    parts: u32,
+    /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
+    #[arg(long)]
+    parts: Option<u32>,
     /// The number of parts that are worked on at once.
     #[arg(long, default_value_t = 4)]
     workers: u32,
@@ -117,6 +117,12 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
 }
 
+impl Options {
+    fn parts(&self, deployment: &Deployment) -> u32 {
+        self.parts.unwrap_or(if deployment.is_local { 1 } else { 64 })
+    }
+}
+
 impl View<'_> {
     /// Prints the generations, how far a rebuild is, and what a new one would cost.
     async fn status(&self, generations: &Generations, options: &Options) -> Result<()> {
@@ -141,9 +147,9 @@ impl View<'_> {
         {
             let mut sum = Rebuilt::default();
             let mut done = 0;
-            for part in 0..options.parts {
-                let part =
-                    self.table.at(number).part(self.follower.keys(), &part_name(part, options.parts)).await?;
+            let parts = options.parts(self.deployment);
+            for part in 0..parts {
+                let part = self.table.at(number).part(self.follower.keys(), &part_name(part, parts)).await?;
                 done += u32::from(part.is_done);
                 sum.add(&Rebuilt {
                     commits: part.commits,
@@ -154,7 +160,7 @@ impl View<'_> {
             }
             self.out.note("");
             let part = json!({
-                "parts": options.parts, "done": done, "commits": sum.commits, "reads": sum.reads, "writes": sum.writes,
+                "parts": parts, "done": done, "commits": sum.commits, "reads": sum.reads, "writes": sum.writes,
             });
             self.out.rows(&["parts", "done", "commits", "reads", "writes"], &[part]);
         }
@@ -342,10 +348,12 @@ impl View<'_> {
                 .for_each(|part| sum.add(part));
             sum
         };
-        let parts = stream::iter(0..options.parts).map(|part| {
+        let parts = options.parts(self.deployment);
+        let made = stream::iter(0..parts).map(|part| {
             let (bar, done, gives_up, sum) = (&bar, &done, &gives_up, &sum);
             async move {
-                let asked = json!({ "generation": number, "part": part, "parts": options.parts, "writeUnits": share });
+                let asked =
+                    json!({ "generation": number, "part": part, "parts": parts, "writeUnits": share });
                 let mut failures = 0;
                 let mut failed = Vec::new();
                 loop {
@@ -358,7 +366,9 @@ impl View<'_> {
                             failed.append(&mut rebuilt.failed);
                             let is_done = rebuilt.is_done;
                             rebuilt.failed.clone_from(&failed);
-                            done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(part, rebuilt);
+                            done.lock()
+                                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                                .insert(part, rebuilt);
                             let sum = sum();
                             bar.set_position(sum.commits);
                             bar.set_message(cost(&sum));
@@ -370,7 +380,7 @@ impl View<'_> {
                             failures += 1;
                             if failures > MAX_FAILURES {
                                 gives_up.store(true, Ordering::Relaxed);
-                                return Err(error.context(format!("part {part} of {} cannot be made", options.parts)));
+                                return Err(error.context(format!("part {part} of {parts} cannot be made")));
                             }
                             bar.set_message(format!("trying again: {error:#}"));
                             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -379,7 +389,7 @@ impl View<'_> {
                 }
             }
         });
-        parts.buffer_unordered(options.workers.max(1) as usize).try_collect::<()>().await?;
+        made.buffer_unordered(options.workers.max(1) as usize).try_collect::<()>().await?;
         bar.finish_and_clear();
         Ok(sum())
     }
@@ -411,7 +421,11 @@ impl View<'_> {
     async fn close(&self, number: u32) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let log = self.deployment.log()?;
         let table = self.table.at(number);
-        let heads = log.heads().await?.into_iter().filter(|(stream, _)| self.follower.takes(stream));
+        let heads = log
+            .heads(self.deployment.parts())
+            .await?
+            .into_iter()
+            .filter(|(stream, _)| self.follower.takes(stream));
         let mut left: BTreeMap<StreamId, Head> = heads.collect();
         let mut missing = BTreeMap::new();
         for round in 0..ROUNDS {

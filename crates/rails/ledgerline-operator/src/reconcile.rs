@@ -106,7 +106,7 @@ pub(crate) async fn run(
             heads.try_collect::<BTreeMap<_, _>>().await?
         }
         None => {
-            let mut heads = log.heads().await?;
+            let mut heads = log.heads(deployment.parts()).await?;
             // A stream that only the order has is gone from the log.
             known.for_each(|stream| _ = heads.entry(stream).or_default());
             heads
@@ -398,37 +398,46 @@ fn state_of(commit: &Commit) -> Value {
 
 /// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's stream would.
 async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
-    let log = deployment.log()?;
-    let name = name(deployment, "SequencerFunction")?;
     let has_entry =
         |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.beyond.contains(version));
     let versions: Vec<_> = (missing.found + 1..=missing.head).filter(|version| !has_entry(version)).collect();
     for batch in versions.chunks(RECORDS) {
-        let mut records = Vec::new();
-        for version in batch {
-            let Some(mut record) = log.record(&missing.stream, *version).await? else { continue };
-            record["SequenceNumber"] = version.to_string().into();
-            record["SizeBytes"] = 1.into();
-            record["StreamViewType"] = "NEW_IMAGE".into();
-            records.push(json!({
-                "eventID": "reconcile", "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-                "awsRegion": "reconcile", "dynamodb": record,
+        let batch: Vec<_> = batch.iter().map(|version| (missing.stream.clone(), *version)).collect();
+        hand_over(deployment, "SequencerFunction", &batch).await?;
+    }
+    Ok(())
+}
+
+/// Hands the records of these commits to a reader of the table's stream, as the stream would. There are [`RECORDS`] of them at most.
+pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(StreamId, u64)]) -> Result<()> {
+    let (log, name) = (deployment.log()?, name(deployment, to)?);
+    // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
+    let run = uuid::Uuid::new_v4();
+    let mut records = Vec::new();
+    for (place, (stream, version)) in commits.iter().enumerate() {
+        let record = log.record(stream, *version).await?;
+        let mut record = record.with_context(|| format!("{stream} has no version {version}"))?;
+        record["ApproximateCreationDateTime"] = 0.into();
+        record["SequenceNumber"] = (place + 1).to_string().into();
+        record["SizeBytes"] = 1.into();
+        record["StreamViewType"] = "NEW_IMAGE".into();
+        records.push(json!({
+                "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+                "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
             }));
-        }
-        let payload = json!({ "Records": records }).to_string();
-        let answer =
-            deployment.lambda.invoke().function_name(&name).payload(Blob::new(payload)).send().await?;
-        let body: Value =
-            serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
-        if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
-            bail!("the sequencer did not take them");
-        }
+    }
+    let payload = json!({ "Records": records }).to_string();
+    let answer = deployment.lambda.invoke().function_name(&name).payload(Blob::new(payload)).send().await?;
+    let body: Value =
+        serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
+    if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
+        bail!("{to} did not take them: {body}");
     }
     Ok(())
 }
 
 /// The records of one invocation of the sequencer. A commit has 400 KB at most, and an invocation 6 MB.
-const RECORDS: usize = 10;
+pub(crate) const RECORDS: usize = 10;
 
 pub(crate) async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
     let call = deployment.lambda.invoke().function_name(name(deployment, id)?);

@@ -127,6 +127,137 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     }
 }
 
+/// A message in a dead-letter queue.
+async fn dead_letter(client: &aws_sdk_sqs::Client, queue: &str, group: Option<&str>, body: &Value) {
+    let fifo = if group.is_some() { ".fifo" } else { "" };
+    let name = format!("{}{fifo}", table(queue));
+    let url = client.get_queue_url().queue_name(name).send().await.unwrap().queue_url.unwrap();
+    let send = client.send_message().queue_url(url).message_body(body.to_string());
+    let id = group.map(|_| uuid::Uuid::new_v4().to_string());
+    send.set_message_group_id(group.map(ToOwned::to_owned))
+        .set_message_deduplication_id(id)
+        .send()
+        .await
+        .unwrap();
+}
+
+/// Every kind of dead letter goes back to where it came from, and what it is about is there then.
+#[tokio::test]
+async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
+    let bank = LocalStack::start(None).await;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        let id = bank.account(1_000).await;
+        bank.post(&format!("/accounts/{id}/debits"), json!({ "amount": 10 })).await;
+        bank.settled(&id).await;
+        ids.push(id);
+    }
+    let ledger = Ledger::at(&bank);
+    assert_eq!(ledger.run(&["dead-letters"]).0, 0, "there are none");
+
+    // What they are about is taken away, as if it had never come.
+    let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&bank.aws_url()));
+    let sqs = aws_sdk_sqs::Client::new(&services::sdk_config(&bank.aws_url()));
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    for id in &ids[..2] {
+        let delete = dynamodb.delete_item().table_name(table("BalancesTable"));
+        delete.key("accountId", text(id)).send().await.unwrap();
+    }
+    for version in 2..=3 {
+        let delete =
+            dynamodb.delete_item().table_name(table("TransactionsTable")).key("accountId", text(&ids[2]));
+        delete.key("entry", text(&format!("{version:020}#0000"))).send().await.unwrap();
+    }
+    let streams: Vec<_> = ids.iter().map(|id| format!("account-{id}")).collect();
+    // A batch of states that Lambda gave up, in its envelope; commits that a queue gave up; a commit that the fanout set aside.
+    let state = json!({
+        "stream": streams[0], "aggregate": { "lastKnownVersion": 3 }, "aggregateSchema": 0,
+        "lastEvent": { "stream": streams[0], "version": 3, "index": 0, "eventType": "AccountDebited", "schema": 1, "payload": null, "at": "2026-11-25T00:00:00Z" },
+        "meta": {},
+    });
+    let given_up = json!({
+        "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": { "states": [state] },
+        "responsePayload": { "errorType": "&str", "errorMessage": "the table is unavailable" },
+    });
+    dead_letter(&sqs, "BalancesDeadLetterQueue", None, &given_up).await;
+    for commit in &bank.log(&ids[2]).await[1..] {
+        dead_letter(&sqs, "TransactionsDeadLetterQueue", Some(&streams[2]), &json!(commit)).await;
+    }
+    let set_aside = json!({ "stream": streams[1], "version": 3, "reason": "it could not be read" });
+    dead_letter(&sqs, "FanoutDeadLetterQueue", None, &set_aside).await;
+
+    let (code, counted) = ledger.run(&["dead-letters"]);
+    let counts: BTreeSet<_> = counted
+        .iter()
+        .filter_map(|line| {
+            Some((line["queue"].as_str()?, line["messages"].as_u64()?, line["reasons"].as_str()?))
+        })
+        .collect();
+    assert_eq!(code, 2);
+    let failed = "it failed each time that it was tried";
+    assert_eq!(
+        counts,
+        BTreeSet::from([
+            ("BalancesDeadLetterQueue", 1, "1: the table is unavailable"),
+            ("FanoutDeadLetterQueue", 1, "1: it could not be read"),
+            // Of a stream, the emulated queue shows one message at a time.
+            ("TransactionsDeadLetterQueue", 2, &*format!("1: {failed}")),
+        ])
+    );
+    let (_, listed) = ledger.run(&["dead-letters", "Transactions"]);
+    let letters: Vec<_> = listed.iter().filter(|line| line["id"].is_string()).collect();
+    let about: Vec<_> = letters.iter().map(|letter| letter["commits"].as_str().unwrap()).collect();
+    assert_eq!(about, [format!("{}@2", streams[2])]);
+    assert!(letters.iter().all(|letter| letter["body"].is_null()), "rule 14: {letters:?}");
+    let (_, with) = ledger.run(&["dead-letters", "Transactions", "--payloads"]);
+    assert!(format!("{with:?}").contains("AccountCredited"), "{with:?}");
+
+    // One is put aside, and comes back.
+    let (id, sure) = (letters[0]["id"].as_str().unwrap().to_owned(), ["--write", "--yes", "--why", "a test"]);
+    let act = |arguments: &[&str]| ledger.run(&[&["dead-letters"], arguments, &sure].concat());
+    let (code, parked) = act(&["Transactions", "--park", "--stream", &streams[2]]);
+    assert_eq!((code, &parked[0]["messages"]), (0, &json!(2)));
+    let (_, parked) = ledger.run(&["dead-letters", "--parked"]);
+    let whys: Vec<_> = parked.iter().map(|line| (line["why"].as_str(), line["id"] == *id)).collect();
+    assert!(whys.len() == 2 && whys.contains(&(Some("a test"), true)), "{parked:?}");
+    assert_eq!(ledger.run(&["dead-letters", "Transactions"]).0, 0);
+
+    for (arguments, count) in [
+        (&["Transactions", "--parked", "--send-back"][..], 2),
+        (&["Balances", "--send-back", "--stream", &streams[0]], 1),
+        (&["Fanout", "--send-back"], 1),
+    ] {
+        let (code, done) = act(arguments);
+        assert_eq!((code, &done[0]["messages"]), (0, &json!(count)), "{done:?}");
+    }
+    for id in &ids {
+        bank.settled(id).await;
+    }
+    assert_eq!(ledger.run(&["dead-letters"]).0, 0);
+    assert!(ledger.run(&["dead-letters", "--parked"]).1.is_empty());
+
+    // What nobody can use is thrown away, by its id alone, and it is kept who did it.
+    dead_letter(&sqs, "FanoutDeadLetterQueue", None, &json!({ "nothing": "useful" })).await;
+    assert_eq!(act(&["Fanout", "--send-back"]).0, 2, "it names no commit, and stays");
+    let (_, listed) = ledger.run(&["dead-letters", "Fanout"]);
+    let id = listed.iter().find_map(|line| line["id"].as_str()).unwrap();
+    assert_eq!(act(&["Fanout", "--throw-away", "--id", "another"]).0, 2);
+    assert_eq!(act(&["Fanout", "--throw-away", "--id", id]).0, 0);
+    let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
+    assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
+    for wrong in [
+        &["dead-letters", "Nobody"][..],
+        &["dead-letters", "Transactions", "--write", "--why", "x"],
+        &["dead-letters", "Transactions", "--park", "--write", "--why", "x", "--yes"],
+    ] {
+        assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
+    }
+    for wrong in [&["dead-letters", "--send-back"][..], &["dead-letters", "Fanout", "--throw-away"]] {
+        assert_eq!(act(&wrong[1..]).0, 2, "clap refuses {wrong:?}");
+    }
+}
+
 #[tokio::test]
 async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_them() {
     let bank = LocalStack::start(None).await;

@@ -187,6 +187,8 @@ impl ReadTable {
             .scan()
             .table_name(&self.name)
             .expression_attribute_names("#partition", keys.partition)
+            // The emulated database reads all that is left of the table for a page without a limit.
+            .limit(1_000)
             .set_exclusive_start_key(after);
         let mut names = "#partition".to_owned();
         if let Some(sort) = keys.sort {

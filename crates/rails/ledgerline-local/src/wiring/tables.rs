@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{Function, Table, Template, listed};
-use crate::permissions::{list, referred, resources};
+use crate::permissions::{OPERATIONS, list, referred, resources};
 
 /// The variable with the namespace of metrics, which every function must have. Without it, a function uses a default namespace, which the alarms do
 /// not watch.
@@ -57,7 +57,9 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         let place = template.source.place(&["Resources", table]);
         problems.push(format!("{place}: {table}: more than one function writes it: {}", writers.join(", ")));
     }
-    for (id, table) in resources(template.json, &["AWS::DynamoDB::Table"]) {
+    let of_functions =
+        resources(template.json, &["AWS::DynamoDB::Table"]).filter(|(id, _)| *id != OPERATIONS);
+    for (id, table) in of_functions {
         let place = |keys: &[&str]| template.source.place(&[&["Resources", id, "Properties"], keys].concat());
         let Some(read) = indexes.get(id) else {
             problems.push(format!("{}: {id}: no function reads or writes it", place(&[])));

@@ -1,0 +1,460 @@
+//! Dead letters: what could not be done, where it came from, and the way back.
+//!
+//! SQS's own move task does not serve all of them: the fanout's references came from no queue, and a FIFO queue may take a message that is sent again for the one that it knows. Here each
+//! message is sent first and deleted then, with a deduplication id of its own: it may come twice, which everything behind the log bears, and it is never lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail};
+use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as Attribute, QueueAttributeName};
+use clap::Args;
+use jiff::Timestamp;
+use ledgerline::StreamId;
+use ledgerline_local::{
+    permissions::{referred, resources},
+    template::Source,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Out, Stack, agreed,
+    deployment::Deployment,
+    reconcile::{RECORDS, hand_over},
+    records::{self, Record},
+};
+
+/// The seconds for which a message that was looked at is kept from others.
+const LOOKING: i32 = 60;
+/// The number of messages that are received at once, the most that SQS gives.
+const AT_ONCE: i32 = 10;
+/// The number of times in a row that a queue must give nothing before it is taken for empty: SQS asks only some of its servers.
+const EMPTY: usize = 2;
+/// The most letters that are printed for people.
+const SHOWN: usize = 50;
+/// The seconds by which clocks may differ from those of the table's stream.
+const AROUND: i64 = 60;
+
+/// What is to be done with dead letters.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The logical id of a dead-letter queue, or its beginning: Transactions. Without it, all are counted.
+    queue: Option<String>,
+    /// Only the messages with these ids.
+    #[arg(long)]
+    id: Vec<String>,
+    /// Only the messages about this stream.
+    #[arg(long)]
+    stream: Option<String>,
+    /// Show what is in them.
+    #[arg(long)]
+    payloads: bool,
+    /// Send them back to where they came from.
+    #[arg(long, requires_all = ["write", "queue"])]
+    send_back: bool,
+    /// Put those with these ids, or about this stream, aside: they leave the queue and its alarm, and are kept with the reason.
+    #[arg(long, requires_all = ["write", "queue"], conflicts_with = "send_back")]
+    park: bool,
+    /// Delete those with these ids. Who did it, and why, is kept.
+    #[arg(long, requires_all = ["write", "queue", "id"], conflicts_with_all = ["send_back", "park", "stream"])]
+    throw_away: bool,
+    /// Those that were parked, instead of those in the queues.
+    #[arg(long, conflicts_with = "park")]
+    parked: bool,
+    /// Do it, instead of saying what is there.
+    #[arg(long, requires = "why")]
+    write: bool,
+    /// Why: it is kept.
+    #[arg(long)]
+    why: Option<String>,
+    /// Do not ask before writing.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// A dead-letter queue.
+#[derive(Debug, Clone)]
+struct Queue {
+    id: String,
+    url: String,
+    goes: Goes,
+}
+
+/// Where its messages go back to.
+#[derive(Debug, Clone)]
+enum Goes {
+    /// The queue that gave them up.
+    ToQueue(String),
+    /// The fanout, with the records of the commits that they name.
+    ToFanout,
+}
+
+/// A message.
+#[derive(Debug, Clone)]
+struct Letter {
+    id: String,
+    body: String,
+    group: Option<String>,
+    since: Option<Timestamp>,
+    /// The handle by which it is deleted from its queue, or `None` if it is parked.
+    receipt: Option<String>,
+}
+
+/// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there are no dead letters.
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    let queues = queues(deployment, stack).await?;
+    let wanted: Vec<_> = match &options.queue {
+        None => queues,
+        Some(name) => {
+            let one: Vec<_> = queues.iter().filter(|queue| queue.id.starts_with(name.as_str())).collect();
+            match one.as_slice() {
+                [one] => vec![(*one).clone()],
+                _ => {
+                    let known: Vec<_> = queues.iter().map(|queue| queue.id.as_str()).collect();
+                    bail!("{name} is no beginning of exactly one of these: {}", known.join(", "))
+                }
+            }
+        }
+    };
+    if let (Some(queue), true) = (wanted.first(), options.write) {
+        return act(deployment, queue, options, out).await;
+    }
+    if options.parked {
+        return show_parked(deployment, options, out).await.map(|()| true);
+    }
+    let mut counts = Vec::new();
+    let mut letters = Vec::new();
+    for queue in &wanted {
+        let count = count(deployment, queue).await?;
+        if count == 0 && options.queue.is_none() {
+            continue;
+        }
+        let found = look(deployment, queue).await?;
+        give_back(deployment, queue, &found).await;
+        let mut reasons = BTreeMap::<String, usize>::new();
+        found.iter().for_each(|letter| *reasons.entry(letter.reason()).or_default() += 1);
+        let reasons: Vec<_> = reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect();
+        let oldest = found.iter().filter_map(|letter| letter.since).min();
+        counts.push(json!({
+            "queue": queue.id, "messages": count.max(found.len() as u64), "oldest": oldest, "reasons": reasons.join("; "),
+        }));
+        let shown = found.iter().filter(|letter| options.takes(letter));
+        letters.extend(shown.map(|letter| letter.row(&queue.id, options.payloads)));
+    }
+    let is_empty = counts.iter().all(|count| count["messages"] == 0);
+    if is_empty {
+        out.note("there are no dead letters");
+    } else {
+        out.rows(&["queue", "messages", "oldest", "reasons"], &counts);
+    }
+    if options.queue.is_some() || out.json {
+        out.note("");
+        let shown = if out.json { letters.len() } else { SHOWN };
+        let fields = ["id", "commits", "since", "reason", "body"];
+        let fields = if options.payloads { &fields[..] } else { &fields[..4] };
+        out.rows(fields, &letters[..shown.min(letters.len())]);
+    }
+    Ok(is_empty)
+}
+
+/// Sends back, parks or throws away.
+async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out) -> Result<bool> {
+    if !options.send_back && !options.park && !options.throw_away {
+        bail!("say what to do: --send-back, --park or --throw-away");
+    }
+    if options.park && options.id.is_empty() && options.stream.is_none() {
+        bail!("say which ones to park: --id or --stream");
+    }
+    let what = match (options.send_back, options.park) {
+        (true, _) => "send back",
+        (_, true) => "park",
+        (false, false) => "throw away",
+    };
+    let which = match (options.id.as_slice(), &options.stream) {
+        ([], None) => "all messages".to_owned(),
+        ([], Some(stream)) => format!("the messages about {stream}"),
+        (ids, _) => format!("{} messages", ids.len()),
+    };
+    let from = if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
+    if !agreed(&format!("{what} {which} of {from}?"), options.yes)? {
+        return Ok(false);
+    }
+    // Before anything is done: without the table, nothing could be kept of it.
+    let kept = records::table(deployment).await?;
+    let (mut done, mut failed) = (Vec::new(), Vec::<(Letter, anyhow::Error)>::new());
+    let mut others = Vec::new();
+    let (mut empty, mut parked) =
+        (0, if options.parked { parked(deployment, &kept, &queue.id).await? } else { Vec::new() });
+    // A message of a stream does not overtake another one that could not be sent.
+    let mut stopped = BTreeSet::new();
+    while empty < EMPTY {
+        let page =
+            if options.parked { std::mem::take(&mut parked) } else { receive(deployment, queue).await? };
+        empty = if page.is_empty() { empty + 1 } else { 0 };
+        if options.parked {
+            empty = EMPTY;
+        }
+        for letter in page {
+            let is_stopped = letter.group.as_ref().is_some_and(|group| stopped.contains(group));
+            if !options.takes(&letter) || is_stopped {
+                others.push(letter);
+                continue;
+            }
+            match one(deployment, queue, &letter, options, &kept).await {
+                Ok(()) => done.push(letter),
+                Err(error) => {
+                    stopped.extend(letter.group.clone());
+                    failed.push((letter, error));
+                }
+            }
+        }
+    }
+    let left: Vec<_> = others.iter().chain(failed.iter().map(|(letter, _)| letter)).cloned().collect();
+    give_back(deployment, queue, &left).await;
+    for (letter, error) in &failed {
+        eprintln!("{} stays: {error:#}", letter.id);
+    }
+    let ids: BTreeSet<_> = done.iter().map(|letter| &letter.id).collect();
+    let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
+    if !done.is_empty() && !options.throw_away {
+        let detail = json!({ "queue": queue.id, "ids": ids });
+        let what = format!("{what}: {} of {from}", done.len());
+        let why = options.why.clone().unwrap_or_default();
+        records::keep(deployment, &kept, Record { kind: "dead-letters", what, why, detail }).await?;
+    }
+    let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "notFound": never.len() });
+    out.rows(&["done", "queue", "messages", "failed", "notFound"], &[row]);
+    Ok(failed.is_empty() && never.is_empty())
+}
+
+/// Does with one message what is asked for, and deletes it then.
+async fn one(
+    deployment: &Deployment,
+    queue: &Queue,
+    letter: &Letter,
+    options: &Options,
+    kept: &str,
+) -> Result<()> {
+    let why = options.why.clone().unwrap_or_default();
+    if options.send_back {
+        send_back(deployment, queue, letter).await?;
+    } else if options.park {
+        let item = json!({ "queue": queue.id, "id": letter.id, "body": letter.body, "group": letter.group, "since": letter.since });
+        records::park(deployment, kept, &queue.id, &letter.id, why, item).await?;
+    } else {
+        let detail = json!({ "queue": queue.id, "id": letter.id, "commits": letter.commits(), "reason": letter.reason() });
+        let what = format!("throw away: {}", letter.id);
+        records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
+    }
+    match &letter.receipt {
+        Some(receipt) => {
+            deployment.sqs.delete_message().queue_url(&queue.url).receipt_handle(receipt).send().await?;
+        }
+        None => records::unpark(deployment, kept, &queue.id, &letter.id).await?,
+    }
+    Ok(())
+}
+
+async fn send_back(deployment: &Deployment, queue: &Queue, letter: &Letter) -> Result<()> {
+    match &queue.goes {
+        Goes::ToQueue(url) => {
+            let send = deployment.sqs.send_message().queue_url(url).message_body(&letter.body);
+            // A FIFO queue that had this message in the last five minutes would take it for the same one, and the message would be lost.
+            let id = letter.group.as_ref().map(|_| format!("sent-back-{}", uuid::Uuid::new_v4()));
+            let send = send.set_message_group_id(letter.group.clone()).set_message_deduplication_id(id);
+            send.send().await?;
+            Ok(())
+        }
+        Goes::ToFanout => {
+            let log = deployment.log()?;
+            let mut versions = letter.commits();
+            if let Some((from, to)) = letter.times() {
+                versions = Vec::new();
+                for (stream, (first, last)) in log.between(from, to).await? {
+                    versions.extend((first..=last).map(|version| (stream.clone(), version)));
+                }
+            } else if versions.is_empty() {
+                bail!("it names no commit: look at it with --payloads");
+            }
+            for batch in versions.chunks(RECORDS) {
+                hand_over(deployment, "FanoutFunction", batch).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+impl Options {
+    /// Whether the message is among those that are asked for.
+    fn takes(&self, letter: &Letter) -> bool {
+        (self.id.is_empty() || self.id.contains(&letter.id))
+            && self
+                .stream
+                .as_ref()
+                .is_none_or(|stream| letter.commits().iter().any(|(of, _)| of.as_str() == stream))
+    }
+}
+
+impl Letter {
+    fn of(message: Message) -> Self {
+        let attributes = message.attributes.unwrap_or_default();
+        let since = attributes.get(&Attribute::SentTimestamp).and_then(|time| time.parse().ok());
+        Self {
+            id: message.message_id.unwrap_or_default(),
+            body: message.body.unwrap_or_default(),
+            group: attributes.get(&Attribute::MessageGroupId).cloned(),
+            since: since.and_then(|milliseconds| Timestamp::from_millisecond(milliseconds).ok()),
+            receipt: message.receipt_handle,
+        }
+    }
+
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_default()
+    }
+
+    /// The commits that it is about.
+    fn commits(&self) -> Vec<(StreamId, u64)> {
+        let body = self.json();
+        let place = |stream: &Value, version: &Value| {
+            let stream = StreamId::try_from(stream.as_str()?.to_owned()).ok()?;
+            Some((stream, version.as_u64()?))
+        };
+        let state = |entry: &Value| place(&entry["stream"], &entry["aggregate"]["lastKnownVersion"]);
+        let invoked = if body["requestPayload"].is_null() { &body } else { &body["requestPayload"] };
+        let states = invoked["states"].as_array().into_iter().flatten().chain([&invoked["detail"]]);
+        place(&body["stream"], &body["version"]).into_iter().chain(states.filter_map(state)).collect()
+    }
+
+    /// The times of the first and of the last record of a batch that was given up, with some room for the clocks of writers.
+    fn times(&self) -> Option<(Timestamp, Timestamp)> {
+        let body = self.json();
+        let batch = &body["DDBStreamBatchInfo"];
+        let time = |name: &str| batch[name].as_str()?.parse::<Timestamp>().ok();
+        let around = jiff::SignedDuration::from_secs(AROUND);
+        Some((
+            time("approximateArrivalOfFirstRecord")? - around,
+            time("approximateArrivalOfLastRecord")? + around,
+        ))
+    }
+
+    /// Why it is here, as far as it says so. No payload is among it: functions leave values out of their errors (rule 14).
+    fn reason(&self) -> String {
+        let body = self.json();
+        let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
+        let error = text(&body["responsePayload"]["errorMessage"]);
+        let condition = text(&body["requestContext"]["condition"]);
+        text(&body["reason"])
+            .or(error)
+            .or(condition)
+            .unwrap_or_else(|| "it failed each time that it was tried".to_owned())
+    }
+
+    fn row(&self, queue: &str, payloads: bool) -> Value {
+        let commits = self.commits();
+        let commits: Vec<_> = commits.iter().map(|(stream, version)| format!("{stream}@{version}")).collect();
+        let body = if payloads { self.json() } else { Value::Null };
+        json!({
+            "queue": queue, "id": self.id, "commits": commits.join(" "), "since": self.since, "reason": self.reason(), "body": body,
+        })
+    }
+}
+
+/// The dead-letter queues of the template, and where their messages go back to.
+async fn queues(deployment: &Deployment, stack: &Stack) -> Result<Vec<Queue>> {
+    let template = Source::read(&stack.template)?.json();
+    let urls = deployment.queues().await?;
+    let url = |id: &str| urls.get(id).cloned();
+    let mut found = Vec::new();
+    let mut sources = BTreeMap::new();
+    for (id, queue) in resources(&template, &["AWS::SQS::Queue"]) {
+        let target = referred(&queue["Properties"]["RedrivePolicy"]["deadLetterTargetArn"]);
+        sources.extend(target.map(|target| (target.to_owned(), id.to_owned())));
+    }
+    for (id, _) in
+        resources(&template, &["AWS::SQS::Queue"]).filter(|(id, _)| id.ends_with("DeadLetterQueue"))
+    {
+        let Some(url_of_it) = url(id) else {
+            eprintln!("{id} is not deployed, and is not looked at");
+            continue;
+        };
+        let goes = match sources.get(id) {
+            Some(source) => Goes::ToQueue(url(source).with_context(|| format!("{source} is not deployed"))?),
+            None => Goes::ToFanout,
+        };
+        found.push(Queue { id: id.to_owned(), url: url_of_it, goes });
+    }
+    Ok(found)
+}
+
+/// The number of messages, those that somebody looks at among them.
+async fn count(deployment: &Deployment, queue: &Queue) -> Result<u64> {
+    let get = deployment.sqs.get_queue_attributes().queue_url(&queue.url);
+    let attributes =
+        get.attribute_names(QueueAttributeName::All).send().await?.attributes.unwrap_or_default();
+    let counts = [
+        QueueAttributeName::ApproximateNumberOfMessages,
+        QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
+    ];
+    Ok(counts.iter().filter_map(|name| attributes.get(name)?.parse::<u64>().ok()).sum())
+}
+
+async fn receive(deployment: &Deployment, queue: &Queue) -> Result<Vec<Letter>> {
+    let receive = deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(LOOKING);
+    let receive = receive.max_number_of_messages(AT_ONCE).wait_time_seconds(1);
+    let received = receive.message_system_attribute_names(Attribute::All).send().await?;
+    Ok(received.messages.unwrap_or_default().into_iter().map(Letter::of).collect())
+}
+
+/// All messages that the queue gives. Of one stream, a FIFO queue gives ten at most before the first of them is deleted.
+async fn look(deployment: &Deployment, queue: &Queue) -> Result<Vec<Letter>> {
+    let mut found = BTreeMap::new();
+    let mut empty = 0;
+    while empty < EMPTY {
+        let page = receive(deployment, queue).await?;
+        let before = found.len();
+        found.extend(page.into_iter().map(|letter| ((letter.since, letter.id.clone()), letter)));
+        empty = if found.len() == before { empty + 1 } else { 0 };
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Lets others see the messages again at once. If that fails, they see them in a minute.
+async fn give_back(deployment: &Deployment, queue: &Queue, letters: &[Letter]) {
+    for receipt in letters.iter().filter_map(|letter| letter.receipt.as_ref()) {
+        let change = deployment.sqs.change_message_visibility().queue_url(&queue.url).receipt_handle(receipt);
+        let _ = change.visibility_timeout(0).send().await;
+    }
+}
+
+/// The parked messages of a queue.
+async fn parked(deployment: &Deployment, kept: &str, queue: &str) -> Result<Vec<Letter>> {
+    let text = |item: &Value, name: &str| item[name].as_str().map(ToOwned::to_owned);
+    let letter = |item: Value| Letter {
+        id: text(&item, "id").unwrap_or_default(),
+        body: text(&item, "body").unwrap_or_default(),
+        group: text(&item, "group"),
+        since: text(&item, "since").and_then(|since| since.parse().ok()),
+        receipt: None,
+    };
+    let items = records::parked(deployment, kept).await?.into_iter().map(|(item, _)| item);
+    Ok(items.filter(|item| item["queue"] == queue).map(letter).collect())
+}
+
+async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
+    let kept = records::table(deployment).await?;
+    let is_wanted = |item: &Value| {
+        let queue = item["queue"].as_str().unwrap_or_default();
+        options.queue.as_ref().is_none_or(|wanted| queue.starts_with(wanted.as_str()))
+    };
+    let mut rows = Vec::new();
+    for (item, Record { kind: _, what: _, why, detail }) in records::parked(deployment, &kept).await? {
+        if is_wanted(&item) {
+            let body = if options.payloads { item["body"].clone() } else { Value::Null };
+            rows.push(json!({
+                "queue": item["queue"], "id": item["id"], "at": detail["at"], "who": detail["who"], "why": why, "body": body,
+            }));
+        }
+    }
+    let fields = ["queue", "id", "at", "who", "why", "body"];
+    out.rows(if options.payloads { &fields[..] } else { &fields[..5] }, &rows);
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! What operators did, by whom and why, and the messages that they put aside: one table, which no function reads or writes.
+
+use std::collections::HashMap;
+
+use anyhow::{Context, Result};
+use aws_sdk_dynamodb::types::AttributeValue;
+use jiff::Timestamp;
+use ledgerline_local::permissions::OPERATIONS;
+use serde_json::{Value, json};
+
+use crate::deployment::Deployment;
+
+/// The partition with the messages that were put aside.
+const PARKED: &str = "parked";
+
+/// Something that was done.
+#[derive(Debug, Clone)]
+pub(crate) struct Record {
+    /// The command of the tool.
+    pub(crate) kind: &'static str,
+    pub(crate) what: String,
+    pub(crate) why: String,
+    pub(crate) detail: Value,
+}
+
+/// The name of the table.
+pub(crate) async fn table(deployment: &Deployment) -> Result<String> {
+    deployment.table_named(OPERATIONS).await?.with_context(|| {
+        format!("the stack has no {OPERATIONS}, in which it is kept who does this and why: see CHANGELOG.md, and deploy it first")
+    })
+}
+
+/// Keeps a record.
+pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -> Result<()> {
+    let now = Timestamp::now();
+    let key = (record.kind, format!("{now}#{}", uuid::Uuid::new_v4()));
+    put(deployment, table, (key.0, &key.1), now, &record).await
+}
+
+/// Puts a message aside.
+pub(crate) async fn park(
+    deployment: &Deployment,
+    table: &str,
+    queue: &str,
+    id: &str,
+    why: String,
+    message: Value,
+) -> Result<()> {
+    let record = Record { kind: PARKED, what: "park".to_owned(), why, detail: message };
+    put(deployment, table, (PARKED, &place(queue, id)), Timestamp::now(), &record).await
+}
+
+/// Takes a message from those that were put aside.
+pub(crate) async fn unpark(deployment: &Deployment, table: &str, queue: &str, id: &str) -> Result<()> {
+    let delete = deployment.dynamodb.delete_item().table_name(table);
+    delete.set_key(Some(key((PARKED, &place(queue, id))))).send().await?;
+    Ok(())
+}
+
+/// The messages that were put aside, each with who did it, when and why.
+pub(crate) async fn parked(deployment: &Deployment, table: &str) -> Result<Vec<(Value, Record)>> {
+    let query = deployment.dynamodb.query().table_name(table).consistent_read(true);
+    let query = query.key_condition_expression("#kind = :kind").expression_attribute_names("#kind", "kind");
+    let query = query.expression_attribute_values(":kind", AttributeValue::S(PARKED.to_owned()));
+    let mut items = query.into_paginator().items().send();
+    let mut found = Vec::new();
+    while let Some(item) = items.next().await {
+        let item = item?;
+        let text =
+            |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
+        let message = serde_json::from_str(&text("detail")).unwrap_or_default();
+        let detail = json!({ "at": text("done"), "who": text("who") });
+        found.push((message, Record { kind: PARKED, what: text("what"), why: text("why"), detail }));
+    }
+    Ok(found)
+}
+
+fn place(queue: &str, id: &str) -> String {
+    format!("{queue}#{id}")
+}
+
+fn key((kind, place): (&str, &str)) -> HashMap<String, AttributeValue> {
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    HashMap::from([("kind".to_owned(), text(kind)), ("at".to_owned(), text(place))])
+}
+
+async fn put(
+    deployment: &Deployment,
+    table: &str,
+    at: (&str, &str),
+    now: Timestamp,
+    Record { kind: _, what, why, detail }: &Record,
+) -> Result<()> {
+    let mut item = key(at);
+    let who = deployment.operator().await?;
+    for (name, value) in [
+        ("done", now.to_string()),
+        ("who", who),
+        ("what", what.clone()),
+        ("why", why.clone()),
+        ("detail", detail.to_string()),
+    ] {
+        item.insert(name.to_owned(), AttributeValue::S(value));
+    }
+    deployment.dynamodb.put_item().table_name(table).set_item(Some(item)).send().await?;
+    Ok(())
+}
