@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::{
     Error, config, metrics,
     needs::{Action, Needs, Source, Table},
-    rebuild::{Answer, Rebuild, RebuildError, of_subscription, told},
+    rebuild::{Answer, Rebuild, RebuildError, of_subscription},
     sequencer::{TABLE, partitions},
     start::{Handle, dynamodb, start},
 };
@@ -103,11 +103,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
                     return Ok(Answer::Taken(subscriber.catch_up_all().await?));
                 };
                 let asked: Rebuild = serde_json::from_value(asked.take())?;
-                let is_done = match subscriber.rebuild(&asked).await? {
-                    Ok(is_done) => is_done,
-                    Err(error) => return Err(told(&error)),
-                };
-                Ok(Answer::Rebuilt(of_subscription(is_done)))
+                Ok(Answer::Rebuilt(of_subscription(subscriber.rebuild(&asked).await?)))
             }
             .boxed_local()
         }) as Handle<Value, Answer<()>>)
@@ -160,6 +156,9 @@ pub enum SubscribeError {
         /// The reason.
         source: ChangesError,
     },
+    /// A generation cannot be made.
+    #[error(transparent)]
+    Rebuild(#[from] RebuildError),
     /// What was kept with the checkpoint, or of a stream, is not of this program.
     #[error("what was kept cannot be read: its shape has changed, and the view must be made again")]
     Kept,
@@ -254,12 +253,15 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// Makes a generation from the beginning, for the time of one invocation. Returns whether nothing is left.
-    async fn rebuild(&self, asked: &Rebuild) -> Result<Result<bool, RebuildError>, SubscribeError> {
+    ///
+    /// # Errors
+    /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
+    pub async fn rebuild(&self, asked: &Rebuild) -> Result<bool, SubscribeError> {
         let generations = self.table.generations(Keys::from(&self.view.table)).await?;
         if generations.in_phase(Phase::Building) != Some(asked.generation) {
-            return Ok(Err(RebuildError::NotBuilding(asked.generation)));
+            return Err(RebuildError::NotBuilding(asked.generation).into());
         }
-        Ok(Ok(self.at(asked.generation).catch_up().await?))
+        self.at(asked.generation).catch_up().await
     }
 
     fn at(&self, generation: u32) -> Self {

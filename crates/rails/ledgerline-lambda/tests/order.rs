@@ -12,10 +12,11 @@ use ledgerline::{
     Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
     contract, tank::Tank,
 };
-use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
     events::Events,
     http::{HttpRequest, Problem, Routes},
+    rebuild::Rebuild,
     sequencer::Sequencing,
     stream::{Handler, Record, Unreadable},
     subscription::Subscriber,
@@ -29,6 +30,7 @@ struct World {
     sequence: DynamoDbStore,
     sequencing: Sequencing,
     events: Events,
+    client: Client,
     rows: ReadTable,
     wire: Wire,
 }
@@ -50,8 +52,9 @@ impl World {
         let client = Client::from_conf(config);
         let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
         let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
-        let rows = ReadTable::new(client, testing::table("FillsTable"));
+        let rows = ReadTable::new(client.clone(), testing::table("FillsTable"));
         Self {
+            client,
             rows,
             sequencing: Sequencing::new(sequence.clone(), partitions),
             events: Events::new::<Known>(sequence.clone(), log.clone(), partitions),
@@ -334,6 +337,10 @@ impl World {
 
     /// The rows of the diary.
     async fn diary(&self) -> Vec<String> {
+        self.diary_of(0).await
+    }
+
+    async fn diary_of(&self, generation: u32) -> Vec<String> {
         let query = PageQuery {
             index: None,
             partition: (KEYS.partition, "diary"),
@@ -343,7 +350,7 @@ impl World {
             limit: 1_000,
             cursor: None,
         };
-        let rows = self.rows.page::<Value>(&query).await.unwrap().rows;
+        let rows = self.rows.at(generation).page::<Value>(&query).await.unwrap().rows;
         rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
     }
 }
@@ -465,4 +472,36 @@ async fn a_long_past_of_a_stream_is_applied_part_by_part() {
     let stream = StreamId::new("tank", "a").unwrap();
     assert_eq!(world.rows.progress(&KEYS, stream.as_str()).await.unwrap().0, 2_301);
     assert_eq!(world.diary().await[..3], ["tank-b 1", "tank-a 1", "tank-a 2"]);
+}
+
+/// A view in one order is made again from the beginning, beside the one that is read, and both go on.
+#[tokio::test]
+async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
+    world.subscriber().catch_up_all().await.unwrap();
+    let asked =
+        |generation| Rebuild { generation, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
+    assert_eq!(error, "the generation 1 is not being built");
+
+    let (keys, now) = (Keys::from(&KEYS), Timestamp::now());
+    let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
+    let first = world.rows.generations(keys).await.unwrap();
+    assert!(world.rows.move_generations(keys, &first, first.begun(now).unwrap(), by("begin")).await.unwrap());
+    // Somebody who saw the generations before that changes nothing.
+    assert!(!world.rows.move_generations(keys, &first, first.begun(now).unwrap(), by("late")).await.unwrap());
+    assert!(world.subscriber().rebuild(&asked(1)).await.unwrap());
+    let expected = ["tank-a 1", "tank-b 1", "tank-a 2", "tank-c 1"];
+    assert_eq!(world.diary_of(1).await, expected[..3]);
+
+    // Whoever has read the generations since writes both.
+    let fresh = ReadTable::new(world.client.clone(), testing::table("FillsTable"));
+    let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone(), 1);
+    world.commit(&[("tank-c", 1)]).await;
+    subscriber.catch_up_all().await.unwrap();
+    assert_eq!(
+        (world.diary_of(0).await, world.diary_of(1).await),
+        (expected.map(String::from).to_vec(), expected.map(String::from).to_vec())
+    );
 }
