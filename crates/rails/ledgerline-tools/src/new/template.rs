@@ -205,7 +205,7 @@ mod tests {
         let ours = std::fs::read_to_string(ours).unwrap();
         let order = text!("order.yaml");
         let ours = ours.split_once("  # --- One order of everything").map(|(_, rest)| rest).unwrap();
-        let ours = ours.split_once("  # --- Watching -").map(|(ours, _)| ours).unwrap();
+        let ours = ours.split_once("  # --- Operators -").map(|(ours, _)| ours).unwrap();
         let lines = ours.lines().filter(|line| !line.contains("SubscriptionFunction"));
         assert!(lines.eq(order.split_once("  # --- One order of everything").unwrap().1.lines()));
     }
