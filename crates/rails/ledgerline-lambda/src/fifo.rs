@@ -287,12 +287,15 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         Ok((self.commit(read, &commit).await?, commit))
     }
 
-    /// Applies the commit in a generation that is not read. If that has nothing of the stream, the whole stream is left to the rebuild: it would take longer than the messages
-    /// behind this one can wait.
+    /// Applies the commit in a generation that is not read. Of a gap, however long, one window is mended with each commit, so that the messages behind this one, and the generation
+    /// that is read, do not wait for a whole history: the rebuild makes the rest, or the next commits do.
     async fn beside(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
-        match other.take(commit).await? {
-            (Verdict::Apply | Verdict::Skip, _) | (Verdict::Gap, 0) => Ok(()),
-            (Verdict::Gap, position) => self.repair(other, &commit.stream, position, commit.version).await,
+        let (Verdict::Gap, position) = other.take(commit).await? else { return Ok(()) };
+        let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
+        match self.repair(other, &commit.stream, position, up_to).await {
+            // A worker that inserts rows of this stream at the same time lets the position go back for a moment.
+            Ok(()) | Err(ApplyError::Missing { .. }) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

@@ -186,6 +186,9 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         (0, if options.parked { parked(deployment, &kept, &queue.id).await? } else { Vec::new() });
     // A message of a stream does not overtake another one that could not be sent.
     let mut stopped = BTreeSet::new();
+    // What the fanout sets aside again at once comes back as a new message: it stays, or there would be no end.
+    let mut came_back = 0;
+    let mut through_the_fanout = BTreeSet::new();
     while empty < EMPTY {
         let page =
             if options.parked { std::mem::take(&mut parked) } else { receive(deployment, queue).await? };
@@ -198,6 +201,15 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             if !options.takes(&letter) || is_stopped {
                 others.push(letter);
                 continue;
+            }
+            if options.send_back && matches!(queue.goes, Goes::ToFanout) {
+                let commits = letter.commits();
+                if commits.iter().any(|commit| through_the_fanout.contains(commit)) {
+                    came_back += 1;
+                    others.push(letter);
+                    continue;
+                }
+                through_the_fanout.extend(commits);
             }
             match one(deployment, queue, &letter, options, &kept).await {
                 Ok(()) => done.push(letter),
@@ -221,9 +233,9 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         let why = options.why.clone().unwrap_or_default();
         records::keep(deployment, &kept, Record { kind: "dead-letters", what, why, detail }).await?;
     }
-    let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "notFound": never.len() });
-    out.rows(&["done", "queue", "messages", "failed", "notFound"], &[row]);
-    Ok(failed.is_empty() && never.is_empty())
+    let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len() });
+    out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound"], &[row]);
+    Ok(failed.is_empty() && came_back == 0 && never.is_empty())
 }
 
 /// Does with one message what is asked for, and deletes it then.

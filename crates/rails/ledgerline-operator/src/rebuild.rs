@@ -15,7 +15,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::StreamId;
-use ledgerline_dynamodb::{FRESH, Generations, Head, Move, Phase, ReadTable, SWITCHING};
+use ledgerline_dynamodb::{FRESH, Generations, Head, Move, NotNow, Phase, ReadTable, SWITCHING};
 use ledgerline_local::wiring::Follows;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -190,12 +190,15 @@ impl View<'_> {
     async fn change(
         &self,
         from: &Generations,
-        to: Generations,
+        to: impl FnOnce(Timestamp) -> Result<Generations, NotNow>,
         what: &str,
         why: &str,
     ) -> Result<Generations> {
         let (who, keys) = (self.deployment.operator().await?, self.follower.keys());
-        let by = Move { at: Timestamp::now(), what: what.to_owned(), who, why: why.to_owned() };
+        // After every question and every call: the time when reads go over counts from here, and everybody must know of it before.
+        let now = Timestamp::now();
+        let to = to(now)?;
+        let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
         if !self.table.move_generations(keys, from, to, by).await? {
             bail!(
                 "somebody else changes the generations of {} at the same time: look again",
@@ -206,15 +209,14 @@ impl View<'_> {
     }
 
     async fn go_back(&self, generations: &Generations, why: &str, yes: bool) -> Result<bool> {
-        let to = generations.switched(Timestamp::now())?;
         if generations.in_phase(Phase::Kept).is_none() {
             bail!("the generation that is being made was never read: without --back, the rebuild goes on");
         }
-        let ask = format!("let all reads of {} go back to the generation {}?", self.follower.id, to.read);
+        let ask = format!("let all reads of {} go back to the rows before them?", self.follower.id);
         if !agreed(&ask, yes)? {
             return Ok(false);
         }
-        let to = self.change(generations, to, "back", why).await?;
+        let to = self.change(generations, |now| generations.switched(now), "back", why).await?;
         self.out.note(&format!(
             "in {} seconds, all reads go back to the generation {}",
             SWITCHING.as_secs(),
@@ -233,10 +235,11 @@ impl View<'_> {
         if !agreed(&ask, yes)? {
             return Ok(false);
         }
-        let leaving = generations.leaving(Timestamp::now())?;
         let leaving = match other.phase {
             Phase::Leaving => generations,
-            Phase::Building | Phase::Kept => self.change(&generations, leaving, "drop", why).await?,
+            Phase::Building | Phase::Kept => {
+                self.change(&generations, |now| generations.leaving(now), "drop", why).await?
+            }
         };
         self.until_everybody_knows(&leaving).await;
         let (table, mut after, mut deleted) = (self.table.at(other.number), None, 0);
@@ -251,7 +254,7 @@ impl View<'_> {
             }
         }
         bar.finish_and_clear();
-        self.change(&leaving, leaving.dropped(), "dropped", why).await?;
+        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", why).await?;
         self.out.rows(&["dropped", "rows"], &[json!({ "dropped": other.number, "rows": deleted })]);
         Ok(true)
     }
@@ -286,7 +289,7 @@ impl View<'_> {
                 if !agreed(&ask, options.yes)? {
                     return Ok(false);
                 }
-                self.change(&generations, generations.begun(Timestamp::now())?, "begin", why).await?
+                self.change(&generations, |now| generations.begun(now), "begin", why).await?
             }
         };
         let number = building.in_phase(Phase::Building).context("nothing is being made")?;
@@ -317,7 +320,7 @@ impl View<'_> {
             self.out.note("every stream is as the log has it; all reads stay where they are");
             return Ok(true);
         }
-        let switched = self.change(&building, building.switched(Timestamp::now())?, "switch", why).await?;
+        let switched = self.change(&building, |now| building.switched(now), "switch", why).await?;
         self.out.note(&format!(
             "every stream is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
             SWITCHING.as_secs(),

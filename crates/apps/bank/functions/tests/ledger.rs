@@ -246,6 +246,12 @@ async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
     let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
+    // A commit that the fanout can never pass on comes back, once, and it is said.
+    bank.damage("account-damaged").await;
+    eventually("it is set aside", async || (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(()))
+        .await;
+    let (code, done) = act(&["Fanout", "--send-back"]);
+    assert_eq!((code, &done[0]["messages"], &done[0]["cameBack"]), (2, &json!(1), &json!(1)), "{done:?}");
     for wrong in [
         &["dead-letters", "Nobody"][..],
         &["dead-letters", "Transactions", "--write", "--why", "x"],
