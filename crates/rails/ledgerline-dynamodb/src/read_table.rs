@@ -139,24 +139,11 @@ impl ReadTable {
 
     // --- Writing ------------------------------------------------------------------------------------------------
 
-    /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8).
+    /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8). Returns the write units that it took as well.
     ///
     /// # Errors
     /// When the table fails.
     pub async fn put_newer(
-        &self,
-        table: &StateTable,
-        row: &impl Serialize,
-        version: u64,
-    ) -> Result<Overwrite, TableError> {
-        self.put_newer_counted(table, row, version).await.map(|(overwritten, _)| overwritten)
-    }
-
-    /// The same as [`put_newer`](Self::put_newer), with the write units that it took.
-    ///
-    /// # Errors
-    /// When the table fails.
-    pub async fn put_newer_counted(
         &self,
         table: &StateTable,
         row: &impl Serialize,
@@ -176,12 +163,12 @@ impl ReadTable {
         id: &str,
         version: u64,
         expires: i64,
-    ) -> Result<Overwrite, TableError> {
+    ) -> Result<(Overwrite, f64), TableError> {
         let tombstone = HashMap::from([
             (table.key.to_owned(), AttributeValue::S(id.to_owned())),
             (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
         ]);
-        self.overwrite(table, tombstone, version).await.map(|(overwritten, _)| overwritten)
+        self.overwrite(table, tombstone, version).await
     }
 
     /// Writes a row unless a row has its keys already. Returns whether it was written.
@@ -559,9 +546,7 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn position(&self, keys: &LogTable, stream: &StreamId) -> Result<u64, TableError> {
-        let put = self.put_beside(keys, stream.as_str(), false);
-        let (put, newest) = futures::try_join!(put, self.newest(keys, stream, false))?;
-        Ok(put.position.max(newest))
+        self.position_read(keys, stream, false).await
     }
 
     /// The same as [`position`](Self::position), read strongly.
@@ -569,8 +554,17 @@ impl ReadTable {
     /// # Errors
     /// When the table fails.
     pub async fn position_now(&self, keys: &LogTable, stream: &StreamId) -> Result<u64, TableError> {
-        let put = self.put_beside(keys, stream.as_str(), true);
-        let (put, newest) = futures::try_join!(put, self.newest(keys, stream, true))?;
+        self.position_read(keys, stream, true).await
+    }
+
+    async fn position_read(
+        &self,
+        keys: &LogTable,
+        stream: &StreamId,
+        strongly: bool,
+    ) -> Result<u64, TableError> {
+        let put = self.put_beside(keys, stream.as_str(), strongly);
+        let (put, newest) = futures::try_join!(put, self.newest(keys, stream, strongly))?;
         Ok(put.position.max(newest))
     }
 

@@ -8,10 +8,12 @@
 )]
 
 use aws_sdk_dynamodb::Client;
+use jiff::Timestamp;
 use ledgerline::{Changes, LogTable, StateTable, StreamId, contract, guard::Verdict};
 use ledgerline_dynamodb::{
+    Generations, Keys, Move,
     Overwrite::{Shows, Written},
-    PageQuery, ReadTable, TableError,
+    PageQuery, Phase, ReadTable, TableError,
 };
 use ledgerline_local::testing::{self, Wire};
 use serde::{Deserialize, Serialize};
@@ -67,7 +69,7 @@ async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
         [(2, 20, Written), (2, 99, Shows(2)), (1, 99, Shows(2)), (5, 50, Written), (4, 99, Shows(5))]
     {
         assert_eq!(
-            levels.put_newer(&LEVELS, &row(level), version).await.unwrap(),
+            levels.put_newer(&LEVELS, &row(level), version).await.unwrap().0,
             written,
             "version {version}"
         );
@@ -83,18 +85,18 @@ async fn rule_8_holds_for_rows_that_were_forgotten() {
     let (table, wire) = table("LevelsTable").await;
     let row = json!({ "tankId": "1", "site": "North" });
     table.put_newer(&LEVELS, &row, 1).await.unwrap();
-    assert_eq!(table.forget(&LEVELS, "1", 1, 9).await.unwrap(), Shows(1));
+    assert_eq!(table.forget(&LEVELS, "1", 1, 9).await.unwrap().0, Shows(1));
     wire.take();
-    assert_eq!(table.forget(&LEVELS, "1", 3, 9).await.unwrap(), Written);
+    assert_eq!(table.forget(&LEVELS, "1", 3, 9).await.unwrap().0, Written);
     assert_eq!(wire.operations(), ["PutItem"]);
     for version in [2, 3] {
-        assert_eq!(table.put_newer(&LEVELS, &row, version).await.unwrap(), Shows(3), "{version}");
+        assert_eq!(table.put_newer(&LEVELS, &row, version).await.unwrap().0, Shows(3), "{version}");
     }
     assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap().1, None);
     assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap(), (3, None));
     // A row can be forgotten before it was ever written.
-    assert_eq!(table.forget(&LEVELS, "2", 2, 9).await.unwrap(), Written);
-    assert_eq!(table.put_newer(&LEVELS, &json!({ "tankId": "2" }), 1).await.unwrap(), Shows(2));
+    assert_eq!(table.forget(&LEVELS, "2", 2, 9).await.unwrap().0, Written);
+    assert_eq!(table.put_newer(&LEVELS, &json!({ "tankId": "2" }), 1).await.unwrap().0, Shows(2));
 }
 
 #[tokio::test]
@@ -365,4 +367,93 @@ async fn pages_show_every_row_once_newest_first() {
         }
     }
     assert_eq!(versions, (1..=25).rev().collect::<Vec<_>>());
+}
+
+/// Rows with the same keys, positions and cursors of two generations are never mixed up, and only those of one are deleted.
+#[tokio::test]
+async fn two_generations_have_nothing_in_common() {
+    let (table, _) = table("FillsTable").await;
+    let (keys, old, new) = (Keys::from(&KEYS), table.at(0), table.at(2));
+    let stream = StreamId::new("tank", "1").unwrap();
+    for (rows, version, of) in [(&old, 1, "old"), (&new, 1, "new"), (&new, 2, "new")] {
+        let mut changes = Changes::new(KEYS);
+        changes.put(&json!({ "tankId": "1", "entry": format!("{version}"), "of": of })).unwrap();
+        changes.add("all", "sum", "count", 1);
+        assert_eq!(rows.apply(&KEYS, stream.as_str(), version, &changes).await.unwrap().0, Verdict::Apply);
+    }
+    let building = Generations::default().begun(Timestamp::UNIX_EPOCH).unwrap();
+    let by = |what: &str| Move {
+        at: Timestamp::UNIX_EPOCH,
+        what: what.into(),
+        who: String::new(),
+        why: String::new(),
+    };
+    let begin = async |what| {
+        table.move_generations(keys, &Generations::default(), building.clone(), by(what)).await.unwrap()
+    };
+    assert!(begin("begin").await);
+    let seen = table.generations(keys).await.unwrap();
+    assert_eq!((seen.read, seen.in_phase(Phase::Building)), (0, Some(1)));
+    assert!(!begin("begin too").await, "somebody has changed them since");
+    assert!(begin("begin").await, "a try whose reply was lost");
+
+    let page = |cursor: Option<String>| {
+        let new = new.clone();
+        async move {
+            let query = PageQuery { cursor: cursor.as_deref(), ..of("1", 1) };
+            new.page::<serde_json::Value>(&query).await.unwrap()
+        }
+    };
+    let first = page(None).await;
+    assert_eq!(first.rows, [json!({ "tankId": "1", "entry": "1", "of": "new" })], "the sign is not shown");
+    let cursor = first.cursor.unwrap();
+    assert_eq!(page(Some(cursor.clone())).await.rows.len(), 1);
+    let of_old = PageQuery { cursor: Some(&cursor), ..of("1", 1) };
+    assert!(
+        old.page::<serde_json::Value>(&of_old).await.unwrap().rows.is_empty(),
+        "it leads to the same place"
+    );
+    assert_eq!(
+        (old.position(&KEYS, &stream).await.unwrap(), new.position(&KEYS, &stream).await.unwrap()),
+        (1, 2)
+    );
+
+    let mut after = None;
+    let mut deleted = 0;
+    loop {
+        let cleared = new.clear(keys, after).await.unwrap();
+        deleted += cleared.deleted;
+        after = cleared.after;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(
+        (deleted, new.position(&KEYS, &stream).await.unwrap()),
+        (4, 0),
+        "two rows, a sum and a position"
+    );
+    assert_eq!(old.get::<serde_json::Value>(&KEYS, ("all", "sum")).await.unwrap().unwrap()["count"], 1);
+    assert_eq!(old.position(&KEYS, &stream).await.unwrap(), 1);
+    assert_eq!(table.generations(keys).await.unwrap(), seen);
+
+    let mut reserved = Changes::new(KEYS);
+    reserved.set("$2/1", "sum", "count", 9);
+    assert!(
+        old.apply(&KEYS, stream.as_str(), 2, &reserved).await.is_err(),
+        "no row is in another generation"
+    );
+}
+
+/// A page of the rows of a tank.
+fn of(tank: &str, limit: i32) -> PageQuery<'_> {
+    PageQuery {
+        index: None,
+        partition: (KEYS.partition, tank),
+        keys: &[KEYS.sort],
+        starts_with: None,
+        newest_first: false,
+        limit,
+        cursor: None,
+    }
 }

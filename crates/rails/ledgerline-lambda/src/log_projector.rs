@@ -1,21 +1,22 @@
 //! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use backon::{ExponentialBuilder, Retryable};
 use jiff::Timestamp;
 use ledgerline::{
-    Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write,
-    changes::{Change, Fields},
-    guard::Verdict,
+    Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write, guard::Verdict,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Inserted, Keys, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Inserted, Keys, MAX_CHANGES, ReadTable, TableError};
 
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
     needs::{Action, Needs, Source, Table},
-    rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, rebuild},
+    rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
 };
 
 /// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
@@ -104,8 +105,6 @@ impl LogProjector {
 
 // --- Making the view again ------------------------------------------------------------------------------------------
 
-/// The most rows and positions of one transaction.
-const MAX_ITEMS: usize = 100;
 /// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it than as JSON.
 const MAX_BYTES: usize = 1_000_000;
 /// The number of times that a stream is tried again after somebody else moved the position (rule 11).
@@ -128,7 +127,7 @@ impl Batch {
     /// Whether one more commit may be too much for one transaction.
     fn is_full_for(&self, changes: &Changes, bytes: usize) -> bool {
         !self.streams.is_empty()
-            && (self.streams.len() + self.changes.len() + changes.len() + 1 > MAX_ITEMS
+            && (self.streams.len() + self.changes.len() + changes.len() > MAX_CHANGES
                 || self.bytes + bytes > MAX_BYTES)
     }
 
@@ -139,16 +138,6 @@ impl Batch {
         self.changes.extend(changes);
         self.bytes += bytes;
     }
-}
-
-fn bytes_of(changes: &Changes) -> usize {
-    let bytes = |fields: &Fields| serde_json::to_string(fields).map_or(0, |text| text.len());
-    let change = |change: &Change| match change {
-        Change::Insert(fields) | Change::Put(fields) => bytes(fields),
-        Change::Update { set, .. } => bytes(set),
-        Change::Delete => 0,
-    };
-    changes.iter().map(|(_, of_row)| change(of_row)).sum()
 }
 
 impl Remake for LogProjector {
@@ -171,13 +160,17 @@ impl Remake for LogProjector {
         }
         let (mut made, mut batch) = (Made::default(), Batch::new(&self.view));
         // Streams whose commits are not all there are made from the log.
-        let mut alone = Vec::new();
+        let mut alone = BTreeSet::new();
         for commits in streams {
             if hole_in(&commits).is_some() {
                 alone.extend(commits.first().map(|commit| commit.stream.clone()));
                 continue;
             }
             for commit in commits {
+                // What comes before it was not written.
+                if alone.contains(&commit.stream) {
+                    break;
+                }
                 let changes = match self.changes(&commit) {
                     Ok(changes) => changes,
                     Err(error) => {
@@ -185,14 +178,14 @@ impl Remake for LogProjector {
                         break;
                     }
                 };
-                let bytes = bytes_of(&changes);
+                let bytes = changes.bytes();
                 if batch.is_full_for(&changes, bytes) {
-                    alone.extend(self.write(table, &mut batch, &mut made).await?);
+                    self.flush(table, &mut batch, &mut made, &mut alone).await?;
                 }
                 batch.add(&commit, changes, bytes);
             }
         }
-        alone.extend(self.write(table, &mut batch, &mut made).await?);
+        self.flush(table, &mut batch, &mut made, &mut alone).await?;
         self.make_alone(table, log, alone, &mut made).await;
         Ok(made)
     }
@@ -222,13 +215,14 @@ impl Remake for LogProjector {
                 let mut is_busy = false;
                 for commit in &page.commits {
                     let changes = self.changes(commit).map_err(|error| unchanged(commit, &error).1)?;
-                    let bytes = bytes_of(&changes);
+                    let bytes = changes.bytes();
                     if batch.is_full_for(&changes, bytes) {
-                        is_busy |= !self.write(table, &mut batch, &mut made).await?.is_empty();
+                        let full = std::mem::replace(&mut batch, Batch::new(&self.view));
+                        is_busy |= !self.write(table, &full, &mut made).await?;
                     }
                     batch.add(commit, changes, bytes);
                 }
-                is_busy |= !self.write(table, &mut batch, &mut made).await?.is_empty();
+                is_busy |= !self.write(table, &batch, &mut made).await?;
                 // A live commit moved the position meanwhile: it goes on from there.
                 busy += usize::from(is_busy);
                 if busy > MAX_TRIES {
@@ -246,16 +240,10 @@ fn unchanged(commit: &Commit, error: &ChangesError) -> (StreamId, RebuildError) 
 }
 
 impl LogProjector {
-    /// Writes a batch, and empties it. Returns its streams if a position was not where it was said to be, and nothing was written.
-    async fn write(
-        &self,
-        table: &ReadTable,
-        batch: &mut Batch,
-        made: &mut Made,
-    ) -> Result<Vec<StreamId>, TableError> {
-        let full = std::mem::replace(batch, Batch::new(&self.view));
-        if full.streams.is_empty() {
-            return Ok(Vec::new());
+    /// Writes a batch. Returns whether it was written: not if a position is not where it is said to be.
+    async fn write(&self, table: &ReadTable, batch: &Batch, made: &mut Made) -> Result<bool, TableError> {
+        if batch.streams.is_empty() {
+            return Ok(true);
         }
         // Other workers, and live commits, may change the same row, such as a sum.
         let delays = ExponentialBuilder::default()
@@ -263,22 +251,36 @@ impl LogProjector {
             .with_max_delay(Duration::from_millis(500))
             .with_max_times(MAX_CONFLICTS)
             .with_jitter();
-        let write = || table.apply_all(&self.view.table, &full.streams, &full.changes);
+        let write = || table.apply_all(&self.view.table, &batch.streams, &batch.changes);
         let is_busy = |error: &TableError| matches!(error, TableError::Throttled);
-        match write.retry(delays).sleep(tokio::time::sleep).when(is_busy).await? {
-            Some(units) => {
-                made.writes += units;
-                Ok(Vec::new())
-            }
-            None => Ok(full.streams.into_keys().collect()),
+        let units = write.retry(delays).sleep(tokio::time::sleep).when(is_busy).await?;
+        made.writes += units.unwrap_or(0.0);
+        Ok(units.is_some())
+    }
+
+    /// Writes a batch, and empties it. If nothing was written, because of a position, or of a row that can never be written, each of its streams is to be made alone, so that the one at
+    /// fault is named and does not keep the others from their rows.
+    async fn flush(
+        &self,
+        table: &ReadTable,
+        batch: &mut Batch,
+        made: &mut Made,
+        alone: &mut BTreeSet<StreamId>,
+    ) -> Result<(), TableError> {
+        let full = std::mem::replace(batch, Batch::new(&self.view));
+        match self.write(table, &full, made).await {
+            Ok(true) => {}
+            Err(error) if is_outage(&error) => return Err(error),
+            Ok(false) | Err(_) => alone.extend(full.streams.into_keys()),
         }
+        Ok(())
     }
 
     async fn make_alone(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
-        streams: Vec<StreamId>,
+        streams: BTreeSet<StreamId>,
         made: &mut Made,
     ) {
         for stream in streams {
@@ -308,14 +310,14 @@ impl LogProjector {
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
     ) -> Result<Made, TableError> {
-        let (mut made, mut alone, mut all) = (Made::default(), Vec::new(), Vec::new());
+        let (mut made, mut alone, mut all) = (Made::default(), BTreeSet::new(), Vec::new());
         for commits in streams {
             let Some(first) = commits.first() else { continue };
             // A page begins within a stream if the one before it ended there: its rows are there, or the stream is made from the log.
             let follows = first.version == 1
                 || table.position_now(&self.view.table, &first.stream).await? == first.version - 1;
             if !follows || hole_in(&commits).is_some() {
-                alone.push(first.stream.clone());
+                alone.insert(first.stream.clone());
                 continue;
             }
             match self.inserted(&commits) {
@@ -323,7 +325,11 @@ impl LogProjector {
                 Err(failed) => made.failed.push(failed),
             }
         }
-        made.writes += table.insert_all(&self.view.table, &all).await?;
+        match table.insert_all(&self.view.table, &all).await {
+            Ok(units) => made.writes += units,
+            Err(error) if is_outage(&error) => return Err(error),
+            Err(_) => alone.extend(all.into_iter().map(|inserted| inserted.stream)),
+        }
         self.make_alone(table, log, alone, &mut made).await;
         Ok(made)
     }

@@ -313,17 +313,18 @@ impl Views {
         }
         let views = Self { tables, patience };
         // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
-        let _ = views.look().await;
+        let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
+        let _ = views.look(&all).await;
         Ok(views)
     }
 
-    /// Looks which generation of each view is to be read, if it was not looked for some seconds. It is the same during a request.
-    async fn look(&self) -> Result<(), TableError> {
-        let look = |(table, keys): &(ReadTable, Keys<'static>)| {
-            let (table, keys) = (table.clone(), *keys);
-            async move { table.recent_generations(keys).await.map(|_| ()) }
-        };
-        futures::future::try_join_all(self.tables.values().map(look)).await.map(|_| ())
+    /// Looks which generation of these views is to be read, if it was not looked for some seconds. It is the same until the next look, which is for the next request.
+    async fn look(&self, tables: &[Table]) -> Result<(), TableError> {
+        // Two routes may read one table.
+        let variables: BTreeSet<_> = tables.iter().map(|table| table.variable).collect();
+        let known = variables.into_iter().filter_map(|variable| self.tables.get(variable));
+        let look = known.map(|(table, keys)| table.recent_generations(*keys));
+        futures::future::try_join_all(look).await.map(|_| ())
     }
 
     /// A table, at the generation that is to be read.
@@ -423,7 +424,7 @@ impl Routes for Queries {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let query = self.routes.iter().find(|query| query.key == request.route());
         let query = query.ok_or_else(Problem::no_route)?;
-        self.views.look().await.map_err(problem)?;
+        self.views.look(&query.tables).await.map_err(problem)?;
         (query.answer)(&self.views, request).await
     }
 }

@@ -4,7 +4,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, Keys, Part, Phase, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
@@ -51,6 +50,8 @@ pub struct Rebuilt {
     pub reads: f64,
     /// The write units that it took.
     pub writes: f64,
+    /// The milliseconds for which nobody should ask for this part again, so that no more write units are taken than was asked for.
+    pub pause: u64,
     /// Streams that could not be made, and why. No payload is among it (rule 14).
     pub failed: Vec<Failed>,
 }
@@ -171,20 +172,25 @@ pub(crate) async fn rebuild(
     if !(0..parts).contains(&number) {
         return Err(RebuildError::NoPart { part: number, parts });
     }
-    let (of, name) = (view.of(), format!("$part-{number}-of-{parts}"));
+    let (of, name) = (view.of(), Part::name(number, parts));
     let mut part = table.part(keys, &name).await?;
     let written_before = part.writes;
-    let mut next = None;
-    while !part.is_done && began.elapsed() < WORKING {
+    // A page is written without a pause: it may not be more than the work of an invocation.
+    #[expect(clippy::cast_possible_truncation, reason = "it is at most PAGE")]
+    let limit = asked
+        .write_units
+        .map_or(PAGE, |units| (units * WORKING.as_secs_f64()).clamp(1.0, f64::from(PAGE)) as i32);
+    let (mut next, mut pause) = (None, Duration::ZERO);
+    while !part.is_done && began.elapsed() < WORKING && pause.is_zero() {
         let page = match next.take() {
             Some(page) => page,
-            None => log.scan((number, parts), part.after.as_ref(), (&of, PAGE)).await?,
+            None => log.scan((number, parts), part.after.as_ref(), (&of, limit)).await?,
         };
         part.commits += page.commits.len() as u64;
         // The next page is read while this one is written.
         let read = async {
             let is_wanted = page.after.is_some() && began.elapsed() < WORKING;
-            let read = log.scan((number, parts), page.after.as_ref(), (&of, PAGE));
+            let read = log.scan((number, parts), page.after.as_ref(), (&of, limit));
             Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
         };
         let make = async { Ok(view.remake(&table, log, by_stream(page.commits)).await?) };
@@ -199,13 +205,15 @@ pub(crate) async fn rebuild(
             writes: part.writes + made.writes,
         };
         table.put_part(keys, &name, &part).await?;
-        if let Some(limit) = asked.write_units {
-            let due = Duration::try_from_secs_f64((part.writes - written_before) / limit).unwrap_or(WORKING);
-            tokio::time::sleep_until(began + due.min(WORKING)).await;
+        if let Some(units) = asked.write_units {
+            // Whoever asks waits, so that nobody pays for a function that sleeps.
+            let due = Duration::try_from_secs_f64((part.writes - written_before) / units).unwrap_or_default();
+            pause = due.saturating_sub(began.elapsed());
         }
     }
     let Part { is_done, commits, reads, writes, after: _ } = part;
-    Ok(answer(Rebuilt { is_done, commits, reads, writes, failed: Vec::new() }, failed))
+    let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
+    Ok(answer(Rebuilt { is_done, commits, reads, writes, pause, failed: Vec::new() }, failed))
 }
 
 fn answer(rebuilt: Rebuilt, failed: Vec<(StreamId, RebuildError)>) -> Rebuilt {
@@ -247,13 +255,16 @@ pub(crate) enum Answer<Taken> {
     Rebuilt(Rebuilt),
 }
 
-/// How far one invocation of a subscription got with another generation.
-pub(crate) fn of_subscription(is_done: bool) -> Rebuilt {
-    Rebuilt { is_done, ..Rebuilt::default() }
+/// Whether all rows would fail like this one, and may be written later.
+pub(crate) fn is_outage(error: &TableError) -> bool {
+    match error {
+        TableError::Throttled | TableError::Unavailable(_) => true,
+        TableError::Row(_) | TableError::TooManyRows(_) | TableError::Cursor(_) => false,
+    }
 }
 
 /// The error as the runtime takes it, without details of a call, which may be pages long.
 pub(crate) fn told(error: &RebuildError) -> Error {
-    tracing::error!(error = %Causes(error), at = %Timestamp::now(), "not made again");
+    tracing::error!(error = %Causes(error), "not made again");
     Causes(error).to_string().into()
 }

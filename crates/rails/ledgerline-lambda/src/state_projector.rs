@@ -22,7 +22,7 @@ use crate::{
     line::Line,
     metrics,
     needs::{Action, Needs, Source, Table},
-    rebuild::{Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, rebuild, told},
+    rebuild::{Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild, told},
     start::{Handle, dynamodb, start},
     wire::{BusEntry, field_or_root},
 };
@@ -282,11 +282,11 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         row: Option<&Row>,
     ) -> Result<(Overwrite, f64), TableError> {
         if let Some(row) = row {
-            return table.put_newer_counted(&self.view.table, row, version).await;
+            return table.put_newer(&self.view.table, row, version).await;
         }
         // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
         let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
-        Ok((table.forget(&self.view.table, stream.id(), version, expires).await?, 1.0))
+        table.forget(&self.view.table, stream.id(), version, expires).await
     }
 
     /// The version and the state that the entry shows. If an older or newer fanout wrote the state in a schema that this program does not
@@ -352,9 +352,7 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
             match made {
                 Ok((_, writes)) => Ok(Made { writes, failed: Vec::new() }),
                 // All of the page comes again.
-                Err(RebuildError::Table(error @ (TableError::Throttled | TableError::Unavailable(_)))) => {
-                    Err(error)
-                }
+                Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
                 Err(error) => Ok(Made { writes: 0.0, failed: vec![(stream, error)] }),
             }
         };

@@ -15,7 +15,6 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
-    changes::{Change, Fields},
 };
 use ledgerline_dynamodb::{
     Checkpoint, DynamoDbStore, Keys, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
@@ -27,7 +26,7 @@ use tokio::time::Instant;
 use crate::{
     Error, config, metrics,
     needs::{Action, Needs, Source, Table},
-    rebuild::{Answer, Rebuild, RebuildError, of_subscription},
+    rebuild::{Answer, Rebuild, RebuildError, Rebuilt},
     sequencer::{TABLE, partitions},
     start::{Handle, dynamodb, start},
 };
@@ -103,7 +102,8 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
                     return Ok(Answer::Taken(subscriber.catch_up_all().await?));
                 };
                 let asked: Rebuild = serde_json::from_value(asked.take())?;
-                Ok(Answer::Rebuilt(of_subscription(subscriber.rebuild(&asked).await?)))
+                let is_done = subscriber.rebuild(&asked).await?;
+                Ok(Answer::Rebuilt(Rebuilt { is_done, ..Rebuilt::default() }))
             }
             .boxed_local()
         }) as Handle<Value, Answer<()>>)
@@ -183,6 +183,8 @@ pub struct Subscriber<State, Memory> {
     holder: String,
     /// The time for which it has the checkpoint.
     holding: SignedDuration,
+    /// Whether its generation is the one that is read: only that one can be behind.
+    is_read: bool,
 }
 
 /// The work between two moves of the checkpoint.
@@ -198,18 +200,8 @@ struct Work<State> {
 impl<State> Work<State> {
     /// Whether it is more than one write takes.
     fn is_too_much(&self) -> bool {
-        let bytes = |change: &Change| match change {
-            Change::Insert(fields) | Change::Put(fields) => bytes_of(fields),
-            Change::Update { set, .. } => bytes_of(set),
-            Change::Delete => 0,
-        };
-        self.changes.len() + self.positions.len() > MAX_CHANGES
-            || self.changes.iter().map(|(_, change)| bytes(change)).sum::<usize>() > BYTES
+        self.changes.len() + self.positions.len() > MAX_CHANGES || self.changes.bytes() > BYTES
     }
-}
-
-fn bytes_of(fields: &Fields) -> usize {
-    serde_json::to_string(fields).map_or(0, |text| text.len())
 }
 
 impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
@@ -225,7 +217,14 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let categories: BTreeSet<_> = view.of.iter().map(|category| (*category).to_owned()).collect();
         let filter = Filter { categories, events: BTreeSet::new() };
         let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE };
-        Self { view, table, subscription, holder: uuid::Uuid::new_v4().to_string(), holding: HOLDING }
+        Self {
+            view,
+            table,
+            subscription,
+            holder: uuid::Uuid::new_v4().to_string(),
+            holding: HOLDING,
+            is_read: true,
+        }
     }
 
     /// The same, with another time for which it has the checkpoint: without any, instances take it from each other all the time.
@@ -234,19 +233,24 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Self { holding, ..self }
     }
 
-    /// Catches up in every generation of the view that is written, the one that is read last.
+    /// Catches up in every generation of the view that is written. The one that is read comes last, so that it is never ahead of the one to which reads are about to go over; but it comes
+    /// before one that is being made, which may have the whole log before it.
     ///
     /// # Errors
-    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is being built does not hold up the one that is read.
+    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is not read does not hold up the one that is.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
         let generations = self.table.recent_generations(Keys::from(&self.view.table)).await?;
-        let mut others = Ok(());
-        let now = Timestamp::now();
-        for number in generations.written_at(now) {
+        let (now, mut others) = (Timestamp::now(), Ok(()));
+        let mut numbers = generations.written_at(now);
+        if generations.in_phase(Phase::Building).is_some() {
+            numbers.reverse();
+        }
+        for number in numbers {
             if number == generations.read_at(now) {
-                self.at(number).catch_up().await?;
+                self.at(number, true).catch_up().await?;
             } else {
-                others = others.and(self.at(number).catch_up_for(BESIDE).await.map(|_| ()));
+                let done = self.at(number, false).catch_up_until(Instant::now() + BESIDE).await;
+                others = others.and(done.map(|_| ()));
             }
         }
         others
@@ -261,13 +265,18 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         if generations.in_phase(Phase::Building) != Some(asked.generation) {
             return Err(RebuildError::NotBuilding(asked.generation).into());
         }
-        self.at(asked.generation).catch_up().await
+        self.at(asked.generation, false).catch_up().await
     }
 
-    fn at(&self, generation: u32) -> Self {
-        let (table, subscription, holder) =
-            (self.table.at(generation), self.subscription.clone(), self.holder.clone());
-        Self { view: self.view, table, subscription, holder, holding: self.holding }
+    fn at(&self, generation: u32, is_read: bool) -> Self {
+        Self {
+            view: self.view,
+            table: self.table.at(generation),
+            subscription: self.subscription.clone(),
+            holder: self.holder.clone(),
+            holding: self.holding,
+            is_read,
+        }
     }
 
     /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at once if another instance is at it. Returns whether nothing is left.
@@ -275,11 +284,17 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// # Errors
     /// When a table fails, or a commit cannot be applied. What was applied before it stays.
     pub async fn catch_up(&self) -> Result<bool, SubscribeError> {
-        self.catch_up_for(WORKING).await
+        self.catch_up_until(Instant::now() + WORKING).await
     }
 
-    async fn catch_up_for(&self, working: Duration) -> Result<bool, SubscribeError> {
-        self.try_to_catch_up(Instant::now() + working).await.inspect_err(|_| metrics::behind())
+    async fn catch_up_until(&self, until: Instant) -> Result<bool, SubscribeError> {
+        self.try_to_catch_up(until).await.inspect_err(|_| self.note_behind())
+    }
+
+    fn note_behind(&self) {
+        if self.is_read {
+            metrics::behind();
+        }
     }
 
     async fn try_to_catch_up(&self, until: Instant) -> Result<bool, SubscribeError> {
@@ -315,7 +330,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     fn note_how_far_behind(&self, left: &Page) {
         let first = left.delivered.first().and_then(|delivered| delivered.commit.as_ref().ok());
         if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > BEHIND) {
-            metrics::behind();
+            self.note_behind();
         }
     }
 

@@ -17,14 +17,16 @@ use ledgerline_local::{
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack, agreed,
+    Out, Stack, Writing,
     deployment::Deployment,
-    reconcile::{RECORDS, hand_over},
+    reconcile::hand_over,
     records::{self, Record},
 };
 
-/// The seconds for which a message that was looked at is kept from others.
+/// The seconds for which messages that are looked at are kept from others.
 const LOOKING: i32 = 60;
+/// The seconds for which messages that something is done with are kept from others: to send a batch back takes minutes.
+const ACTING: i32 = 900;
 /// The number of messages that are received at once, the most that SQS gives.
 const AT_ONCE: i32 = 10;
 /// The number of times in a row that a queue must give nothing before it is taken for empty: SQS asks only some of its servers.
@@ -60,15 +62,8 @@ pub(crate) struct Options {
     /// Those that were parked, instead of those in the queues.
     #[arg(long, conflicts_with = "park")]
     parked: bool,
-    /// Do it, instead of saying what is there.
-    #[arg(long, requires = "why")]
-    write: bool,
-    /// Why: it is kept.
-    #[arg(long)]
-    why: Option<String>,
-    /// Do not ask before writing.
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    writing: Writing,
 }
 
 /// A dead-letter queue.
@@ -115,7 +110,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
             }
         }
     };
-    if let (Some(queue), true) = (wanted.first(), options.write) {
+    if let (Some(queue), true) = (wanted.first(), options.writing.write) {
         return act(deployment, queue, options, out).await;
     }
     if options.parked {
@@ -175,7 +170,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         (ids, _) => format!("{} messages", ids.len()),
     };
     let from = if options.parked { format!("those parked of {}", queue.id) } else { queue.id.clone() };
-    if !agreed(&format!("{what} {which} of {from}?"), options.yes)? {
+    if !options.writing.is_agreed(&format!("{what} {which} of {from}?"))? {
         return Ok(false);
     }
     // Before anything is done: without the table, nothing could be kept of it.
@@ -190,12 +185,16 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     let mut came_back = 0;
     let mut through_the_fanout = BTreeSet::new();
     while empty < EMPTY {
-        let page =
-            if options.parked { std::mem::take(&mut parked) } else { receive(deployment, queue).await? };
+        let page = if options.parked {
+            std::mem::take(&mut parked)
+        } else {
+            receive(deployment, queue, ACTING).await?
+        };
         empty = if page.is_empty() { empty + 1 } else { 0 };
         if options.parked {
             empty = EMPTY;
         }
+        let before = done.len();
         for letter in page {
             let is_stopped = letter.group.as_ref().is_some_and(|group| stopped.contains(group));
             if !options.takes(&letter) || is_stopped {
@@ -219,6 +218,13 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                 }
             }
         }
+        // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
+        if !options.throw_away && done.len() > before {
+            let ids: Vec<_> = done[before..].iter().map(|letter: &Letter| &letter.id).collect();
+            let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why.clone());
+            let what = format!("{what}: {} of {from}", ids.len());
+            records::keep(deployment, &kept, Record { kind: "dead-letters", what, why, detail }).await?;
+        }
     }
     let left: Vec<_> = others.iter().chain(failed.iter().map(|(letter, _)| letter)).cloned().collect();
     give_back(deployment, queue, &left).await;
@@ -227,12 +233,6 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     }
     let ids: BTreeSet<_> = done.iter().map(|letter| &letter.id).collect();
     let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
-    if !done.is_empty() && !options.throw_away {
-        let detail = json!({ "queue": queue.id, "ids": ids });
-        let what = format!("{what}: {} of {from}", done.len());
-        let why = options.why.clone().unwrap_or_default();
-        records::keep(deployment, &kept, Record { kind: "dead-letters", what, why, detail }).await?;
-    }
     let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len() });
     out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound"], &[row]);
     Ok(failed.is_empty() && came_back == 0 && never.is_empty())
@@ -246,12 +246,13 @@ async fn one(
     options: &Options,
     kept: &str,
 ) -> Result<()> {
-    let why = options.why.clone().unwrap_or_default();
+    let why = options.writing.why.clone();
     if options.send_back {
         send_back(deployment, queue, letter).await?;
     } else if options.park {
-        let item = json!({ "queue": queue.id, "id": letter.id, "body": letter.body, "group": letter.group, "since": letter.since });
-        records::park(deployment, kept, &queue.id, &letter.id, why, item).await?;
+        let item =
+            json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
+        records::park(deployment, kept, (&queue.id, &letter.id), why, (item, &letter.body)).await?;
     } else {
         let detail = json!({ "queue": queue.id, "id": letter.id, "commits": letter.commits(), "reason": letter.reason() });
         let what = format!("throw away: {}", letter.id);
@@ -287,10 +288,7 @@ async fn send_back(deployment: &Deployment, queue: &Queue, letter: &Letter) -> R
             } else if versions.is_empty() {
                 bail!("it names no commit: look at it with --payloads");
             }
-            for batch in versions.chunks(RECORDS) {
-                hand_over(deployment, "FanoutFunction", batch).await?;
-            }
-            Ok(())
+            hand_over(deployment, "FanoutFunction", &versions).await
         }
     }
 }
@@ -409,8 +407,8 @@ async fn count(deployment: &Deployment, queue: &Queue) -> Result<u64> {
     Ok(counts.iter().filter_map(|name| attributes.get(name)?.parse::<u64>().ok()).sum())
 }
 
-async fn receive(deployment: &Deployment, queue: &Queue) -> Result<Vec<Letter>> {
-    let receive = deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(LOOKING);
+async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result<Vec<Letter>> {
+    let receive = deployment.sqs.receive_message().queue_url(&queue.url).visibility_timeout(seconds);
     let receive = receive.max_number_of_messages(AT_ONCE).wait_time_seconds(1);
     let received = receive.message_system_attribute_names(Attribute::All).send().await?;
     Ok(received.messages.unwrap_or_default().into_iter().map(Letter::of).collect())
@@ -421,7 +419,7 @@ async fn look(deployment: &Deployment, queue: &Queue) -> Result<Vec<Letter>> {
     let mut found = BTreeMap::new();
     let mut empty = 0;
     while empty < EMPTY {
-        let page = receive(deployment, queue).await?;
+        let page = receive(deployment, queue, LOOKING).await?;
         let before = found.len();
         found.extend(page.into_iter().map(|letter| ((letter.since, letter.id.clone()), letter)));
         empty = if found.len() == before { empty + 1 } else { 0 };

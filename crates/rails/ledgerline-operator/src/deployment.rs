@@ -48,10 +48,11 @@ impl Deployment {
             })?;
             for function in page.functions.unwrap_or_default() {
                 let name = function.function_name.unwrap_or_default();
-                if let Some(id) = ids.iter().find(|id| is_named(&name, &stack.stack, id)) {
+                let id = logical_id(&name, &stack.stack).filter(|id| ids.contains(id)).map(ToOwned::to_owned);
+                if let Some(id) = id {
                     let variables = function.environment.and_then(|environment| environment.variables);
                     let variables = variables.unwrap_or_default().into_iter().collect();
-                    functions.insert((*id).to_owned(), (name, variables));
+                    functions.insert(id, (name, variables));
                 }
             }
         }
@@ -141,7 +142,7 @@ impl Deployment {
         while let Some(page) = pages.next().await {
             for url in page.context("the queues cannot be listed")?.queue_urls.unwrap_or_default() {
                 let name = url.rsplit('/').next().unwrap_or_default();
-                if let Some(id) = self.logical_id(name) {
+                if let Some(id) = logical_id(name, &self.stack) {
                     queues.insert(id.to_owned(), url.clone());
                 }
             }
@@ -154,32 +155,11 @@ impl Deployment {
         let mut names = self.dynamodb.list_tables().into_paginator().items().send();
         while let Some(name) = names.next().await {
             let name = name.context("the tables cannot be listed")?;
-            if self.logical_id(&name) == Some(id) {
+            if logical_id(&name, &self.stack) == Some(id) {
                 return Ok(Some(name));
             }
         }
         Ok(None)
-    }
-
-    /// The logical id in the name that CloudFormation gives: that of the stack, the logical id, and, on AWS, twelve signs.
-    fn logical_id<'n>(&self, name: &'n str) -> Option<&'n str> {
-        let rest = name.strip_prefix(&self.stack)?.strip_prefix('-')?;
-        let rest = rest.strip_suffix(".fifo").unwrap_or(rest);
-        match rest.split_once('-') {
-            None => Some(rest),
-            Some((id, signs)) => (!signs.contains('-')).then_some(id),
-        }
-    }
-
-    /// The URL of the queue with this logical id, from the fanout's list.
-    pub(crate) fn queue(&self, id: &str) -> Result<String> {
-        let lines = self.shared("LOG_QUEUES")?;
-        let named = format!("{}-{id}", self.stack);
-        let url = lines.lines().filter_map(|line| line.split_whitespace().next()).find(|url| {
-            let name = url.rsplit('/').next().unwrap_or_default();
-            name.strip_prefix(&named).is_some_and(|rest| rest.starts_with(['-', '.']))
-        });
-        url.map(ToOwned::to_owned).with_context(|| format!("the fanout's LOG_QUEUES has no {id}"))
     }
 }
 
@@ -189,16 +169,15 @@ static LONG: LazyLock<TimeoutConfig> = LazyLock::new(|| {
     TimeoutConfig::builder().connect_timeout(Duration::from_secs(5)).read_timeout(longest).build()
 });
 
-/// Whether a function has the name that CloudFormation gives it: that of the stack, the logical id, and, on AWS, twelve signs. So `ledgerline-prod-FanoutFunction-…` is not of the
-/// stack `ledgerline`.
-fn is_named(name: &str, stack: &str, id: &str) -> bool {
-    let rest = name
-        .strip_prefix(stack)
-        .and_then(|rest| rest.strip_prefix('-'))
-        .and_then(|rest| rest.strip_prefix(id));
-    rest.is_some_and(|rest| {
-        rest.is_empty() || rest.strip_prefix('-').is_some_and(|signs| !signs.contains('-'))
-    })
+/// The logical id in a name that CloudFormation gives: that of the stack, the logical id, and, on AWS, twelve signs. So `ledgerline-prod-FanoutFunction-…` has none of the stack
+/// `ledgerline`.
+fn logical_id<'n>(name: &'n str, stack: &str) -> Option<&'n str> {
+    let rest = name.strip_prefix(stack)?.strip_prefix('-')?;
+    let rest = rest.strip_suffix(".fifo").unwrap_or(rest);
+    match rest.split_once('-') {
+        None => Some(rest),
+        Some((id, signs)) => (!signs.contains('-')).then_some(id),
+    }
 }
 
 /// The configuration of the AWS CLI: profiles, environment, instances.
@@ -214,14 +193,15 @@ mod tests {
 
     #[test]
     fn a_stack_is_told_from_one_whose_name_begins_like_its_own() {
-        for (name, is_it) in [
-            ("ledgerline-FanoutFunction-1kzRhNTyFSBx", true),
-            ("ledgerline-FanoutFunction", true),
-            ("ledgerline-prod-FanoutFunction-1kzRhNTyFSBx", false),
-            ("ledgerline-FanoutFunctionTwo-1kzRhNTyFSBx", false),
-            ("other-FanoutFunction-1kzRhNTyFSBx", false),
+        for (name, id) in [
+            ("ledgerline-FanoutFunction-1kzRhNTyFSBx", Some("FanoutFunction")),
+            ("ledgerline-FanoutFunction", Some("FanoutFunction")),
+            ("ledgerline-TransactionsQueue-1kzRhNTyFSBx.fifo", Some("TransactionsQueue")),
+            ("ledgerline-TransactionsQueue.fifo", Some("TransactionsQueue")),
+            ("ledgerline-prod-FanoutFunction-1kzRhNTyFSBx", None),
+            ("other-FanoutFunction-1kzRhNTyFSBx", None),
         ] {
-            assert_eq!(is_named(name, "ledgerline", "FanoutFunction"), is_it, "{name}");
+            assert_eq!(logical_id(name, "ledgerline"), id, "{name}");
         }
     }
 }

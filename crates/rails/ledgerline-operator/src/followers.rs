@@ -22,7 +22,7 @@ pub(crate) struct Follower {
     pub(crate) of: Vec<String>,
     /// Its table, with the generation of its rows that was read when the tool began.
     pub(crate) table: ReadTable,
-    /// Logical id of the queue that it takes from, if there is one.
+    /// URL of the queue that it takes from, if there is one.
     pub(crate) queue: Option<String>,
     /// The seconds that an invocation of any function may take that reads or writes the table.
     pub(crate) timeout: u64,
@@ -63,6 +63,7 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
     let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
     let needs = needs_of(&source, root.as_std_path())?;
     let template = source.json();
+    let queues = deployment.queues().await?;
     let mut followers = Vec::new();
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
@@ -89,7 +90,7 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
             kind: follower.kind,
             of: follower.of.iter().map(|of| (*of).to_owned()).collect(),
             table: table.at_what_is_read(),
-            queue: queue.map(ToOwned::to_owned),
+            queue: queue.and_then(|queue| queues.get(queue)).cloned(),
             timeout: deployment.longest(name_of_table, &template),
             can_be_made_again: follower.kind == Follows::Order || needs.scans_the_log(),
             partition,

@@ -97,7 +97,7 @@ enum What {
         payloads: bool,
     },
     /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Scans the whole log, and reads each
-    /// stream's row or position in each view. Ends with 2 if something is missing, ahead, or a hole.
+    /// stream's row or position in each view. With --write, sends each view the commits that it lacks, and nothing to the others. Ends with 2 if something is missing, ahead, or a hole.
     Reconcile {
         /// Only streams that came to the order of everything since this time, instead of all. This finds no holes, and no commit that never reached the order.
         #[arg(long)]
@@ -108,15 +108,11 @@ enum What {
         /// Leave alone what was committed in the last so many seconds: it may be on its way.
         #[arg(long, default_value_t = 300)]
         younger: u64,
-        /// Send each view the commits that it lacks, and nothing to the others.
-        #[arg(long)]
-        write: bool,
         /// With --write: let process managers, too, act on the commits that they lack. A new one does everything that was ever due.
         #[arg(long, requires = "write")]
         act: bool,
-        /// Do not ask before writing.
-        #[arg(long)]
-        yes: bool,
+        #[command(flatten)]
+        writing: Writing,
     },
     /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
     /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
@@ -124,6 +120,36 @@ enum What {
     /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
     /// Ends with 2 while there are any.
     DeadLetters(dead_letters::Options),
+}
+
+/// Whether the tool writes, and why.
+#[derive(Debug, Args)]
+struct Writing {
+    /// Do it, instead of saying what is there.
+    #[arg(long, requires = "why")]
+    write: bool,
+    /// Why: it is kept with who did it.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    why: String,
+    /// Do not ask before writing.
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Writing {
+    /// Asks, unless that is answered already.
+    fn is_agreed(&self, ask: &str) -> Result<bool> {
+        if self.yes {
+            return Ok(true);
+        }
+        if !std::io::stdin().is_terminal() {
+            bail!("{ask} Say --yes");
+        }
+        write!(std::io::stderr(), "{ask} [y/N] ")?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(["y", "yes"].contains(&answer.trim()))
+    }
 }
 
 /// The exit code of a comparison that found something.
@@ -173,12 +199,13 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Trace { correlation_id, payloads } => {
             log::trace(&deployment, &correlation_id, payloads, out).await?;
         }
-        What::Reconcile { since, only, younger, write, act, yes } => {
+        What::Reconcile { since, only, younger, act, writing } => {
             let found = reconcile::run(&deployment, stack, (since, &only), younger, out).await?;
             if found.is_clean() {
                 return Ok(ExitCode::SUCCESS);
             }
-            let is_mended = write && reconcile::mend(&deployment, &found, (act, yes), out).await?;
+            let is_mended =
+                writing.write && reconcile::mend(&deployment, &found, (act, &writing), out).await?;
             return Ok(if is_mended { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
         What::DeadLetters(options) => {
@@ -191,20 +218,6 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Asks, unless that is answered already.
-fn agreed(ask: &str, yes: bool) -> Result<bool> {
-    if yes {
-        return Ok(true);
-    }
-    if !std::io::stdin().is_terminal() {
-        bail!("{ask} Say --yes");
-    }
-    write!(std::io::stderr(), "{ask} [y/N] ")?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    Ok(["y", "yes"].contains(&answer.trim()))
 }
 
 /// Prints for people or for programs.

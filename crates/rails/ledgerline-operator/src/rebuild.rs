@@ -2,28 +2,25 @@
 //!
 //! Everything that is known of a rebuild stands in the view's table: its generations, and how far each part of the log is. So the tool can be ended at any time, and anybody can go on.
 
-use std::{
-    collections::BTreeMap,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_lambda::primitives::Blob;
+use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::StreamId;
-use ledgerline_dynamodb::{FRESH, Generations, Head, Move, NotNow, Phase, ReadTable, SWITCHING};
+use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING};
 use ledgerline_local::wiring::Follows;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack, agreed,
+    Out, Stack, Writing,
     deployment::Deployment,
-    followers::{Follower, followers, named, newest},
+    followers::{Follower, followers, named},
     reconcile::name,
 };
 
@@ -31,7 +28,11 @@ use crate::{
 const READS: f64 = 0.125;
 const WRITES: f64 = 0.625;
 /// The number of times that a part is asked for again after a failure, such as a function that was killed.
-const MAX_FAILURES: u32 = 20;
+const MAX_FAILURES: usize = 20;
+/// The pause after each of them.
+const AGAIN: Duration = Duration::from_millis(500);
+/// The pause before a subscription is asked to go on, and before streams are compared again.
+const LATER: Duration = Duration::from_secs(1);
 /// The number of streams that are compared at once.
 const AT_ONCE: usize = 32;
 /// The number of streams that the function makes in one invocation.
@@ -46,15 +47,8 @@ const NAMED: usize = 10;
 pub(crate) struct Options {
     /// The logical id of the function that writes the view, or its beginning: Balances.
     view: String,
-    /// Do it, instead of saying how far it is.
-    #[arg(long, requires = "why")]
-    write: bool,
-    /// Why: it is kept with the generations.
-    #[arg(long)]
-    why: Option<String>,
-    /// Do not ask before writing.
-    #[arg(long)]
-    yes: bool,
+    #[command(flatten)]
+    writing: Writing,
     /// Leave the reads where they are when the new rows are whole. The same command without this lets them go over.
     #[arg(long, conflicts_with_all = ["back", "drop"])]
     no_switch: bool,
@@ -66,7 +60,7 @@ pub(crate) struct Options {
     drop: bool,
     /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
     #[arg(long)]
-    parts: Option<u32>,
+    parts: Option<i32>,
     /// The number of parts that are worked on at once.
     #[arg(long, default_value_t = 4)]
     workers: u32,
@@ -91,6 +85,8 @@ struct Rebuilt {
     commits: u64,
     reads: f64,
     writes: f64,
+    /// The milliseconds for which the function should not be asked again.
+    pause: u64,
     failed: Vec<Value>,
 }
 
@@ -106,19 +102,18 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     let view = View { deployment, follower, table: follower.table.at(0), out };
     let generations = view.table.generations(follower.keys()).await?;
-    if !options.write {
+    if !options.writing.write {
         return view.status(&generations, options).await.map(|()| true);
     }
-    let why = options.why.as_deref().unwrap_or_default();
     match (options.back, options.drop) {
-        (true, _) => view.go_back(&generations, why, options.yes).await,
-        (_, true) => view.drop(generations, why, options.yes).await,
-        (false, false) => view.rebuild(generations, why, options).await,
+        (true, _) => view.go_back(&generations, &options.writing).await,
+        (_, true) => view.drop(generations, &options.writing).await,
+        (false, false) => view.rebuild(generations, options).await,
     }
 }
 
 impl Options {
-    fn parts(&self, deployment: &Deployment) -> u32 {
+    fn parts(&self, deployment: &Deployment) -> i32 {
         self.parts.unwrap_or(if deployment.is_local { 1 } else { 64 })
     }
 }
@@ -149,7 +144,7 @@ impl View<'_> {
             let mut done = 0;
             let parts = options.parts(self.deployment);
             for part in 0..parts {
-                let part = self.table.at(number).part(self.follower.keys(), &part_name(part, parts)).await?;
+                let part = self.table.at(number).part(self.follower.keys(), &Part::name(part, parts)).await?;
                 done += u32::from(part.is_done);
                 sum.add(&Rebuilt {
                     commits: part.commits,
@@ -208,15 +203,15 @@ impl View<'_> {
         Ok(self.table.generations(keys).await?)
     }
 
-    async fn go_back(&self, generations: &Generations, why: &str, yes: bool) -> Result<bool> {
+    async fn go_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
         if generations.in_phase(Phase::Kept).is_none() {
             bail!("the generation that is being made was never read: without --back, the rebuild goes on");
         }
         let ask = format!("let all reads of {} go back to the rows before them?", self.follower.id);
-        if !agreed(&ask, yes)? {
+        if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
-        let to = self.change(generations, |now| generations.switched(now), "back", why).await?;
+        let to = self.change(generations, |now| generations.switched(now), "back", &writing.why).await?;
         self.out.note(&format!(
             "in {} seconds, all reads go back to the generation {}",
             SWITCHING.as_secs(),
@@ -227,18 +222,18 @@ impl View<'_> {
     }
 
     /// Deletes the rows of the generation that is not read.
-    async fn drop(&self, generations: Generations, why: &str, yes: bool) -> Result<bool> {
+    async fn drop(&self, generations: Generations, writing: &Writing) -> Result<bool> {
         let Some(other) = generations.other.clone() else {
             bail!("{} has one generation only", self.follower.id)
         };
         let ask = format!("delete the rows of the generation {} of {}?", other.number, self.follower.id);
-        if !agreed(&ask, yes)? {
+        if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
         let leaving = match other.phase {
             Phase::Leaving => generations,
             Phase::Building | Phase::Kept => {
-                self.change(&generations, |now| generations.leaving(now), "drop", why).await?
+                self.change(&generations, |now| generations.leaving(now), "drop", &writing.why).await?
             }
         };
         self.until_everybody_knows(&leaving).await;
@@ -254,7 +249,7 @@ impl View<'_> {
             }
         }
         bar.finish_and_clear();
-        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", why).await?;
+        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", &writing.why).await?;
         self.out.rows(&["dropped", "rows"], &[json!({ "dropped": other.number, "rows": deleted })]);
         Ok(true)
     }
@@ -274,7 +269,8 @@ impl View<'_> {
         }
     }
 
-    async fn rebuild(&self, generations: Generations, why: &str, options: &Options) -> Result<bool> {
+    async fn rebuild(&self, generations: Generations, options: &Options) -> Result<bool> {
+        let why = &options.writing.why;
         let building = match generations.other.as_ref().map(|other| other.phase) {
             Some(Phase::Building) => {
                 self.out.note("going on with the generation that is being made");
@@ -286,7 +282,7 @@ impl View<'_> {
             Some(Phase::Leaving) => bail!("rows are being deleted: finish that with --drop"),
             None => {
                 let ask = format!("{}. Make {} again?", self.estimate().await?, self.follower.id);
-                if !agreed(&ask, options.yes)? {
+                if !options.writing.is_agreed(&ask)? {
                     return Ok(false);
                 }
                 self.change(&generations, |now| generations.begun(now), "begin", why).await?
@@ -341,54 +337,36 @@ impl View<'_> {
         let bar = self.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
         // Each worker may write its share.
         let share = options.write_units.map(|units| units / f64::from(options.workers.max(1)));
-        let gives_up = AtomicBool::new(false);
-        let done = std::sync::Mutex::new(BTreeMap::<u32, Rebuilt>::new());
+        // The last answer for each part.
+        let answers = RefCell::new(BTreeMap::<i32, Rebuilt>::new());
         let sum = || {
             let mut sum = Rebuilt::default();
-            done.lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .values()
-                .for_each(|part| sum.add(part));
+            answers.borrow().values().for_each(|answer| sum.add(answer));
             sum
         };
         let parts = options.parts(self.deployment);
         let made = stream::iter(0..parts).map(|part| {
-            let (bar, done, gives_up, sum) = (&bar, &done, &gives_up, &sum);
+            let (bar, answers, sum) = (&bar, &answers, &sum);
             async move {
                 let asked =
                     json!({ "generation": number, "part": part, "parts": parts, "writeUnits": share });
-                let mut failures = 0;
                 let mut failed = Vec::new();
                 loop {
-                    if gives_up.load(Ordering::Relaxed) {
-                        bail!("another part failed");
+                    let mut answer = self.ask_again(&asked, bar).await;
+                    let answer = answer
+                        .as_mut()
+                        .map_err(|error| anyhow!("part {part} of {parts} cannot be made: {error:#}"))?;
+                    failed.append(&mut answer.failed);
+                    answer.failed.clone_from(&failed);
+                    let (is_done, pause) = (answer.is_done, Duration::from_millis(answer.pause));
+                    answers.borrow_mut().insert(part, std::mem::take(answer));
+                    let sum = sum();
+                    bar.set_position(sum.commits);
+                    bar.set_message(cost(&sum));
+                    if is_done {
+                        return Ok::<_, anyhow::Error>(());
                     }
-                    match self.ask(&asked).await {
-                        Ok(mut rebuilt) => {
-                            failures = 0;
-                            failed.append(&mut rebuilt.failed);
-                            let is_done = rebuilt.is_done;
-                            rebuilt.failed.clone_from(&failed);
-                            done.lock()
-                                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                                .insert(part, rebuilt);
-                            let sum = sum();
-                            bar.set_position(sum.commits);
-                            bar.set_message(cost(&sum));
-                            if is_done {
-                                return Ok(());
-                            }
-                        }
-                        Err(error) => {
-                            failures += 1;
-                            if failures > MAX_FAILURES {
-                                gives_up.store(true, Ordering::Relaxed);
-                                return Err(error.context(format!("part {part} of {parts} cannot be made")));
-                            }
-                            bar.set_message(format!("trying again: {error:#}"));
-                            tokio::time::sleep(Duration::from_millis(500)).await;
-                        }
-                    }
+                    tokio::time::sleep(pause).await;
                 }
             }
         });
@@ -399,52 +377,25 @@ impl View<'_> {
 
     /// Has a subscription go on from the beginning, until it is where the order ends.
     async fn in_one_order(&self, number: u32) -> Result<Rebuilt> {
-        let bar = self.bar(0, "{spinner} {elapsed} in one order, one after the other");
-        let mut failures = 0;
-        loop {
-            bar.tick();
-            match self.ask(&json!({ "generation": number })).await {
-                Ok(rebuilt) if rebuilt.is_done => break,
-                // Somebody else is at it, or its time was over.
-                Ok(_) => failures = 0,
-                Err(error) => {
-                    failures += 1;
-                    if failures > MAX_FAILURES {
-                        return Err(error);
-                    }
-                }
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        let bar = self.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
+        // Somebody else is at it, or its time was over, as long as it is not done.
+        while !self.ask_again(&json!({ "generation": number }), &bar).await?.is_done {
+            tokio::time::sleep(LATER).await;
         }
         bar.finish_and_clear();
         Ok(Rebuilt::default())
     }
 
-    /// Compares every stream with the log, and has the function make what is missing. Returns what is still missing: the last version in the log, and the one that is there.
+    /// Compares every stream with the log, as that is now, and has the function make what is missing. Returns what is missing still: the last version in the log, and the one that is there.
+    ///
+    /// What is committed from now on is written into this generation by deliveries: so it is enough that each stream reaches the head that it has now.
     async fn close(&self, number: u32) -> Result<BTreeMap<StreamId, (u64, u64)>> {
-        let log = self.deployment.log()?;
-        let table = self.table.at(number);
-        let heads = log
-            .heads(self.deployment.parts())
-            .await?
-            .into_iter()
-            .filter(|(stream, _)| self.follower.takes(stream));
-        let mut left: BTreeMap<StreamId, Head> = heads.collect();
-        let mut missing = BTreeMap::new();
+        let (table, heads) =
+            (self.table.at(number), self.deployment.log()?.heads(self.deployment.parts()).await?);
+        let of_it = heads.into_iter().filter(|(stream, _)| self.follower.takes(stream));
+        let all = of_it.map(|(stream, head)| (stream, (head.version, 0))).collect();
+        let mut missing = self.behind(&table, all).await?;
         for round in 0..ROUNDS {
-            let looked = stream::iter(&left).map(|(stream, head)| {
-                let table = &table;
-                async move {
-                    Ok::<_, anyhow::Error>((
-                        stream.clone(),
-                        (head.version, self.follower.reached(table, stream).await?),
-                    ))
-                }
-            });
-            let looked = looked
-                .buffer_unordered(AT_ONCE)
-                .try_filter(|(_, (head, there))| std::future::ready(there < head));
-            missing = looked.try_collect::<BTreeMap<_, _>>().await?;
             if missing.is_empty() {
                 break;
             }
@@ -460,14 +411,33 @@ impl View<'_> {
                     }
                 }
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            left = stream::iter(missing.keys().cloned())
-                .map(|stream| newest(&log, stream))
-                .buffer_unordered(AT_ONCE)
-                .try_collect()
-                .await?;
+            // Rows are read eventually.
+            tokio::time::sleep(LATER).await;
+            missing = self.behind(&table, missing).await?;
         }
         Ok(missing)
+    }
+
+    /// Those of these streams that have not reached the version that they should.
+    async fn behind(
+        &self,
+        table: &ReadTable,
+        streams: BTreeMap<StreamId, (u64, u64)>,
+    ) -> Result<BTreeMap<StreamId, (u64, u64)>> {
+        let looked = stream::iter(streams).map(|(stream, (head, _))| async move {
+            let there = self.follower.reached(table, &stream).await?;
+            Ok::<_, anyhow::Error>((stream, (head, there)))
+        });
+        let looked = looked.buffer_unordered(AT_ONCE);
+        looked.try_filter(|(_, (head, there))| std::future::ready(there < head)).try_collect().await
+    }
+
+    /// Asks the function, again and again if it fails.
+    async fn ask_again(&self, asked: &Value, bar: &ProgressBar) -> Result<Rebuilt> {
+        let again = ConstantBuilder::default().with_delay(AGAIN).with_max_times(MAX_FAILURES);
+        let ask = || self.ask(asked);
+        let failed = |error: &anyhow::Error, _| bar.set_message(format!("trying again: {error:#}"));
+        ask.retry(again).sleep(tokio::time::sleep).notify(failed).await
     }
 
     async fn ask(&self, asked: &Value) -> Result<Rebuilt> {
@@ -509,9 +479,4 @@ impl Rebuilt {
 fn cost(made: &Rebuilt) -> String {
     let dollars = (made.reads * READS + made.writes * WRITES) / 1e6;
     format!("{:.0} read units, {:.0} write units, {dollars:.4} US$", made.reads, made.writes)
-}
-
-/// The name under which a function notes how far a part is.
-fn part_name(part: u32, parts: u32) -> String {
-    format!("$part-{part}-of-{parts}")
 }

@@ -15,9 +15,10 @@ use ledgerline_local::wiring::Follows;
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack, agreed,
+    Out, Stack, Writing,
     deployment::Deployment,
     followers::{Follower, followers, newest},
+    records::{self, Record},
 };
 
 /// The number of streams that are looked at, or mended, at once.
@@ -51,7 +52,7 @@ pub(crate) struct Found {
     forgotten: Vec<Difference>,
     /// Streams with a hole in the log, each with the number of versions that are missing.
     holes: BTreeMap<StreamId, u64>,
-    /// The queue of each function behind one, by logical ids.
+    /// The URL of the queue of each function behind one, by its logical id.
     queues: BTreeMap<String, String>,
     /// What `$all` has of the streams that it lacks something of.
     seen: BTreeMap<StreamId, Seen>,
@@ -63,13 +64,12 @@ impl Found {
     }
 }
 
-/// Whether these may be sent: asks, unless that is answered already.
-fn may_be_sent(wanted: &[&Difference], yes: bool) -> Result<bool> {
+/// What is missing to whom, in words.
+fn counted(wanted: &[&Difference]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     wanted.iter().for_each(|missing| *counts.entry(&missing.who).or_default() += 1);
     let counts: Vec<_> = counts.iter().map(|(who, count)| format!("{count} to {who}")).collect();
-    let ask = format!("send {}, and nothing to the others?", counts.join(", "));
-    agreed(&ask, yes)
+    counts.join(", ")
 }
 
 /// Compares, and prints what was found.
@@ -302,7 +302,7 @@ async fn look(follower: &Follower, stream: &StreamId, head: u64) -> Result<Diffe
 pub(crate) async fn mend(
     deployment: &Deployment,
     found: &Found,
-    (act, yes): (bool, bool),
+    (act, writing): (bool, &Writing),
     out: Out,
 ) -> Result<bool> {
     // One call wakes a subscription, whatever it lacks.
@@ -317,8 +317,18 @@ pub(crate) async fn mend(
     if to_act > 0 && !act {
         out.note(&format!("\n{to_act} commits are left to process managers, which would act on them: --act"));
     }
-    if wanted.is_empty() || !may_be_sent(&wanted, yes)? {
+    let counts = counted(&wanted);
+    if wanted.is_empty() || !writing.is_agreed(&format!("send {counts}, and nothing to the others?"))? {
         return Ok(false);
+    }
+    // Nothing that could not be sent again is lost if the stack has no table for it.
+    let (what, why) = (format!("send {counts}"), writing.why.clone());
+    match records::table(deployment).await {
+        Ok(table) => {
+            let record = Record { kind: "reconcile", what, why, detail: Value::Null };
+            records::keep(deployment, &table, record).await?;
+        }
+        Err(error) => eprintln!("{error:#}"),
     }
     let (ordered, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|missing| missing.kind.is_none());
     let sent =
@@ -371,9 +381,8 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
     if missing.stream.as_str().len() > MAX_GROUP {
         bail!("its name is longer than that of a group of the queue: replay it (docs/runbook.md)");
     }
-    let url = deployment.queue(queue)?;
     let reference = json!({ "stream": missing.stream, "version": missing.head });
-    let send = deployment.sqs.send_message().queue_url(url).message_body(reference.to_string());
+    let send = deployment.sqs.send_message().queue_url(queue).message_body(reference.to_string());
     // The queue may have seen the commit itself in the last five minutes: this message is another one.
     let send = send.message_deduplication_id(format!("reconcile-{}", uuid::Uuid::new_v4()));
     send.message_group_id(missing.stream.as_str()).send().await?;
@@ -401,19 +410,22 @@ async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) 
     let has_entry =
         |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.beyond.contains(version));
     let versions: Vec<_> = (missing.found + 1..=missing.head).filter(|version| !has_entry(version)).collect();
-    for batch in versions.chunks(RECORDS) {
-        let batch: Vec<_> = batch.iter().map(|version| (missing.stream.clone(), *version)).collect();
-        hand_over(deployment, "SequencerFunction", &batch).await?;
+    let (log, mut commits) = (deployment.log()?, Vec::new());
+    for version in versions {
+        // A version that the log does not have is a hole, which is said elsewhere.
+        if log.has(&missing.stream, version).await? {
+            commits.push((missing.stream.clone(), version));
+        }
     }
-    Ok(())
+    hand_over(deployment, "SequencerFunction", &commits).await
 }
 
-/// Hands the records of these commits to a reader of the table's stream, as the stream would. There are [`RECORDS`] of them at most.
+/// Hands the records of these commits to a reader of the table's stream, as the stream would, in as many invocations as it takes.
 pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(StreamId, u64)]) -> Result<()> {
     let (log, name) = (deployment.log()?, name(deployment, to)?);
     // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
     let run = uuid::Uuid::new_v4();
-    let mut records = Vec::new();
+    let (mut records, mut bytes) = (Vec::new(), 0);
     for (place, (stream, version)) in commits.iter().enumerate() {
         let record = log.record(stream, *version).await?;
         let mut record = record.with_context(|| format!("{stream} has no version {version}"))?;
@@ -421,13 +433,23 @@ pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(Str
         record["SequenceNumber"] = (place + 1).to_string().into();
         record["SizeBytes"] = 1.into();
         record["StreamViewType"] = "NEW_IMAGE".into();
-        records.push(json!({
-                "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-                "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
-            }));
+        let record = json!({
+            "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+            "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
+        });
+        bytes += record.to_string().len();
+        records.push(record);
+        if records.len() == RECORDS || bytes > BYTES {
+            hand(deployment, (to, &name), std::mem::take(&mut records)).await?;
+            bytes = 0;
+        }
     }
+    if records.is_empty() { Ok(()) } else { hand(deployment, (to, &name), records).await }
+}
+
+async fn hand(deployment: &Deployment, (to, name): (&str, &str), records: Vec<Value>) -> Result<()> {
     let payload = json!({ "Records": records }).to_string();
-    let answer = deployment.lambda.invoke().function_name(&name).payload(Blob::new(payload)).send().await?;
+    let answer = deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
     let body: Value =
         serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
     if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
@@ -436,10 +458,12 @@ pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(Str
     Ok(())
 }
 
-/// The records of one invocation of the sequencer. A commit has 400 KB at most, and an invocation 6 MB.
-pub(crate) const RECORDS: usize = 10;
+/// The most records of one invocation.
+const RECORDS: usize = 10;
+/// The bytes after which an invocation has enough: it may have 6 MB, and one more record has half a megabyte at most.
+const BYTES: usize = 4_000_000;
 
-pub(crate) async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
+async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
     let call = deployment.lambda.invoke().function_name(name(deployment, id)?);
     call.invocation_type(InvocationType::Event).payload(Blob::new(payload.to_string())).send().await?;
     Ok(())

@@ -34,20 +34,19 @@ pub(crate) async fn table(deployment: &Deployment) -> Result<String> {
 pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -> Result<()> {
     let now = Timestamp::now();
     let key = (record.kind, format!("{now}#{}", uuid::Uuid::new_v4()));
-    put(deployment, table, (key.0, &key.1), now, &record).await
+    put(deployment, table, (key.0, &key.1), now, (&record, None)).await
 }
 
-/// Puts a message aside.
+/// Puts a message aside: what is known of it, and its body, as it is.
 pub(crate) async fn park(
     deployment: &Deployment,
     table: &str,
-    queue: &str,
-    id: &str,
+    (queue, id): (&str, &str),
     why: String,
-    message: Value,
+    (detail, body): (Value, &str),
 ) -> Result<()> {
-    let record = Record { kind: PARKED, what: "park".to_owned(), why, detail: message };
-    put(deployment, table, (PARKED, &place(queue, id)), Timestamp::now(), &record).await
+    let record = Record { kind: PARKED, what: "park".to_owned(), why, detail };
+    put(deployment, table, (PARKED, &place(queue, id)), Timestamp::now(), (&record, Some(body))).await
 }
 
 /// Takes a message from those that were put aside.
@@ -68,7 +67,8 @@ pub(crate) async fn parked(deployment: &Deployment, table: &str) -> Result<Vec<(
         let item = item?;
         let text =
             |name: &str| item.get(name).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default();
-        let message = serde_json::from_str(&text("detail")).unwrap_or_default();
+        let mut message: Value = serde_json::from_str(&text("detail")).unwrap_or_default();
+        message["body"] = text("body").into();
         let detail = json!({ "at": text("done"), "who": text("who") });
         found.push((message, Record { kind: PARKED, what: text("what"), why: text("why"), detail }));
     }
@@ -89,18 +89,17 @@ async fn put(
     table: &str,
     at: (&str, &str),
     now: Timestamp,
-    Record { kind: _, what, why, detail }: &Record,
+    (Record { kind: _, what, why, detail }, body): (&Record, Option<&str>),
 ) -> Result<()> {
     let mut item = key(at);
-    let who = deployment.operator().await?;
-    for (name, value) in [
-        ("done", now.to_string()),
-        ("who", who),
-        ("what", what.clone()),
-        ("why", why.clone()),
-        ("detail", detail.to_string()),
-    ] {
-        item.insert(name.to_owned(), AttributeValue::S(value));
+    let mut set = |name: &str, value: String| _ = item.insert(name.to_owned(), AttributeValue::S(value));
+    set("done", now.to_string());
+    set("who", deployment.operator().await?);
+    set("what", what.clone());
+    set("why", why.clone());
+    set("detail", detail.to_string());
+    if let Some(body) = body {
+        set("body", body.to_owned());
     }
     deployment.dynamodb.put_item().table_name(table).set_item(Some(item)).send().await?;
     Ok(())

@@ -237,6 +237,18 @@ impl Changes {
         }
     }
 
+    /// About the bytes that the changes have as JSON. A transaction has a limit of them.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let bytes = |fields: &Fields| serde_json::to_string(fields).map_or(0, |text| text.len());
+        let of_row = |change: &Change| match change {
+            Change::Insert(fields) | Change::Put(fields) => bytes(fields),
+            Change::Update { set, .. } => bytes(set),
+            Change::Delete => 0,
+        };
+        self.rows.values().map(of_row).sum()
+    }
+
     /// Makes the changes to rows in memory, as the read tables do it: for tests that compare a table with the fold of the log.
     pub fn fold(&self, rows: &mut BTreeMap<Key, Fields>) {
         for (key, change) in &self.rows {

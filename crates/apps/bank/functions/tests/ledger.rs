@@ -113,11 +113,16 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
     // What is young is left alone, and without --yes nobody who is not there is asked.
     assert_eq!(ledger.run(&["reconcile"]).0, 0);
-    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write"]).0, 1);
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--why", "a test"]).0, 1);
     assert_eq!(ledger.found(&[]), (2, expected));
 
     // What is ahead is left to somebody, so that it does not end well.
-    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2);
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
+    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let kept =
+        |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
+    assert_eq!((kept("kind"), kept("why")), (vec!["reconcile".to_owned()], vec!["a test".to_owned()]));
     eventually("what was missing is there, and what is ahead is left to somebody", async || {
         (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
     })

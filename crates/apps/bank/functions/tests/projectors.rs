@@ -7,18 +7,21 @@
     reason = "in a test a panic is the report"
 )]
 
+use std::time::Duration;
+
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use aws_sdk_dynamodb::{Client, config::Builder};
 use bank::{
     account::{Account, Opened, State},
     views::{balances, transactions},
 };
-use jiff::civil::date;
+use jiff::{Timestamp, civil::date};
 use ledgerline::{Commit, EventStore, Projection, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, Keys, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, Keys, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},
     log_projector::LogProjector,
+    rebuild::Rebuild,
     state_projector::{StateProjector, details},
     wire::Message,
 };
@@ -86,6 +89,10 @@ impl Transactions {
     }
 
     async fn rows(&self) -> Vec<transactions::Row> {
+        self.rows_of(0).await
+    }
+
+    async fn rows_of(&self, generation: u32) -> Vec<transactions::Row> {
         let query = PageQuery {
             index: None,
             partition: ("accountId", ID),
@@ -95,7 +102,7 @@ impl Transactions {
             limit: 100,
             cursor: None,
         };
-        self.projector.consumer.table.page(&query).await.unwrap().rows
+        self.projector.consumer.table.at(generation).page(&query).await.unwrap().rows
     }
 }
 
@@ -210,6 +217,34 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
 
 async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<balances::Row> {
     projector.table.shown(&balances::TABLE, ID).await.unwrap().1
+}
+
+/// Of a stream of ten commits there are nine rows and the position of the opening beside them.
+#[tokio::test]
+async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was() {
+    let transactions = Transactions::new().await;
+    let commits = transactions.longer_log(10).await;
+    let (consumer, keys) = (&transactions.projector.consumer, Keys::from(&transactions::TABLE));
+    let now = consumer.table.generations(keys).await.unwrap();
+    let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
+    let begun = now.begun(by.at).unwrap();
+    assert!(consumer.table.move_generations(keys, &now, begun, by).await.unwrap());
+    let asked = Rebuild { generation: 1, part: 0, parts: 1, write_units: Some(0.5), streams: Vec::new() };
+    let (mut asks, mut waits) = (0, 0);
+    let made = loop {
+        let made = consumer.rebuild(&transactions.projector.store, &asked).await.unwrap();
+        (asks, waits) = (asks + 1, waits + made.pause);
+        if made.is_done {
+            break made;
+        }
+    };
+    assert_eq!((made.commits, made.failed.len()), (10, 0));
+    let seconds = Duration::from_millis(waits).as_secs_f64();
+    assert!(asks > 1 && seconds > made.writes, "{asks} times, {seconds} s, {made:?}");
+    assert_eq!(transactions.rows_of(1).await, fold(&commits));
+    // Another generation is not made, whoever comes late with it.
+    let other = consumer.rebuild(&transactions.projector.store, &Rebuild { generation: 2, ..asked }).await;
+    assert_eq!(other.unwrap_err().to_string(), "the generation 2 is not being built");
 }
 
 #[tokio::test]

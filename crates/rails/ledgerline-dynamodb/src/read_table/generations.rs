@@ -73,8 +73,18 @@ pub struct Generations {
     pub history: Vec<Move>,
 }
 
-/// What a table's clones know of its generations, and since when.
-pub(super) type Known = Arc<Mutex<Option<(Timestamp, Generations)>>>;
+/// What a table's clones know of its generations.
+pub(super) type Known = Arc<Mutex<Option<Seen>>>;
+
+/// What was read of the generations.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    /// When they were read.
+    at: Timestamp,
+    generations: Generations,
+    /// The one that was to be read when they were last asked for.
+    read: u32,
+}
 
 /// What queries read until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -216,29 +226,33 @@ impl ReadTable {
             .map_or_else(|| Ok(Generations::default()), from_item)
     }
 
-    /// The generations of the view, as they were at most [`FRESH`] ago. The age goes by the clock of the day, because an instance that was frozen does not notice that time has passed.
+    /// The generations of the view, as they were at most [`FRESH`] ago, and which one is read now. The age goes by the clock of the day, because an instance that was frozen does not
+    /// notice that time has passed.
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
     pub async fn recent_generations(&self, keys: Keys<'_>) -> Result<Generations, TableError> {
         let now = Timestamp::now();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some((at, generations)) = known
-            && (at..at + FRESH).contains(&now)
-        {
-            return Ok(generations);
-        }
-        let read = self.generations(keys).await?;
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, read.clone()));
-        Ok(read)
+        let known = match known.filter(|known| (known.at..known.at + FRESH).contains(&now)) {
+            Some(Seen { at, generations, read: _ }) => {
+                Seen { at, read: generations.read_at(now), generations }
+            }
+            None => {
+                let generations = self.generations(keys).await?;
+                Seen { at: now, read: generations.read_at(now), generations }
+            }
+        };
+        let generations = known.generations.clone();
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+        Ok(generations)
     }
 
-    /// The same table, at the generation that was to be read when [`recent_generations`](Self::recent_generations) was last called.
+    /// The same table, at the generation that was to be read when [`recent_generations`](Self::recent_generations) was last called: it stays the same until the next call.
     #[must_use]
     pub fn at_what_is_read(&self) -> Self {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Timestamp::now();
-        self.at(known.as_ref().map_or(self.generation, |(_, generations)| generations.read_at(now)))
+        self.at(known.as_ref().map_or(self.generation, |known| known.read))
     }
 
     /// Changes the generations, unless they were changed since they were read. Returns whether they were changed.

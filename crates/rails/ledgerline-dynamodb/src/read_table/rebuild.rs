@@ -38,6 +38,14 @@ pub struct Part {
     pub writes: f64,
 }
 
+impl Part {
+    /// The name under which it is noted how far a part is.
+    #[must_use]
+    pub fn name(part: i32, parts: i32) -> String {
+        format!("$part-{part}-of-{parts}")
+    }
+}
+
 /// Commits of one stream that follow each other, and the rows that each of them inserts.
 #[derive(Debug, Clone)]
 pub struct Inserted {
