@@ -10,7 +10,7 @@ mod tries;
 
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
-    Before, Checkpoint, Cleared, FRESH, Generations, Inserted, InvalidCursor, Keys, MAX_CHANGES, Move,
+    Before, Checkpoint, Cleared, FRESH, Generations, Inserted, InvalidCursor, KeyNames, MAX_CHANGES, Move,
     NotNow, Other, Overwrite, Page, PageQuery, Part, Phase, Reached, ReadTable, SWITCHING, TableError,
 };
 pub use scan::{Head, Scanned};

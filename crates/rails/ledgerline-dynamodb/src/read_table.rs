@@ -22,7 +22,7 @@ use aws_sdk_dynamodb::{
 use backon::{BackoffBuilder, ExponentialBuilder};
 pub use checkpoint::{Checkpoint, MAX_CHANGES, Reached};
 pub use cursor::InvalidCursor;
-pub use generations::{Before, FRESH, Generations, Keys, Move, NotNow, Other, Phase, SWITCHING};
+pub use generations::{Before, FRESH, Generations, KeyNames, Move, NotNow, Other, Phase, SWITCHING};
 use ledgerline::{
     Changes, LogTable, StateTable, StreamId,
     changes::{Change, Key},

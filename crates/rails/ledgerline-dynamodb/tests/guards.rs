@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::Client;
 use jiff::Timestamp;
 use ledgerline::{Changes, LogTable, StateTable, StreamId, contract, guard::Verdict};
 use ledgerline_dynamodb::{
-    Generations, Keys, Move,
+    Generations, KeyNames, Move,
     Overwrite::{Shows, Written},
     PageQuery, Phase, ReadTable, TableError,
 };
@@ -373,7 +373,7 @@ async fn pages_show_every_row_once_newest_first() {
 #[tokio::test]
 async fn two_generations_have_nothing_in_common() {
     let (table, _) = table("FillsTable").await;
-    let (keys, old, new) = (Keys::from(&KEYS), table.at(0), table.at(2));
+    let (keys, old, new) = (KeyNames::from(&KEYS), table.at(0), table.at(2));
     let stream = StreamId::new("tank", "1").unwrap();
     for (rows, version, of) in [(&old, 1, "old"), (&new, 1, "new"), (&new, 2, "new")] {
         let mut changes = Changes::new(KEYS);

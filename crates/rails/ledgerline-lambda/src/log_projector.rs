@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write, guard::Verdict,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Inserted, Keys, MAX_CHANGES, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Inserted, KeyNames, MAX_CHANGES, ReadTable, TableError};
 
 use crate::{
     Error, config,
@@ -54,7 +54,7 @@ pub async fn run(view: LogView) -> Result<(), Error> {
     fifo::run(needs, async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
         // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
-        let _ = table.recent_generations(Keys::from(&view.table)).await;
+        let _ = table.recent_generations(KeyNames::from(&view.table)).await;
         Ok(LogProjector { table, view })
     })
     .await
@@ -86,8 +86,11 @@ impl Consumer for LogProjector {
     }
 
     async fn generations(&self) -> Result<Vec<Self>, TableError> {
-        let generations =
-            self.table.recent_generations(Keys::from(&self.view.table)).await?.written_at(Timestamp::now());
+        let generations = self
+            .table
+            .recent_generations(KeyNames::from(&self.view.table))
+            .await?
+            .written_at(Timestamp::now());
         let at = |number| Self { table: self.table.at(number), view: self.view };
         Ok(generations.into_iter().map(at).collect())
     }
@@ -145,8 +148,8 @@ impl Remake for LogProjector {
         self.view.of.to_vec()
     }
 
-    fn keys(&self) -> Keys<'static> {
-        Keys::from(&self.view.table)
+    fn keys(&self) -> KeyNames<'static> {
+        KeyNames::from(&self.view.table)
     }
 
     async fn remake(

@@ -8,6 +8,7 @@
 use std::{collections::BTreeSet, sync::OnceLock};
 
 use ledgerline::{Index, LogTable, StateTable, Write};
+use ledgerline_dynamodb::KeyNames;
 use serde::Serialize;
 
 use crate::sequencer;
@@ -209,6 +210,12 @@ impl From<LogTable> for Table {
             indexes: Vec::new(),
             actions: BTreeSet::new(),
         }
+    }
+}
+
+impl From<&Table> for KeyNames<'static> {
+    fn from(table: &Table) -> Self {
+        Self { partition: table.partition, sort: table.sort }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, Keys, Part, Phase, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Part, Phase, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -122,7 +122,7 @@ pub(crate) trait Remake {
     fn of(&self) -> Vec<&'static str>;
 
     /// The keys of its table.
-    fn keys(&self) -> Keys<'static>;
+    fn keys(&self) -> KeyNames<'static>;
 
     /// Writes what these commits come to. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
     fn remake(

@@ -13,7 +13,7 @@ use ledgerline::{
     Aggregate, Causes, Commit, Consistency, EventStore, EventTypes, LoadError, Loaded, StateView, StoreError,
     StreamId, load, upcast,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Keys, Overwrite, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Overwrite, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -65,7 +65,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
         let table = ReadTable::new(client, config::text(view.table.variable)?);
         // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
-        let _ = table.recent_generations(Keys::from(&view.table)).await;
+        let _ = table.recent_generations(KeyNames::from(&view.table)).await;
         let projector = Arc::new(StateProjector { table, log, view });
         Ok(Box::new(move |mut event: Value| {
             let projector = Arc::clone(&projector);
@@ -194,7 +194,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
         let (mut written, mut older) = (Line::default(), Line::default());
         let mut failed = Ok(());
-        let generations = self.table.recent_generations(Keys::from(&self.view.table)).await;
+        let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await;
         // Nothing is written otherwise: what would be written into one generation alone might never come into the other one.
         let generations = generations.map_err(|error| Causes(&error).to_string())?;
         let generations = generations.written_at(Timestamp::now());
@@ -323,8 +323,8 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
         vec![A::CATEGORY]
     }
 
-    fn keys(&self) -> Keys<'static> {
-        Keys::from(&self.view.table)
+    fn keys(&self) -> KeyNames<'static> {
+        KeyNames::from(&self.view.table)
     }
 
     async fn remake(

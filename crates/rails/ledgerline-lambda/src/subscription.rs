@@ -17,7 +17,7 @@ use ledgerline::{
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
 };
 use ledgerline_dynamodb::{
-    Checkpoint, DynamoDbStore, Keys, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
+    Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -239,7 +239,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// # Errors
     /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is not read does not hold up the one that is.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
-        let generations = self.table.recent_generations(Keys::from(&self.view.table)).await?;
+        let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await?;
         let (now, mut others) = (Timestamp::now(), Ok(()));
         let mut numbers = generations.written_at(now);
         if generations.in_phase(Phase::Building).is_some() {
@@ -261,7 +261,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// # Errors
     /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
     pub async fn rebuild(&self, asked: &Rebuild) -> Result<bool, SubscribeError> {
-        let generations = self.table.generations(Keys::from(&self.view.table)).await?;
+        let generations = self.table.generations(KeyNames::from(&self.view.table)).await?;
         if generations.in_phase(Phase::Building) != Some(asked.generation) {
             return Err(RebuildError::NotBuilding(asked.generation).into());
         }

@@ -12,7 +12,7 @@ use ledgerline::{
     Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
     contract, tank::Tank,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Keys, Move, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
     events::Events,
     http::{HttpRequest, Problem, Routes},
@@ -485,7 +485,7 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
     assert_eq!(error, "the generation 1 is not being built");
 
-    let (keys, now) = (Keys::from(&KEYS), Timestamp::now());
+    let (keys, now) = (KeyNames::from(&KEYS), Timestamp::now());
     let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
     let first = world.rows.generations(keys).await.unwrap();
     assert!(world.rows.move_generations(keys, &first, first.begun(now).unwrap(), by("begin")).await.unwrap());

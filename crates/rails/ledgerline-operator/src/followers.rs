@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use ledgerline::{Consistency, EventStore, LogTable, Range, StateTable, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, Head, Keys, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, Head, KeyNames, ReadTable};
 use ledgerline_local::{
     permissions::{referred, resources},
     template::Source,
@@ -33,8 +33,8 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    pub(crate) fn keys(&self) -> Keys<'static> {
-        Keys { partition: self.partition, sort: self.sort }
+    pub(crate) fn keys(&self) -> KeyNames<'static> {
+        KeyNames { partition: self.partition, sort: self.sort }
     }
 
     pub(crate) fn takes(&self, stream: &StreamId) -> bool {
@@ -79,7 +79,7 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
         let leak = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
         let (partition, sort) = (leak(follower.partition), follower.sort.map(leak));
         let (name_of_table, table) = (table, deployment.table(table));
-        table.recent_generations(Keys { partition, sort }).await?;
+        table.recent_generations(KeyNames { partition, sort }).await?;
         let events =
             function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());
         let queue = events

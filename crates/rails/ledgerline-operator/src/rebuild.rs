@@ -7,7 +7,7 @@ use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_lambda::primitives::Blob;
 use backon::{ConstantBuilder, Retryable};
-use clap::Args;
+use clap::{Args, value_parser};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::{SignedDuration, Timestamp};
@@ -59,14 +59,14 @@ pub(crate) struct Options {
     #[arg(long)]
     drop: bool,
     /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
-    #[arg(long)]
+    #[arg(long, value_parser = value_parser!(i32).range(1..=1_000_000))]
     parts: Option<i32>,
     /// The number of parts that are worked on at once.
-    #[arg(long, default_value_t = 4)]
-    workers: u32,
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..))]
+    workers: u16,
     /// Write units a second at most, so that the rest of the table's writers are not throttled.
-    #[arg(long)]
-    write_units: Option<f64>,
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
+    write_units: Option<u32>,
 }
 
 /// A view with what is done to it.
@@ -336,7 +336,7 @@ impl View<'_> {
         let (commits, _) = self.deployment.size_of_log().await?;
         let bar = self.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
         // Each worker may write its share.
-        let share = options.write_units.map(|units| units / f64::from(options.workers.max(1)));
+        let share = options.write_units.map(|units| f64::from(units) / f64::from(options.workers));
         // The last answer for each part.
         let answers = RefCell::new(BTreeMap::<i32, Rebuilt>::new());
         let sum = || {
@@ -370,7 +370,7 @@ impl View<'_> {
                 }
             }
         });
-        made.buffer_unordered(options.workers.max(1) as usize).try_collect::<()>().await?;
+        made.buffer_unordered(options.workers.into()).try_collect::<()>().await?;
         bar.finish_and_clear();
         Ok(sum())
     }

@@ -14,7 +14,7 @@ use ledgerline::{
     load,
     tank::Tank,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Keys, Move, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},
     log_projector::LogProjector,
@@ -190,7 +190,7 @@ struct Run<'a> {
     quiet: &'a Wire,
     rng: Rng,
     kind: Kind,
-    keys: Keys<'static>,
+    keys: KeyNames<'static>,
     /// The table, over the quiet wire.
     table: ReadTable,
     streams: Vec<Vec<Commit>>,
@@ -214,8 +214,8 @@ impl<'a> Run<'a> {
             (0..rng.usize(2..7)).map(|number| (written.write)(&number.to_string(), &mut rng)).collect();
         wire.follow(Plan::Random([0, 30, 150][rng.usize(0..3)]), seed);
         let (id, keys) = match kind {
-            Kind::States => ("SitesTable", Keys::from(&SITES.table)),
-            Kind::Sums | Kind::Lists => ("FillsTable", Keys::from(&FILLS)),
+            Kind::States => ("SitesTable", KeyNames::from(&SITES.table)),
+            Kind::Sums | Kind::Lists => ("FillsTable", KeyNames::from(&FILLS)),
         };
         Self {
             instances: (0..3).map(|_| Instance::new(wire, kind)).collect(),

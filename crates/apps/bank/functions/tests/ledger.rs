@@ -8,57 +8,28 @@
 )]
 
 mod accounts;
+mod operator;
 
-use std::{collections::BTreeSet, path::PathBuf, process::Command};
+use std::collections::BTreeSet;
 
 use accounts::{Accounts, Balances};
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_local::{
-    build, services,
-    testing::{LocalStack, eventually, table, workspace},
+    services,
+    testing::{LocalStack, eventually, table},
 };
+use operator::Ledger;
 use serde_json::{Value, json};
 
-/// The tool, at a stack.
-struct Ledger {
-    program: PathBuf,
-    url: String,
-}
-
-impl Ledger {
-    fn at(bank: &LocalStack) -> Self {
-        let program = build::build(&workspace(), &["ledger"]).unwrap().remove("ledger").unwrap();
-        Self { program, url: bank.aws_url() }
-    }
-
-    /// Runs it. The result is its exit code, and what it printed: a value a line.
-    fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
-        let mut ledger = Command::new(&self.program);
-        ledger.current_dir(workspace()).args([&format!("--local={}", self.url), "--json"]).args(arguments);
-        let output = ledger.output().unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        eprintln!("{}", String::from_utf8_lossy(&output.stderr));
-        (
-            output.status.code().unwrap(),
-            printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
-        )
-    }
-
-    /// What a comparison finds: who, stream, version in the log, version there.
-    fn found(&self, arguments: &[&str]) -> (i32, BTreeSet<(String, String, String, u64)>) {
-        let (code, printed) = self.run(&[&["reconcile", "--younger", "0"], arguments].concat());
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let found =
-            printed.iter().filter(|line| line["what"] == "missing" || line["what"] == "ahead").map(|line| {
-                (
-                    text(&line["what"]),
-                    text(&line["who"]),
-                    text(&line["stream"]),
-                    line["there"].as_u64().unwrap(),
-                )
-            });
-        (code, found.collect())
-    }
+/// What a comparison finds: who, stream, version in the log, version there.
+fn found(ledger: &Ledger, arguments: &[&str]) -> (i32, BTreeSet<(String, String, String, u64)>) {
+    let (code, printed) = ledger.run(&[&["reconcile", "--younger", "0"], arguments].concat());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let found = printed.iter().filter(|line| line["what"] == "missing" || line["what"] == "ahead");
+    let found = found.map(|line| {
+        (text(&line["what"]), text(&line["who"]), text(&line["stream"]), line["there"].as_u64().unwrap())
+    });
+    (code, found.collect())
 }
 
 #[tokio::test]
@@ -76,7 +47,7 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     let ledger = Ledger::at(&bank);
     let stream = |account: usize| format!("account-{}", accounts[account]);
     let clean = eventually("everything has everything", async || {
-        let (code, found) = ledger.found(&[]);
+        let (code, found) = found(&ledger, &[]);
         (code == 0).then_some(found)
     });
     assert!(clean.await.is_empty());
@@ -101,21 +72,21 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     let missing = |who: &str, account, there| ("missing".to_owned(), who.to_owned(), stream(account), there);
     let expected =
         BTreeSet::from([missing(who, 0, 0), missing(log, 1, 3), missing(log, 2, 3), ahead.clone()]);
-    assert_eq!(ledger.found(&[]), (2, expected.clone()));
+    assert_eq!(found(&ledger, &[]), (2, expected.clone()));
     assert_eq!(
-        ledger.found(&["--since", "2020-01-01T00:00:00Z"]),
+        found(&ledger, &["--since", "2020-01-01T00:00:00Z"]),
         (2, expected.clone()),
         "by what has changed"
     );
-    assert_eq!(ledger.found(&["--since", "2120-01-01T00:00:00Z"]), (0, BTreeSet::new()));
-    let only = ledger.found(&["--only", log]);
+    assert_eq!(found(&ledger, &["--since", "2120-01-01T00:00:00Z"]), (0, BTreeSet::new()));
+    let only = found(&ledger, &["--only", log]);
     assert_eq!(only, (2, BTreeSet::from([missing(log, 1, 3), missing(log, 2, 3)])));
     assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
     // What is young is left alone, and without --yes nobody who is not there is asked.
     assert_eq!(ledger.run(&["reconcile"]).0, 0);
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--why", "a test"]).0, 1);
-    assert_eq!(ledger.found(&[]), (2, expected));
+    assert_eq!(found(&ledger, &[]), (2, expected));
 
     // What is ahead is left to somebody, so that it does not end well.
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
@@ -124,7 +95,7 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
         |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
     assert_eq!((kept("kind"), kept("why")), (vec!["reconcile".to_owned()], vec!["a test".to_owned()]));
     eventually("what was missing is there, and what is ahead is left to somebody", async || {
-        (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
+        (found(&ledger, &[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
     })
     .await;
     for account in [0, 1, 2, 4] {
@@ -306,8 +277,7 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
     .await;
 
     // Without an address, it is the one that the local stack has by default; the subcommand is none.
-    let bare =
-        Command::new(&ledger.program).current_dir(workspace()).args(["--local", "show", "--help"]).output();
+    let bare = ledger.command().args(["--local", "show", "--help"]).output();
     let help = String::from_utf8(bare.unwrap().stdout).unwrap();
     assert!(help.contains("The version up to which it is shown"), "the help of show: {help}");
     for wrong in [

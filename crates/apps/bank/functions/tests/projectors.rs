@@ -17,7 +17,7 @@ use bank::{
 };
 use jiff::{Timestamp, civil::date};
 use ledgerline::{Commit, EventStore, Projection, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, Keys, Move, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},
     log_projector::LogProjector,
@@ -210,7 +210,7 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
     }
     let table = ReadTable::new(client, testing::table("BalancesTable"));
     // At its start, the function reads which generations there are, and then no more than once in ten seconds.
-    table.recent_generations(Keys::from(&balances::TABLE)).await.unwrap();
+    table.recent_generations(KeyNames::from(&balances::TABLE)).await.unwrap();
     wire.take();
     (StateProjector { table, log, view: balances::VIEW }, wire)
 }
@@ -224,7 +224,7 @@ async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<b
 async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was() {
     let transactions = Transactions::new().await;
     let commits = transactions.longer_log(10).await;
-    let (consumer, keys) = (&transactions.projector.consumer, Keys::from(&transactions::TABLE));
+    let (consumer, keys) = (&transactions.projector.consumer, KeyNames::from(&transactions::TABLE));
     let now = consumer.table.generations(keys).await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
     let begun = now.begun(by.at).unwrap();

@@ -8,11 +8,10 @@
 )]
 
 mod accounts;
+mod operator;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
-    process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
@@ -20,42 +19,16 @@ use std::{
 use accounts::{Accounts, Balances};
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use ledgerline_local::{
-    build, services,
-    testing::{LocalStack, eventually, table, workspace},
+    services,
+    testing::{LocalStack, eventually, table},
 };
+use operator::Ledger;
 use reqwest::StatusCode;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const ACCOUNTS: usize = 12;
 /// The number of accounts that are written to meanwhile.
 const WRITTEN: usize = 6;
-
-/// The tool, at a stack.
-struct Ledger {
-    program: PathBuf,
-    url: String,
-}
-
-impl Ledger {
-    fn start(&self, arguments: &[&str]) -> Child {
-        let mut ledger = Command::new(&self.program);
-        ledger.current_dir(workspace()).args([&format!("--local={}", self.url), "--json"]).args(arguments);
-        ledger.stdout(Stdio::piped()).spawn().unwrap()
-    }
-
-    /// Waits for it. The result is its exit code, and what it printed.
-    async fn end(child: Child) -> (i32, Vec<Value>) {
-        let output: Output = tokio::task::spawn_blocking(|| child.wait_with_output()).await.unwrap().unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        eprintln!("{printed}");
-        let lines = printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        (output.status.code().unwrap_or(-1), lines)
-    }
-
-    async fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
-        Self::end(self.start(arguments)).await
-    }
-}
 
 fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
@@ -100,9 +73,8 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
     let client = Client::new(&services::sdk_config(&bank.aws_url()));
     spoil(&client, &ids).await;
     // Nothing says so: the rows show the versions that they should.
-    let program = build::build(&workspace(), &["ledger"]).unwrap().remove("ledger").unwrap();
-    let ledger = Ledger { program, url: bank.aws_url() };
-    assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).await.0, 0);
+    let ledger = Ledger::at(&bank);
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).0, 0);
     assert_eq!(bank.get(&format!("/accounts/{}", ids[0])).await.body["totalBalance"], 2_000);
     // Reconciling, and delivering everything again, would change nothing: the rows are as new as the log.
 
@@ -180,7 +152,7 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
         bank.settled(id).await;
     }
     eventually("nothing is missing", async || {
-        (ledger.run(&["reconcile", "--younger", "0"]).await.0 == 0).then_some(())
+        (ledger.run(&["reconcile", "--younger", "0"]).0 == 0).then_some(())
     })
     .await;
 
@@ -192,7 +164,7 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
     let cursor = first["cursor"].as_str().unwrap();
 
     // One can go back to the old rows, which are wrong, and as new as the others.
-    let (code, _) = ledger.run(&["rebuild", views[0], "--write", "--yes", "--why", "a try", "--back"]).await;
+    let (code, _) = ledger.run(&["rebuild", views[0], "--write", "--yes", "--why", "a try", "--back"]);
     assert_eq!(code, 0);
     let last = &ids[ACCOUNTS - 1];
     assert_eq!(bank.get(&format!("/accounts/{last}")).await.body["totalBalance"], 2_000);
@@ -221,7 +193,7 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
     }
 
     // Who did what, and why, is kept; and what is not possible is refused.
-    let (_, status) = ledger.run(&["rebuild", "Balances"]).await;
+    let (_, status) = ledger.run(&["rebuild", "Balances"]);
     let done: Vec<_> = status.iter().filter_map(|line| line["what"].as_str()).collect();
     assert_eq!(done, ["begin", "switch", "back", "drop", "dropped"]);
     for wrong in [
@@ -233,7 +205,10 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
         &["rebuild", "Balances", "--write", "--yes", "--why", "x", "--back"],
         &["rebuild", "Balances", "--write", "--why", "nobody is there to say yes"],
     ] {
-        assert_eq!(ledger.run(wrong).await.0, 1, "{wrong:?}");
+        assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
-    assert_eq!(ledger.run(&["rebuild", "Balances", "--write", "--yes"]).await.0, 2, "without a reason");
+    for wrong in [&["--write", "--yes"][..], &["--parts", "0"], &["--workers", "0"], &["--write-units", "0"]]
+    {
+        assert_eq!(ledger.run(&[&["rebuild", "Balances"], wrong].concat()).0, 2, "{wrong:?}");
+    }
 }

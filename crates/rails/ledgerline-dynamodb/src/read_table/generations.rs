@@ -31,20 +31,20 @@ const REMEMBERED: usize = 20;
 
 /// The names of a table's keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keys<'a> {
+pub struct KeyNames<'a> {
     /// That of the partition key.
     pub partition: &'a str,
     /// That of the sort key, if there is one.
     pub sort: Option<&'a str>,
 }
 
-impl From<&LogTable> for Keys<'_> {
+impl From<&LogTable> for KeyNames<'_> {
     fn from(table: &LogTable) -> Self {
         Self { partition: table.partition, sort: Some(table.sort) }
     }
 }
 
-impl From<&StateTable> for Keys<'_> {
+impl From<&StateTable> for KeyNames<'_> {
     fn from(table: &StateTable) -> Self {
         Self { partition: table.key, sort: None }
     }
@@ -220,7 +220,7 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn generations(&self, keys: Keys<'_>) -> Result<Generations, TableError> {
+    pub async fn generations(&self, keys: KeyNames<'_>) -> Result<Generations, TableError> {
         self.item(beside(keys, GENERATIONS), true)
             .await?
             .map_or_else(|| Ok(Generations::default()), from_item)
@@ -231,7 +231,7 @@ impl ReadTable {
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
-    pub async fn recent_generations(&self, keys: Keys<'_>) -> Result<Generations, TableError> {
+    pub async fn recent_generations(&self, keys: KeyNames<'_>) -> Result<Generations, TableError> {
         let now = Timestamp::now();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = match known.filter(|known| (known.at..known.at + FRESH).contains(&now)) {
@@ -261,7 +261,7 @@ impl ReadTable {
     /// When the table fails. It is not known then whether they were changed.
     pub async fn move_generations(
         &self,
-        keys: Keys<'_>,
+        keys: KeyNames<'_>,
         from: &Generations,
         mut to: Generations,
         by: Move,
@@ -377,7 +377,7 @@ pub(super) fn generation_of(key: &str) -> Option<u32> {
 }
 
 /// The key of an item that is no row.
-pub(super) fn beside(keys: Keys<'_>, name: &str) -> Item {
+pub(super) fn beside(keys: KeyNames<'_>, name: &str) -> Item {
     let partition = (keys.partition.to_owned(), AttributeValue::S(name.to_owned()));
     let sort = keys.sort.map(|sort| (sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())));
     [partition].into_iter().chain(sort).collect()

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, after, batch,
     before_or_none, from_item,
-    generations::{Keys, beside, generation_of},
+    generations::{KeyNames, beside, generation_of},
     invalid, number, refused, to_item,
 };
 use crate::error::table_error;
@@ -71,7 +71,7 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn part(&self, keys: Keys<'_>, name: &str) -> Result<Part, TableError> {
+    pub async fn part(&self, keys: KeyNames<'_>, name: &str) -> Result<Part, TableError> {
         self.item(self.of_part(keys, name), true).await?.map_or_else(|| Ok(Part::default()), from_item)
     }
 
@@ -79,7 +79,7 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn put_part(&self, keys: Keys<'_>, name: &str, part: &Part) -> Result<(), TableError> {
+    pub async fn put_part(&self, keys: KeyNames<'_>, name: &str, part: &Part) -> Result<(), TableError> {
         let mut item = to_item(part)?;
         item.extend(self.of_part(keys, name));
         let put = self.client.put_item().table_name(&self.name).set_item(Some(item));
@@ -88,7 +88,7 @@ impl ReadTable {
     }
 
     /// The key of a part's item. It belongs to its generation, and goes with it.
-    fn of_part(&self, keys: Keys<'_>, name: &str) -> Item {
+    fn of_part(&self, keys: KeyNames<'_>, name: &str) -> Item {
         let mut key = beside(keys, name);
         self.name_keys(&mut key, [keys.partition]);
         key
@@ -187,7 +187,7 @@ impl ReadTable {
     /// When the table fails. Some of the rows may have been deleted.
     pub async fn clear(
         &self,
-        keys: Keys<'_>,
+        keys: KeyNames<'_>,
         after: Option<HashMap<String, AttributeValue>>,
     ) -> Result<Cleared, TableError> {
         let mut scan = self

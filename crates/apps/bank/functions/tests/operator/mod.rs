@@ -1,0 +1,58 @@
+//! The operator's tool, as the tests run it.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::{
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+};
+
+use ledgerline_local::{
+    build,
+    testing::{LocalStack, workspace},
+};
+use serde_json::Value;
+
+/// The tool, at a stack.
+pub(crate) struct Ledger {
+    program: PathBuf,
+    url: String,
+}
+
+impl Ledger {
+    pub(crate) fn at(bank: &LocalStack) -> Self {
+        let program = build::build(&workspace(), &["ledger"]).unwrap().remove("ledger").unwrap();
+        Self { program, url: bank.aws_url() }
+    }
+
+    /// The program, for other arguments than those of a stack.
+    pub(crate) fn command(&self) -> Command {
+        let mut ledger = Command::new(&self.program);
+        ledger.current_dir(workspace());
+        ledger
+    }
+
+    /// Starts it.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Child {
+        let mut ledger = self.command();
+        ledger.args([&format!("--local={}", self.url), "--json"]).args(arguments);
+        ledger.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Waits for its end. The result is its exit code, and what it printed: a value a line.
+    pub(crate) async fn end(child: Child) -> (i32, Vec<Value>) {
+        tokio::task::spawn_blocking(|| printed(child)).await.unwrap()
+    }
+
+    /// Runs it.
+    pub(crate) fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
+        printed(self.start(arguments))
+    }
+}
+
+fn printed(child: Child) -> (i32, Vec<Value>) {
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let lines = String::from_utf8(stdout).unwrap();
+    eprintln!("{lines}{}", String::from_utf8_lossy(&stderr));
+    (status.code().unwrap(), lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
