@@ -38,11 +38,13 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = folder(name);
     let (bin, stamp) = (root.join("bin"), root.join("packages"));
-    if fs::read_to_string(&stamp).ok() != Some(packages.join("\n")) {
+    // The programs name the folder that they were installed in: another clone with the same target needs its own.
+    let wanted = format!("{}\n{}", packages.join("\n"), root.display());
+    if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
         let mut pip = Command::new(bin.join("pip"));
         run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
-        fs::write(&stamp, packages.join("\n"))?;
+        fs::write(&stamp, wanted)?;
     }
     Ok(bin)
 }
