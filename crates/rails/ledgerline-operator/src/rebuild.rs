@@ -293,7 +293,10 @@ impl View<'_> {
             Follows::Order => self.in_one_order(number).await?,
             Follows::States | Follows::Log | Follows::ToAct => self.in_parts(number, options).await?,
         };
-        self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
+        // A subscription does not count what it takes.
+        if self.follower.kind != Follows::Order {
+            self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
+        }
         let failed: BTreeMap<_, _> =
             made.failed.iter().map(|failed| (failed["stream"].to_string(), failed)).collect();
         for failed in failed.values() {
