@@ -4,6 +4,7 @@ mod error;
 mod item;
 mod kept;
 mod read_table;
+pub mod reconcile;
 mod scan;
 mod store;
 mod tries;

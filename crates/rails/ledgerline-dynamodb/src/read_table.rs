@@ -557,12 +557,25 @@ impl ReadTable {
         self.position_read(keys, stream, true).await
     }
 
-    async fn position_read(
+    /// The last version of the stream that a table with these keys has: that of its row, if there is no sort key, or the position in it; 0 for none.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn reached(&self, keys: KeyNames<'_>, stream: &StreamId) -> Result<u64, TableError> {
+        if keys.sort.is_some() {
+            return self.position_read(keys, stream, false).await;
+        }
+        let key = HashMap::from([(keys.partition.to_owned(), self.partition(stream.id()))]);
+        Ok(number_of(self.item(key, false).await?.as_ref(), VERSION))
+    }
+
+    async fn position_read<'k>(
         &self,
-        keys: &LogTable,
+        keys: impl Into<KeyNames<'k>>,
         stream: &StreamId,
         strongly: bool,
     ) -> Result<u64, TableError> {
+        let keys = keys.into();
         let put = self.put_beside(keys, stream.as_str(), strongly);
         let (put, newest) = futures::try_join!(put, self.newest(keys, stream, strongly))?;
         Ok(put.position.max(newest))
@@ -577,9 +590,9 @@ impl ReadTable {
         Ok((put.position, put.progress))
     }
 
-    async fn put_beside(
+    async fn put_beside<'k>(
         &self,
-        keys: &LogTable,
+        keys: impl Into<KeyNames<'k>>,
         stream: &str,
         strongly: bool,
     ) -> Result<Position, TableError> {
@@ -589,13 +602,18 @@ impl ReadTable {
 
     /// The position in the newest row; 0 if there is no row, or if the row contains none because it was not inserted, or was written by an earlier
     /// version of the program, which put the position beside the rows.
-    async fn newest(&self, keys: &LogTable, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
+    async fn newest<'k>(
+        &self,
+        keys: impl Into<KeyNames<'k>>,
+        stream: &StreamId,
+        strongly: bool,
+    ) -> Result<u64, TableError> {
         let rows = self
             .client
             .query()
             .table_name(&self.name)
             .key_condition_expression("#partition = :partition")
-            .expression_attribute_names("#partition", keys.partition)
+            .expression_attribute_names("#partition", keys.into().partition)
             .expression_attribute_values(":partition", self.partition(stream.id()))
             .projection_expression("#position")
             .expression_attribute_names("#position", POSITION_ENTRY)

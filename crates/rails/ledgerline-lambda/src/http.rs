@@ -473,7 +473,11 @@ fn serve(
     needs.optional.insert(callers::LIMIT);
     let endpoints = match &needs.source {
         Source::Http(endpoints) => endpoints.clone(),
-        Source::States { .. } | Source::Queue(_) | Source::Stream | Source::Sequence(_) => Vec::new(),
+        Source::States { .. }
+        | Source::Queue(_)
+        | Source::Stream
+        | Source::Sequence(_)
+        | Source::Schedule => Vec::new(),
     };
     let build = async {
         let (developer, limit, answers) = (developer()?, Limit::from_env()?, build.await?);

@@ -16,6 +16,7 @@ pub mod needs;
 pub mod process_manager;
 pub mod queries;
 pub mod rebuild;
+pub mod reconciler;
 pub mod sequencer;
 mod start;
 pub mod state_projector;

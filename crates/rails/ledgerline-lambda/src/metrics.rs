@@ -29,6 +29,8 @@ const GAPS_REPAIRED: &str = "GapsRepaired";
 const SEQUENCE_LAG: &str = "SequenceLag";
 /// The number of invocations of a subscription that left a commit of five minutes and more, or failed at one.
 pub(crate) const SUBSCRIPTION_BEHIND: &str = "SubscriptionBehind";
+/// The number of streams of which something that follows the log lacks commits, or has more than the log.
+pub(crate) const UNRECONCILED: &str = "Unreconciled";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
@@ -62,6 +64,7 @@ pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
     describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until it was in $all");
     describe_counter!(SUBSCRIPTION_BEHIND, Unit::Count, "invocations that left an old commit");
     describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
+    describe_counter!(UNRECONCILED, Unit::Count, "streams that something lacks commits of, or is ahead of");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
     Ok(Metrics { collector, only })
 }
@@ -142,6 +145,11 @@ pub(crate) fn position_lag(commits: u64) {
 /// Counts a gap that was filled from the log.
 pub(crate) fn gap_repaired() {
     counter!(GAPS_REPAIRED).increment(1);
+}
+
+/// Counts the streams that a comparison found something missing of, or ahead. A comparison that found nothing counts as none, so that the metric is there.
+pub(crate) fn unreconciled(streams: usize) {
+    counter!(UNRECONCILED).increment(streams as u64);
 }
 
 /// Counts a record that was set aside.

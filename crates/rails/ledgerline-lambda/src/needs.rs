@@ -123,6 +123,8 @@ pub enum Source {
     Stream,
     /// `$all`, of which it takes the commits of these categories. The sequencer wakes it, and a schedule does.
     Sequence(Vec<&'static str>),
+    /// A schedule, and nothing else.
+    Schedule,
 }
 
 /// A route of the HTTP API.
@@ -278,9 +280,11 @@ impl Needs {
         // begins with the stream of the commit that it reacts to.
         let requests = match &self.source {
             Source::Queue(of) => of.iter().map(streams).collect(),
-            Source::Http(_) | Source::States { .. } | Source::Stream | Source::Sequence(_) => {
-                BTreeSet::from(["* *".to_owned()])
-            }
+            Source::Http(_)
+            | Source::States { .. }
+            | Source::Stream
+            | Source::Sequence(_)
+            | Source::Schedule => BTreeSet::from(["* *".to_owned()]),
         };
         let states = categories.iter().map(|category| format!("state/{}", streams(category))).collect();
         self.table(Table::with(COMMITS, [PartiQLInsert, GetItem, Query]))

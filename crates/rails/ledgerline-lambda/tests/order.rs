@@ -5,18 +5,22 @@
 use std::time::{Duration, Instant};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
-use aws_sdk_dynamodb::{Client, config::Builder};
+use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
     contract, tank::Tank,
 };
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
+use ledgerline_dynamodb::{
+    DynamoDbStore, KeyNames, Move, PageQuery, ReadTable,
+    reconcile::{Difference, Follower, Follows},
+};
 use ledgerline_lambda::{
     events::Events,
     http::{HttpRequest, Problem, Routes},
     rebuild::Rebuild,
+    reconciler::Reconciler,
     sequencer::Sequencing,
     stream::{Handler, Record, Unreadable},
     subscription::Subscriber,
@@ -504,4 +508,51 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
         (world.diary_of(0).await, world.diary_of(1).await),
         (expected.map(String::from).to_vec(), expected.map(String::from).to_vec())
     );
+}
+
+/// What the reconciler finds at a time: stream, version in the log, version there.
+async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
+    let follower = Follower {
+        id: "DiaryFunction".into(),
+        kind: Follows::Order,
+        of: vec!["tank".into()],
+        table: world.rows.clone(),
+        partition: KEYS.partition.into(),
+        sort: Some(KEYS.sort.into()),
+    };
+    let (log, sequence) = (world.log.clone(), world.sequence.clone());
+    let found =
+        Reconciler { log, sequence, partitions: 1, followers: vec![follower] }.reconcile(at).await.unwrap();
+    let found = [found.missing, found.ahead].concat().into_iter();
+    let mut found: Vec<_> =
+        found.map(|Difference { stream, head, found, .. }| (stream.to_string(), head, found)).collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1), ("tank-d", 1)]).await;
+    world.subscriber().catch_up().await.unwrap();
+    // Nothing wakes the view for the last commits of two streams, and of another one it shows what the log does not have.
+    world.commit(&[("tank-a", 2), ("lamp-b", 2), ("tank-e", 1)]).await;
+    let put = world.client.put_item().table_name(testing::table("FillsTable"));
+    let put = put.item("tankId", AttributeValue::S("tank-d".into()));
+    let put = put.item("entry", AttributeValue::S("#position".into()));
+    put.item("position", AttributeValue::N("7".into())).send().await.unwrap();
+
+    let soon = Timestamp::now() + SignedDuration::from_mins(20);
+    let expected = [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
+    assert_eq!(reconciled(&world, soon).await, expected);
+    // What is still on its way is nobody's fault.
+    let at = commit("tank-a", 1).at;
+    assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, []);
+    // After two days it costs nothing to look: only the newest segments are read, to find where to begin.
+    world.wire.take();
+    assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
+    let calls = world.wire.take();
+    assert!(calls.len() <= 5, "{calls:?}");
+    world.subscriber().catch_up().await.unwrap();
+    assert_eq!(reconciled(&world, soon).await, [("tank-d".to_owned(), 1, 7)]);
 }

@@ -14,6 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ledgerline_dynamodb::reconcile::Follows;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -38,7 +39,11 @@ impl Needs {
     pub fn routes(&self) -> impl Iterator<Item = &str> {
         let endpoints = match &self.source {
             Events::Http(endpoints) => endpoints.as_slice(),
-            Events::States { .. } | Events::Queue(_) | Events::Stream | Events::Sequence(_) => &[],
+            Events::States { .. }
+            | Events::Queue(_)
+            | Events::Stream
+            | Events::Sequence(_)
+            | Events::Schedule => &[],
         };
         endpoints.iter().map(|endpoint| endpoint.route.as_str())
     }
@@ -57,7 +62,7 @@ impl Needs {
             Events::States { category, .. } => (Follows::States, vec![category]),
             Events::Queue(categories) => (Follows::Log, categories.iter().collect()),
             Events::Sequence(categories) => (Follows::Order, categories.iter().collect()),
-            Events::Http(_) | Events::Stream => return None,
+            Events::Http(_) | Events::Stream | Events::Schedule => return None,
         };
         let of_the_log = ["COMMITS_TABLE", "REQUESTS_TABLE", "SEQUENCE_TABLE"];
         let table = self.tables.iter().find(|table| !of_the_log.contains(&table.variable.as_str()))?;
@@ -87,19 +92,6 @@ pub struct Follower<'a> {
     pub sort: Option<&'a str>,
 }
 
-/// What something behind the log is written from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follows {
-    /// From states: a row for each aggregate, with its version.
-    States,
-    /// From the log, stream by stream: a position in each.
-    Log,
-    /// From the order of everything: a position in each stream, and a checkpoint.
-    Order,
-    /// Nothing is written from it: a process manager acts on it, and has a position in each stream.
-    ToAct,
-}
-
 /// The source of a function's events.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -109,6 +101,7 @@ enum Events {
     Queue(BTreeSet<String>),
     Stream,
     Sequence(BTreeSet<String>),
+    Schedule,
 }
 
 #[derive(Debug, Clone, Deserialize)]

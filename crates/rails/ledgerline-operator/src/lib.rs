@@ -18,7 +18,6 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
-use jiff::Timestamp;
 use ledgerline::{Aggregates, StreamId};
 use serde_json::Value;
 
@@ -98,22 +97,7 @@ enum What {
     },
     /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Scans the whole log, and reads each
     /// stream's row or position in each view. With --write, sends each view the commits that it lacks, and nothing to the others. Ends with 2 if something is missing, ahead, or a hole.
-    Reconcile {
-        /// Only streams that came to the order of everything since this time, instead of all. This finds no holes, and no commit that never reached the order.
-        #[arg(long)]
-        since: Option<Timestamp>,
-        /// Only these: logical ids of functions, or `$all`. May be given several times.
-        #[arg(long)]
-        only: Vec<String>,
-        /// Leave alone what was committed in the last so many seconds: it may be on its way.
-        #[arg(long, default_value_t = 300)]
-        younger: u64,
-        /// With --write: let process managers, too, act on the commits that they lack. A new one does everything that was ever due.
-        #[arg(long, requires = "write")]
-        act: bool,
-        #[command(flatten)]
-        writing: Writing,
-    },
+    Reconcile(reconcile::Options),
     /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
     /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
     Rebuild(rebuild::Options),
@@ -199,14 +183,9 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Trace { correlation_id, payloads } => {
             log::trace(&deployment, &correlation_id, payloads, out).await?;
         }
-        What::Reconcile { since, only, younger, act, writing } => {
-            let found = reconcile::run(&deployment, stack, (since, &only), younger, out).await?;
-            if found.is_clean() {
-                return Ok(ExitCode::SUCCESS);
-            }
-            let is_mended =
-                writing.write && reconcile::mend(&deployment, &found, (act, &writing), out).await?;
-            return Ok(if is_mended { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        What::Reconcile(options) => {
+            let is_clean = reconcile::run(&deployment, stack, &options, out).await?;
+            return Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
         What::DeadLetters(options) => {
             let is_done = dead_letters::run(&deployment, stack, &options, out).await?;

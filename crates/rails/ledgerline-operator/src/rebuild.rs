@@ -12,8 +12,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::StreamId;
-use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING};
-use ledgerline_local::wiring::Follows;
+use ledgerline_dynamodb::{
+    FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING, reconcile::Follows,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -97,11 +98,11 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     if !follower.can_be_made_again {
         bail!(
             "{} is not made of commits alone, and cannot be made again like this (docs/rebuild.md)",
-            follower.id
+            follower.of_log.id
         );
     }
-    let view = View { deployment, follower, table: follower.table.at(0), out };
-    let generations = view.table.generations(follower.keys()).await?;
+    let view = View { deployment, follower, table: follower.of_log.table.at(0), out };
+    let generations = view.table.generations(follower.of_log.keys()).await?;
     if !options.writing.write {
         return view.status(&generations, options).await.map(|()| true);
     }
@@ -138,13 +139,14 @@ impl View<'_> {
         }
         self.out.rows(&["generation", "is", "since"], &rows);
         if let Some(number) = generations.in_phase(Phase::Building)
-            && self.follower.kind != Follows::Order
+            && self.follower.of_log.kind != Follows::Order
         {
             let mut sum = Rebuilt::default();
             let mut done = 0;
             let parts = options.parts(self.deployment);
             for part in 0..parts {
-                let part = self.table.at(number).part(self.follower.keys(), &Part::name(part, parts)).await?;
+                let part =
+                    self.table.at(number).part(self.follower.of_log.keys(), &Part::name(part, parts)).await?;
                 done += u32::from(part.is_done);
                 sum.add(&Rebuilt {
                     commits: part.commits,
@@ -189,7 +191,7 @@ impl View<'_> {
         what: &str,
         why: &str,
     ) -> Result<Generations> {
-        let (who, keys) = (self.deployment.operator().await?, self.follower.keys());
+        let (who, keys) = (self.deployment.operator().await?, self.follower.of_log.keys());
         // After every question and every call: the time when reads go over counts from here, and everybody must know of it before.
         let now = Timestamp::now();
         let to = to(now)?;
@@ -197,7 +199,7 @@ impl View<'_> {
         if !self.table.move_generations(keys, from, to, by).await? {
             bail!(
                 "somebody else changes the generations of {} at the same time: look again",
-                self.follower.id
+                self.follower.of_log.id
             );
         }
         Ok(self.table.generations(keys).await?)
@@ -207,7 +209,7 @@ impl View<'_> {
         if generations.in_phase(Phase::Kept).is_none() {
             bail!("the generation that is being made was never read: without --back, the rebuild goes on");
         }
-        let ask = format!("let all reads of {} go back to the rows before them?", self.follower.id);
+        let ask = format!("let all reads of {} go back to the rows before them?", self.follower.of_log.id);
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
@@ -224,9 +226,10 @@ impl View<'_> {
     /// Deletes the rows of the generation that is not read.
     async fn drop(&self, generations: Generations, writing: &Writing) -> Result<bool> {
         let Some(other) = generations.other.clone() else {
-            bail!("{} has one generation only", self.follower.id)
+            bail!("{} has one generation only", self.follower.of_log.id)
         };
-        let ask = format!("delete the rows of the generation {} of {}?", other.number, self.follower.id);
+        let ask =
+            format!("delete the rows of the generation {} of {}?", other.number, self.follower.of_log.id);
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
@@ -240,7 +243,7 @@ impl View<'_> {
         let (table, mut after, mut deleted) = (self.table.at(other.number), None, 0);
         let bar = self.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
         loop {
-            let page = table.clear(self.follower.keys(), after).await?;
+            let page = table.clear(self.follower.of_log.keys(), after).await?;
             deleted += page.deleted;
             bar.inc(page.deleted as u64);
             after = page.after;
@@ -281,7 +284,7 @@ impl View<'_> {
             }
             Some(Phase::Leaving) => bail!("rows are being deleted: finish that with --drop"),
             None => {
-                let ask = format!("{}. Make {} again?", self.estimate().await?, self.follower.id);
+                let ask = format!("{}. Make {} again?", self.estimate().await?, self.follower.of_log.id);
                 if !options.writing.is_agreed(&ask)? {
                     return Ok(false);
                 }
@@ -289,12 +292,12 @@ impl View<'_> {
             }
         };
         let number = building.in_phase(Phase::Building).context("nothing is being made")?;
-        let made = match self.follower.kind {
+        let made = match self.follower.of_log.kind {
             Follows::Order => self.in_one_order(number).await?,
             Follows::States | Follows::Log | Follows::ToAct => self.in_parts(number, options).await?,
         };
         // A subscription does not count what it takes.
-        if self.follower.kind != Follows::Order {
+        if self.follower.of_log.kind != Follows::Order {
             self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
         }
         let failed: BTreeMap<_, _> =
@@ -395,14 +398,14 @@ impl View<'_> {
     async fn close(&self, number: u32) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let (table, heads) =
             (self.table.at(number), self.deployment.log()?.heads(self.deployment.parts()).await?);
-        let of_it = heads.into_iter().filter(|(stream, _)| self.follower.takes(stream));
+        let of_it = heads.into_iter().filter(|(stream, _)| self.follower.of_log.takes(stream));
         let all = of_it.map(|(stream, head)| (stream, (head.version, 0))).collect();
         let mut missing = self.behind(&table, all).await?;
         for round in 0..ROUNDS {
             if missing.is_empty() {
                 break;
             }
-            if self.follower.kind == Follows::Order {
+            if self.follower.of_log.kind == Follows::Order {
                 self.in_one_order(number).await?;
             } else if round > 0 {
                 // What was on its way is there by now: the rest is made from the log.
@@ -428,7 +431,7 @@ impl View<'_> {
         streams: BTreeMap<StreamId, (u64, u64)>,
     ) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let looked = stream::iter(streams).map(|(stream, (head, _))| async move {
-            let there = self.follower.reached(table, &stream).await?;
+            let there = table.reached(self.follower.of_log.keys(), &stream).await?;
             Ok::<_, anyhow::Error>((stream, (head, there)))
         });
         let looked = looked.buffer_unordered(AT_ONCE);
@@ -445,12 +448,12 @@ impl View<'_> {
 
     async fn ask(&self, asked: &Value) -> Result<Rebuilt> {
         let payload = json!({ "rebuild": asked }).to_string();
-        let name = name(self.deployment, &self.follower.id)?;
+        let name = name(self.deployment, &self.follower.of_log.id)?;
         let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
         let answer = call.send().await?;
         let body = answer.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
         if answer.function_error.is_some() {
-            bail!("{}: {}", self.follower.id, String::from_utf8_lossy(body));
+            bail!("{}: {}", self.follower.of_log.id, String::from_utf8_lossy(body));
         }
         serde_json::from_slice(body)
             .context("the function does not know how to make its view again: deploy it first")

@@ -532,11 +532,11 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
         "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${",
         &format!("{function}.Arn}}:live\" }}"),
     );
-    Ok(())
+    compared(words, change, &function, &format!("{upper}Table"), "id -")
 }
 
 fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
     let [model, functions] = words.packages();
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("log-read-model.rs")));
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
@@ -547,6 +547,8 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     change.section(words, words.fill(text!("log-projector.yaml")));
     change.named("Functions", words.fill("{{Name}}Projector"));
     change.named("LogViews", words.get("Name").to_owned());
+    let (function, table) = (format!("{upper}ProjectorFunction"), format!("{upper}Table"));
+    compared(words, change, &function, &table, "owner entry")?;
     queued(words, change, &format!("{name}-projector"))
 }
 
@@ -606,7 +608,7 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
 }
 
 fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
     let [_, functions] = words.packages();
     let text = words.fill(text!("functions-process-managers.rs"));
     let list = list_of(&functions, "process_managers", text, change);
@@ -618,7 +620,21 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     change.file(format!("{functions}/src/bin/{name}.rs"), words.fill(text!("process-manager-bin.rs")));
     change.section(words, words.fill(text!("process-manager.yaml")));
     change.named("Functions", words.get("Name").to_owned());
+    let (function, table) = (format!("{upper}Function"), format!("{upper}PositionsTable"));
+    compared(words, change, &function, &table, "stream entry")?;
     queued(words, change, name)
+}
+
+/// Adds a function that follows the log to what the reconciler compares, if there is one.
+fn compared(words: &Words, change: &mut Change, function: &str, table: &str, keys: &str) -> Result<()> {
+    const LINES: &str = "          FOLLOWERS: !Sub |";
+    if fs::read_to_string(TEMPLATE).context(TEMPLATE)?.lines().any(|line| line == LINES) {
+        let line = format!("{function} ${{{table}}} {keys} {}", words.get("category"));
+        change.listed(LINES, "            ", &line);
+        let after = "                  # The tables of the lines above.";
+        change.listed(after, "                  - !GetAtt ", &format!("{table}.Arn"));
+    }
+    Ok(())
 }
 
 /// A sample of what wakes a subscription.
@@ -656,7 +672,7 @@ fn subscription(words: &Words, change: &mut Change) -> Result<()> {
         "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${",
         &format!("{function}.Arn}}:live\" }}"),
     );
-    Ok(())
+    compared(words, change, &function, &format!("{upper}Table"), "part entry")
 }
 
 /// The order of everything: the function that makes it, and the one that shows it.

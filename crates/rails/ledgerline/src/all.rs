@@ -27,7 +27,7 @@ pub use self::{
     sequencer::{LOST_HEADS, SequenceError, Sequencer},
     subscription::{Delivered, Filter, Page, Subscription, SubscriptionError},
 };
-use crate::{Commit, EventStore, Meta, RecordedEvent, StoreError, StreamId};
+use crate::{Commit, Consistency, EventStore, Meta, Range, RecordedEvent, StoreError, StreamId};
 
 /// The type of the event that a segment has.
 const SEGMENT: &str = "Sequenced";
@@ -158,7 +158,56 @@ pub async fn segments(
     segments_up_to(store, partition, after, u64::MAX).await
 }
 
-/// The same, up to this number.
+/// The newest segment of `$all-<partition>`, read strongly, if there is one.
+///
+/// # Errors
+/// When the store fails.
+pub async fn newest(store: &impl EventStore, partition: u16) -> Result<Option<Segment>, StoreError> {
+    let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
+    let page = store.read(&StreamId::all(partition), newest, Consistency::Strong).await?;
+    page.commits.first().map(Segment::of).transpose()
+}
+
+/// The last segment of `$all-<partition>` that is older than this time, if there is one. Times in segments do not go back, so that it is found in as many reads as the number of
+/// segments has binary digits.
+///
+/// # Errors
+/// When the store fails, or a segment is missing.
+pub async fn last_before(
+    store: &impl EventStore,
+    partition: u16,
+    time: Timestamp,
+) -> Result<Option<Segment>, StoreError> {
+    let mut found = None;
+    // The segment `before` is older, and the segment `from` is not, or not there.
+    let (mut before, mut from) = (0, newest(store, partition).await?.map_or(1, |newest| newest.number + 1));
+    while from - before > 1 {
+        let middle = before + (from - before) / 2;
+        let segment = segment(store, partition, middle).await?;
+        if segment.at < time {
+            before = middle;
+            found = Some(segment);
+        } else {
+            from = middle;
+        }
+    }
+    Ok(found)
+}
+
+/// One segment.
+async fn segment(store: &impl EventStore, partition: u16, number: u64) -> Result<Segment, StoreError> {
+    let stream = StreamId::all(partition);
+    match store.get(&stream, number).await? {
+        Some(commit) => Segment::of(&commit),
+        None => Err(StoreError::Corrupt {
+            stream: stream.to_string(),
+            version: number,
+            reason: "it is missing, and a later one is there".to_owned(),
+        }),
+    }
+}
+
+/// The same as [`segments`], up to this number.
 async fn segments_up_to(
     store: &impl EventStore,
     partition: u16,

@@ -5,7 +5,7 @@
 use ledgerline_local::{template::Source, testing::workspace, wiring::needs_of};
 
 /// A text in the template, the text that takes its place, and what must be said.
-const SLIPS: [(&str, &str, &str); 13] = [
+const SLIPS: [(&str, &str, &str); 18] = [
     (
         "            ${BookingsSubscriptionFunction}:live account\n",
         "            \n",
@@ -70,6 +70,31 @@ const SLIPS: [(&str, &str, &str); 13] = [
         "      KeySchema: [{ AttributeName: day, KeyType: HASH }, { AttributeName: entry, KeyType: RANGE }]\n",
         "      KeySchema: [{ AttributeName: day, KeyType: HASH }]\n",
         "BookingsSubscriptionFunction expects the keys day (HASH), entry (RANGE), not day (HASH)",
+    ),
+    (
+        "            BalancesProjectorFunction ${BalancesTable} accountId - account\n",
+        "",
+        "ReconcilerFunction: it compares no BalancesProjectorFunction: write BalancesProjectorFunction ${BalancesTable} accountId - account",
+    ),
+    (
+        "${TransactionsTable} accountId entry account",
+        "${TransactionsTable} accountId - account",
+        "nothing follows the log like this: TransactionsProjectorFunction ${TransactionsTable} accountId - account",
+    ),
+    (
+        "                  - !GetAtt BookingsTable.Arn\n",
+        "",
+        "ReconcilerFunction needs dynamodb:GetItem on BookingsTable: allow it",
+    ),
+    (
+        "        Daily: { Type: Schedule, Properties: { Schedule: rate(1 day) } }\n",
+        "        Daily: { Type: SQS, Properties: { Queue: !GetAtt TransferQueue.Arn } }\n",
+        "ReconcilerFunction: it needs one Schedule, so that it begins by itself: Schedule: rate(1 day)",
+    ),
+    (
+        "MetricName: Unreconciled",
+        "MetricName: Reconciled",
+        "no alarm watches Unreconciled of Function=ReconcilerFunction",
     ),
 ];
 

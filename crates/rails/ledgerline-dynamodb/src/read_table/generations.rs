@@ -301,11 +301,11 @@ impl ReadTable {
     }
 
     /// The key of a row in this generation.
-    pub(super) fn key(&self, keys: &LogTable, (partition, sort): (&str, &str)) -> Item {
-        HashMap::from([
-            (keys.partition.to_owned(), self.partition(partition)),
-            (keys.sort.to_owned(), AttributeValue::S(sort.to_owned())),
-        ])
+    pub(super) fn key<'k>(&self, keys: impl Into<KeyNames<'k>>, (partition, sort): (&str, &str)) -> Item {
+        let keys = keys.into();
+        let mut key = HashMap::from([(keys.partition.to_owned(), self.partition(partition))]);
+        key.extend(keys.sort.map(|name| (name.to_owned(), AttributeValue::S(sort.to_owned()))));
+        key
     }
 
     /// A row of this generation.

@@ -116,7 +116,7 @@ fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Righ
                 }
             }
         }
-        Events::Http(_) | Events::Sequence(_) => {}
+        Events::Http(_) | Events::Sequence(_) | Events::Schedule => {}
     }
     for table in &function.needs.tables {
         let Some(id) = named(template, function, &table.variable) else { continue };

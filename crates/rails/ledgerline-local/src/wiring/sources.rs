@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{Endpoint, Events, Function, Template, listed};
+use super::{Endpoint, Events, Function, Template, listed, tables::named};
 use crate::permissions::{COMMITS, list, referred, resources};
 
 /// Problems with sources of events that differ from those that the functions need.
@@ -18,6 +18,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         subscriptions.problems(template, "a subscription", |source| matches!(source, Events::Sequence(_))),
     ]
     .concat();
+    problems.extend(followers(template));
     let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
     let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
     for function in &template.functions {
@@ -35,6 +36,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
             }
             Events::Queue(categories) => (&["SQS"], queues.of_function(template, function, categories)),
             Events::Stream => (&["DynamoDB"], stream(template, function)),
+            Events::Schedule => (&["Schedule"], scheduled(template, function, "rate(1 day)")),
             Events::Sequence(categories) => {
                 (&["Schedule"], subscriptions.woken(template, function, categories))
             }
@@ -171,6 +173,44 @@ fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
     vec![template.problem(function.id, &["Events"], message)]
 }
 
+/// Problems with the schedule of a function.
+fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) -> Vec<String> {
+    if function.events("Schedule").count() == 1 {
+        return Vec::new();
+    }
+    let message = format!("it needs one Schedule, so that it begins by itself: Schedule: {often}");
+    vec![template.problem(function.id, &["Events"], &message)]
+}
+
+/// Problems with the lines of the reconciler: what has no line is never compared with the log, and what is lost there is never found.
+fn followers(template: &Template<'_>) -> Vec<String> {
+    const FOLLOWERS: &str = "FOLLOWERS";
+    let place = ["Environment", "Variables", FOLLOWERS];
+    let mut functions = template.functions.iter();
+    let Some(reconciler) = functions.find(|function| function.needs.environment.contains(FOLLOWERS)) else {
+        return Vec::new();
+    };
+    let lines = template.variable(reconciler, FOLLOWERS).and_then(|lines| lines["Fn::Sub"].as_str());
+    let written = lines.unwrap_or_default().lines().map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.join(" ")
+    });
+    let written: BTreeSet<_> = written.filter(|line| !line.is_empty()).collect();
+    let line = |function: &Function<'_>| {
+        let follower = function.needs.follower()?;
+        let table = named(template, function, follower.variable)?;
+        let (sort, of) = (follower.sort.unwrap_or("-"), follower.of.join(" "));
+        Some(format!("{} ${{{table}}} {} {sort} {of}", function.id, follower.partition))
+    };
+    let wanted: BTreeSet<_> = template.functions.iter().filter_map(line).collect();
+    let missing = wanted
+        .difference(&written)
+        .map(|line| format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default()));
+    let nobodys =
+        written.difference(&wanted).map(|line| format!("nothing follows the log like this: {line}"));
+    missing.chain(nobodys).map(|message| template.problem(reconciler.id, &place, &message)).collect()
+}
+
 /// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.
 struct Invoked<'a> {
     /// The function that has the lines.
@@ -228,11 +268,7 @@ impl<'a> Invoked<'a> {
             };
             problems.push(template.problem(by, &place, &message));
         }
-        if function.events("Schedule").count() != 1 {
-            let message =
-                "it needs one Schedule, for when the sequencer could not wake it: Schedule: rate(1 minute)";
-            problems.push(template.problem(function.id, &["Events"], message));
-        }
+        problems.extend(scheduled(template, function, "rate(1 minute)"));
         problems
     }
 

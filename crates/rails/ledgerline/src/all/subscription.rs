@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
-use super::{Cursor, CursorError, Entry, Segment, cursor::Place, segments_up_to};
-use crate::{Commit, Consistency, EventStore, Range, RecordedEvent, StoreError, StreamId};
+use super::{Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to};
+use crate::{Commit, EventStore, RecordedEvent, StoreError, StreamId};
 
 /// The most entries that one page looks at, those of other categories included, so that a call ends even if a filter lets nothing pass.
 const LOOKED_AT: usize = 10_000;
@@ -109,7 +109,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
     pub async fn now(&self) -> Result<Cursor, StoreError> {
         let mut cursor = Cursor::beginning(self.partitions);
         for (partition, place) in (0..).zip(&mut cursor.places) {
-            if let Some(newest) = self.newest(partition).await? {
+            if let Some(newest) = newest(&self.sequence, partition).await? {
                 *place = Place::after(&newest);
             }
         }
@@ -123,18 +123,8 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
     pub async fn at(&self, time: Timestamp) -> Result<Cursor, StoreError> {
         let mut cursor = Cursor::beginning(self.partitions);
         for (partition, place) in (0..).zip(&mut cursor.places) {
-            // The segment `before` is older, and the segment `from` is not, or not there.
-            let (mut before, mut from) =
-                (0, self.newest(partition).await?.map_or(1, |newest| newest.number + 1));
-            while from - before > 1 {
-                let middle = before + (from - before) / 2;
-                let segment = self.segment(partition, middle).await?;
-                if segment.at < time {
-                    before = middle;
-                    *place = Place::after(&segment);
-                } else {
-                    from = middle;
-                }
+            if let Some(before) = last_before(&self.sequence, partition, time).await? {
+                *place = Place::after(&before);
             }
         }
         Ok(cursor)
@@ -251,20 +241,6 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
             Some(_) => {}
         }
         Ok((segments, complete))
-    }
-
-    async fn newest(&self, partition: u16) -> Result<Option<Segment>, StoreError> {
-        let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
-        let page = self.sequence.read(&StreamId::all(partition), newest, Consistency::Strong).await?;
-        page.commits.first().map(Segment::of).transpose()
-    }
-
-    async fn segment(&self, partition: u16, number: u64) -> Result<Segment, StoreError> {
-        let stream = StreamId::all(partition);
-        match self.sequence.get(&stream, number).await? {
-            Some(commit) => Segment::of(&commit),
-            None => Err(missing(&stream, number)),
-        }
     }
 
     /// What these entries name. Versions of a stream that follow each other are read together.

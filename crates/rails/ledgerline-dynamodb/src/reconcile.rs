@@ -1,0 +1,356 @@
+//! The heads of all streams against everything that is made of them: what is missing, what is ahead of the log, and holes in the log itself. Nothing is written here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Consistency, EventStore, Range, StoreError, StreamId,
+    all::{Entry, last_before, segments},
+};
+
+use crate::{DynamoDbStore, Head, KeyNames, ReadTable, TableError};
+
+/// The number of streams that are looked at at once.
+const AT_ONCE: usize = 32;
+/// The age from which a state view that shows nothing of a stream may have forgotten it: until then, it has a tombstone.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
+/// The name of the order of everything among what follows the log.
+pub const ORDER: &str = "$all";
+
+/// What something behind the log is written from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// From states: a row for each aggregate, with its version.
+    States,
+    /// From the log, stream by stream: a position in each.
+    Log,
+    /// From the order of everything: a position in each stream, and a checkpoint.
+    Order,
+    /// Nothing is written from it: a process manager acts on it, and has a position in each stream.
+    ToAct,
+}
+
+/// Something that follows the log: a function with its table.
+#[derive(Debug, Clone)]
+pub struct Follower {
+    /// The function's name: its logical id.
+    pub id: String,
+    /// From what its table is written.
+    pub kind: Follows,
+    /// The categories whose commits it takes.
+    pub of: Vec<String>,
+    /// The table, at the generation of its rows that is read.
+    pub table: ReadTable,
+    /// The name of its partition key.
+    pub partition: String,
+    /// The name of its sort key, if it has one.
+    pub sort: Option<String>,
+}
+
+impl Follower {
+    /// The names of the table's keys.
+    #[must_use]
+    pub fn keys(&self) -> KeyNames<'_> {
+        KeyNames { partition: &self.partition, sort: self.sort.as_deref() }
+    }
+
+    /// Whether it takes the commits of this stream.
+    #[must_use]
+    pub fn takes(&self, stream: &StreamId) -> bool {
+        self.of.iter().any(|of| of == stream.category())
+    }
+}
+
+/// Something that lacks commits of a stream, or has more than the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The follower, or [`ORDER`].
+    pub who: String,
+    /// Its kind; `None` for the order.
+    pub kind: Option<Follows>,
+    /// The stream.
+    pub stream: StreamId,
+    /// The last version in the log.
+    pub head: u64,
+    /// The last one there.
+    pub found: u64,
+}
+
+/// How many streams of one follower were looked at, and how they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Looked {
+    /// The follower, or [`ORDER`].
+    pub who: String,
+    /// All streams that were looked at.
+    pub streams: usize,
+    /// Those of which something is missing.
+    pub missing: usize,
+    /// Those that are ahead of the log.
+    pub ahead: usize,
+    /// Those of which nothing is shown, and that are older than tombstones.
+    pub forgotten: usize,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What was looked at, by follower.
+    pub looked: Vec<Looked>,
+    /// What is missing.
+    pub missing: Vec<Difference>,
+    /// What is ahead of the log, as after a restored backup.
+    pub ahead: Vec<Difference>,
+    /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or they never heard of them.
+    pub forgotten: Vec<Difference>,
+    /// Streams with a hole in the log, each with the number of versions that are missing.
+    pub holes: BTreeMap<StreamId, u64>,
+    /// The streams that were written too recently, and left alone.
+    pub too_young: usize,
+    /// What `$all` has of the streams that it lacks something of.
+    pub seen: BTreeMap<StreamId, Seen>,
+}
+
+impl Found {
+    /// Whether nothing is missing, nothing is ahead, and the log has no hole, as far as it was looked.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.missing.is_empty() && self.ahead.is_empty() && self.holes.is_empty()
+    }
+
+    fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>) {
+        let count = |is: fn(&Difference) -> bool| looked.iter().filter(|difference| is(difference)).count();
+        self.looked.push(Looked {
+            who: who.to_owned(),
+            streams: looked.len() + forgotten.len(),
+            missing: count(|difference| difference.found < difference.head),
+            ahead: count(|difference| difference.found > difference.head),
+            forgotten: forgotten.len(),
+        });
+        self.forgotten.extend(forgotten);
+        for difference in looked {
+            match difference.found.cmp(&difference.head) {
+                std::cmp::Ordering::Less => self.missing.push(difference),
+                std::cmp::Ordering::Equal => {}
+                std::cmp::Ordering::Greater => self.ahead.push(difference),
+            }
+        }
+    }
+}
+
+/// Why nothing was compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// Only the order says what came since a time.
+    #[error("what came since a time is known by the order of everything, which is not there")]
+    NoOrder,
+    /// The log, or the order, cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A table cannot be read.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// What is compared with what.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    /// The log.
+    pub log: &'a DynamoDbStore,
+    /// The number of parts in which it is read at once.
+    pub parts: i32,
+    /// `$all` and the number of its partitions, if there is one.
+    pub order: Option<(&'a DynamoDbStore, u16)>,
+    /// Whether `$all` itself is compared with the log.
+    pub with_order: bool,
+    /// What follows the log.
+    pub followers: &'a [Follower],
+    /// Only streams that came to `$all` since this time, instead of all. This costs what was written since then; it finds no holes, and nothing that never came to `$all`.
+    pub since: Option<Timestamp>,
+    /// Leaves alone the streams that were written after this time: their commits may be on their way.
+    pub until: Timestamp,
+}
+
+impl Comparison<'_> {
+    /// Compares.
+    ///
+    /// # Errors
+    /// When a table cannot be read, or there is a time and no order.
+    pub async fn run(&self) -> Result<Found, CompareError> {
+        let old = Timestamp::now() - FORGOTTEN;
+        let reached = match self.order {
+            Some((sequence, partitions)) => Some(reached(sequence, partitions, self.since).await?),
+            None if self.since.is_some() => return Err(CompareError::NoOrder),
+            None => None,
+        };
+        let known = reached.iter().flat_map(|reached| reached.keys().cloned());
+        let mut heads = if self.since.is_some() {
+            let heads = stream::iter(known).map(|stream| newest(self.log, stream)).buffer_unordered(AT_ONCE);
+            heads.try_collect::<BTreeMap<_, _>>().await?
+        } else {
+            let mut heads = self.log.heads(self.parts).await?;
+            // A stream that only the order has is gone from the log.
+            known.for_each(|stream| _ = heads.entry(stream).or_default());
+            heads
+        };
+        let streams = heads.len();
+        let mut found = Found::default();
+        let hole = |(stream, head): (&StreamId, &Head)| {
+            (self.since.is_none() && head.commits < head.version)
+                .then(|| (stream.clone(), head.version - head.commits))
+        };
+        found.holes.extend(heads.iter().filter_map(hole));
+        heads.retain(|_, head| head.at.is_none_or(|at| at <= self.until));
+        found.too_young = streams - heads.len();
+        for follower in self.followers {
+            let of_it = heads.iter().filter(|(stream, _)| follower.takes(stream));
+            let looked =
+                stream::iter(of_it).map(|(stream, head)| self.look_twice(follower, stream, head.version));
+            let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            let is_forgotten = |looked: &Difference| {
+                let head = heads.get(&looked.stream).and_then(|head| head.at);
+                looked.kind == Some(Follows::States) && looked.found == 0 && head.is_some_and(|at| at < old)
+            };
+            let (forgotten, looked): (Vec<_>, Vec<_>) = looked.into_iter().partition(is_forgotten);
+            found.note(&follower.id, looked, forgotten);
+        }
+        // With a time, the streams were found in `$all`, so that nothing can be missing there.
+        if let Some(reached) = reached.as_ref().filter(|_| self.since.is_none() && self.with_order) {
+            let looked = stream::iter(&heads).map(|(stream, head)| self.look_at_order(reached, stream, head));
+            let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            found.note(ORDER, looked, Vec::new());
+            let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
+            found.seen = missing
+                .filter_map(|missing| Some((missing.stream.clone(), reached.get(&missing.stream)?.clone())))
+                .collect();
+        }
+        Ok(found)
+    }
+
+    /// How far a follower is in a stream. The log and the view go on while they are looked at: a difference must still be there when they are looked at again, in this order.
+    async fn look_twice(
+        &self,
+        follower: &Follower,
+        stream: &StreamId,
+        head: u64,
+    ) -> Result<Difference, CompareError> {
+        let first = look(follower, stream, head).await?;
+        if first.found == first.head {
+            return Ok(first);
+        }
+        let (_, head) = newest(self.log, stream.clone()).await?;
+        let again = look(follower, stream, first.head.min(head.version)).await?;
+        let (_, head) = newest(self.log, stream.clone()).await?;
+        // What the view has got to since is no difference, unless the log does not have it.
+        Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
+    }
+
+    async fn look_at_order(
+        &self,
+        reached: &BTreeMap<StreamId, Seen>,
+        stream: &StreamId,
+        head: &Head,
+    ) -> Result<Difference, CompareError> {
+        let seen = reached.get(stream).cloned().unwrap_or_default();
+        let mut head = head.version;
+        // Ahead, if the newest entry is of a version that the log does not have: by a strong read, because the scan may be older than the order.
+        if seen.newest() > head {
+            let (_, newest) = newest(self.log, stream.clone()).await?;
+            head = newest.version.min(seen.newest());
+        }
+        let found = if seen.newest() > head { seen.newest() } else { seen.up_to };
+        Ok(Difference { who: ORDER.to_owned(), kind: None, stream: stream.clone(), head, found })
+    }
+}
+
+/// How far a follower is in a stream.
+async fn look(follower: &Follower, stream: &StreamId, head: u64) -> Result<Difference, CompareError> {
+    let found = follower.table.reached(follower.keys(), stream).await?;
+    let (who, stream) = (follower.id.clone(), stream.clone());
+    Ok(Difference { who, kind: Some(follower.kind), stream, head, found })
+}
+
+/// The newest commit of a stream, read strongly.
+///
+/// # Errors
+/// When the log cannot be read.
+pub async fn newest(log: &DynamoDbStore, stream: StreamId) -> Result<(StreamId, Head), StoreError> {
+    let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
+    let page = log.read(&stream, newest, Consistency::Strong).await?;
+    let head = page.commits.first().map_or_else(Head::default, |commit| Head {
+        version: commit.version,
+        commits: commit.version,
+        at: Some(commit.at),
+    });
+    Ok((stream, head))
+}
+
+/// The versions of a stream that `$all` has entries of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// All versions up to this one have an entry.
+    up_to: u64,
+    /// Those beyond it that have one.
+    beyond: BTreeSet<u64>,
+}
+
+impl Seen {
+    fn add(&mut self, version: u64) {
+        if version > self.up_to {
+            self.beyond.insert(version);
+        }
+        while self.beyond.remove(&(self.up_to + 1)) {
+            self.up_to += 1;
+        }
+    }
+
+    fn newest(&self) -> u64 {
+        self.beyond.last().copied().unwrap_or(self.up_to)
+    }
+
+    /// Whether this version has an entry.
+    #[must_use]
+    pub fn has(&self, version: u64) -> bool {
+        version <= self.up_to || self.beyond.contains(&version)
+    }
+}
+
+/// What `$all` has of each stream, from its beginning or since a time.
+async fn reached(
+    sequence: &impl EventStore,
+    partitions: u16,
+    since: Option<Timestamp>,
+) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
+    let mut reached = BTreeMap::<StreamId, Seen>::new();
+    for partition in 0..partitions {
+        let mut after = match since {
+            Some(since) => last_before(sequence, partition, since).await?.map_or(0, |before| before.number),
+            None => 0,
+        };
+        loop {
+            let (page, complete) = segments(sequence, partition, after).await?;
+            after = page.last().map_or(after, |last| last.number);
+            for Entry { stream, version } in page.into_iter().flat_map(|segment| segment.entries) {
+                reached.entry(stream).or_default().add(version);
+            }
+            if complete {
+                break;
+            }
+        }
+    }
+    Ok(reached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_without_an_entry_is_not_hidden_by_a_later_one() {
+        let mut seen = Seen::default();
+        for (version, up_to, newest) in [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)] {
+            seen.add(version);
+            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The reconciler: on a schedule, it compares the heads of the streams that were written lately with everything that follows the log, and says what is missing or ahead.
+//!
+//! It finds what no later event would ever heal, such as the last commit of a stream whose message was lost. It mends nothing: what it finds has a cause that somebody should know
+//! of, and what is missing to process managers must not be sent without a decision. That is for the operator's tool, `ledger reconcile`.
+
+use std::sync::Arc;
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline_dynamodb::{
+    DynamoDbStore, KeyNames, ReadTable,
+    reconcile::{CompareError, Comparison, Difference, Follower, Follows, Found},
+};
+use serde_json::Value;
+
+use crate::{
+    Error, Handle, config, metrics,
+    needs::{Needs, Source},
+    sequencer::{TABLE, partitions},
+    start::{dynamodb, start},
+};
+
+/// The variable with a line for each function that follows the log: its name, its table, the names of the table's keys, with `-` for a sort key that there is not, and the categories
+/// whose commits it takes.
+pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
+
+/// The age up to which streams are compared. It is twice the time between two comparisons, so that one that fails leaves nothing out.
+const BACK: SignedDuration = SignedDuration::from_hours(48);
+/// Streams that were written more recently are left alone: their commits are on their way, or tried again, for which there are other alarms.
+const YOUNG: SignedDuration = SignedDuration::from_mins(15);
+/// The most differences that are logged. The metric counts all of them.
+const LOGGED: usize = 100;
+
+/// The parts of the reconciler.
+#[derive(Debug)]
+pub struct Reconciler {
+    /// The log.
+    pub log: DynamoDbStore,
+    /// `$all`.
+    pub sequence: DynamoDbStore,
+    /// The number of its partitions.
+    pub partitions: u16,
+    /// What follows the log.
+    pub followers: Vec<Follower>,
+}
+
+/// Runs the reconciler.
+///
+/// ```no_run
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::reconciler::run().await
+/// }
+/// ```
+///
+/// # Errors
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
+pub async fn run() -> Result<(), Error> {
+    let needs = Needs::new(Source::Schedule).following();
+    let needs = needs.call("dynamodb:GetItem", FOLLOWERS).call("dynamodb:Query", FOLLOWERS);
+    let build = async {
+        let client = dynamodb().await;
+        let lines = config::lines(FOLLOWERS)?;
+        let followers = lines.iter().map(|line| follower(&client, line)).collect::<Result<_, _>>()?;
+        let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
+        let log = crate::store(client).await?;
+        let reconciler = Arc::new(Reconciler { log, sequence, partitions: partitions()?, followers });
+        Ok(Box::new(move |_: Value| {
+            let reconciler = Arc::clone(&reconciler);
+            async move {
+                reconciler.reconcile(Timestamp::now()).await?;
+                Ok(())
+            }
+            .boxed_local()
+        }) as Handle<Value, ()>)
+    };
+    serve(needs.metric(metrics::UNRECONCILED), build.boxed_local()).await
+}
+
+fn serve(
+    needs: Needs,
+    build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(needs, build)
+}
+
+/// Reads a line of `FOLLOWERS`.
+fn follower(client: &aws_sdk_dynamodb::Client, line: &str) -> Result<Follower, config::ConfigError> {
+    let mut words = line.split_whitespace().map(ToOwned::to_owned);
+    let mut word = || words.next().unwrap_or_default();
+    let (id, table, partition, sort) = (word(), word(), word(), word());
+    let of: Vec<_> = words.collect();
+    if of.is_empty() {
+        let reason = format!("write function, table, partition key, sort key or -, and categories: {line}");
+        return Err(config::ConfigError::Invalid { name: FOLLOWERS, reason });
+    }
+    let sort = Some(sort).filter(|sort| sort != "-");
+    // What is written from states has a row for each aggregate, and no sort key. The rest has positions.
+    let kind = if sort.is_some() { Follows::Log } else { Follows::States };
+    Ok(Follower { id, kind, of, table: ReadTable::new(client.clone(), table), partition, sort })
+}
+
+impl Reconciler {
+    /// Compares what was written in the last two days, and logs and counts what is missing or ahead.
+    ///
+    /// # Errors
+    /// When a table cannot be read.
+    pub async fn reconcile(&self, now: Timestamp) -> Result<Found, CompareError> {
+        let mut followers = self.followers.clone();
+        for follower in &mut followers {
+            let keys = KeyNames { partition: &follower.partition, sort: follower.sort.as_deref() };
+            follower.table.recent_generations(keys).await?;
+            follower.table = follower.table.at_what_is_read();
+        }
+        let comparison = Comparison {
+            log: &self.log,
+            parts: 1,
+            order: Some((&self.sequence, self.partitions)),
+            with_order: false,
+            followers: &followers,
+            since: Some(now - BACK),
+            until: now - YOUNG,
+        };
+        let found = comparison.run().await?;
+        let Found { looked, missing, ahead, .. } = &found;
+        let streams: usize = looked.iter().map(|looked| looked.streams).sum();
+        for (what, differences) in [("missing", missing), ("ahead", ahead)] {
+            for Difference { who, kind: _, stream, head, found } in differences.iter().take(LOGGED) {
+                tracing::error!(what, who, %stream, version = head, there = found, "not reconciled");
+            }
+        }
+        tracing::info!(streams, missing = missing.len(), ahead = ahead.len(), "reconciled");
+        metrics::unreconciled(missing.len() + ahead.len());
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_names_a_function_its_table_with_its_keys_and_categories() {
+        let client = dynamodb().await;
+        let of = |line: &str| follower(&client, line);
+        let state = of("LevelsFunction levels id - tank").unwrap();
+        assert_eq!(
+            (state.kind, state.sort.as_deref(), &*state.of),
+            (Follows::States, None, &["tank".to_owned()][..])
+        );
+        let log = of("FillsFunction fills tankId entry tank site").unwrap();
+        assert_eq!(
+            (log.kind, log.partition.as_str(), log.sort.as_deref()),
+            (Follows::Log, "tankId", Some("entry"))
+        );
+        for wrong in ["LevelsFunction", "LevelsFunction levels id -", ""] {
+            assert!(of(wrong).unwrap_err().to_string().contains("FOLLOWERS"), "{wrong}");
+        }
+    }
+}
