@@ -137,6 +137,12 @@ impl ReadTable {
         Self { client, name: name.into(), generation: 0, known: generations::Known::default() }
     }
 
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     // --- Writing ------------------------------------------------------------------------------------------------
 
     /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8). Returns the write units that it took as well.

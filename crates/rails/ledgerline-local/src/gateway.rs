@@ -38,6 +38,8 @@ pub(crate) struct Gateway {
     pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
     pub(crate) invocations: Arc<Invocations>,
     pub(crate) resources: Vec<Resource>,
+    /// The text of the template.
+    pub(crate) template: String,
     pub(crate) queues: Vec<Queue>,
     pub(crate) logs: Arc<Logs>,
     pub(crate) client: reqwest::Client,
@@ -77,7 +79,7 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     // CloudFormation uses the Query protocol, whose requests are forms.
     if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
-        return operations::cloudformation(&gateway.resources, &body);
+        return operations::cloudformation(&gateway.resources, &gateway.template, &body);
     }
     if target == "Logs_20140328.FilterLogEvents" {
         return operated(gateway.logs.filter(&body));

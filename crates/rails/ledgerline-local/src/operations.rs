@@ -25,8 +25,8 @@ use crate::{
     template::{Queue, Resource, STACK},
 };
 
-/// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources` or `ListStackResources`.
-pub(crate) fn cloudformation(resources: &[Resource], body: &[u8]) -> Response<Body> {
+/// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`, `ListStackResources`, or `GetTemplate` with the template that was read when the stack began.
+pub(crate) fn cloudformation(resources: &[Resource], template: &str, body: &[u8]) -> Response<Body> {
     let field = |name: &str| {
         let found = form_urlencoded::parse(body).find(|(field, _)| field == name);
         found.map(|(_, value)| value.into_owned()).unwrap_or_default()
@@ -35,11 +35,23 @@ pub(crate) fn cloudformation(resources: &[Resource], body: &[u8]) -> Response<Bo
     if field("StackName") != STACK {
         return invalid(&format!("here is one stack, {STACK}"));
     }
+    if action == "GetTemplate" {
+        let template = template.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+        let body = format!("<TemplateBody>{template}</TemplateBody>");
+        return xml(
+            StatusCode::OK,
+            &format!("<{action}Response><{action}Result>{body}</{action}Result></{action}Response>"),
+        );
+    }
     let (list, kind) = match action.as_str() {
         "DescribeStackResource" => ("StackResourceDetail", None),
         "DescribeStackResources" => ("StackResources", Some("member")),
         "ListStackResources" => ("StackResourceSummaries", Some("member")),
-        _ => return invalid("here are DescribeStackResource, DescribeStackResources and ListStackResources"),
+        _ => {
+            return invalid(
+                "here are DescribeStackResource, DescribeStackResources, ListStackResources and GetTemplate",
+            );
+        }
     };
     let wanted = field("LogicalResourceId");
     let named = |resource: &&Resource| wanted.is_empty() || resource.id == wanted;

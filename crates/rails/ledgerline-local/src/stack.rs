@@ -94,6 +94,7 @@ impl Stack {
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
         let source = Source::read(&options.template)?;
+        let text = std::fs::read_to_string(&options.template).context("the template cannot be read")?;
         let mut template = template::of(&source, &options.parameters, &sqs.url)?;
 
         let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
@@ -225,6 +226,7 @@ impl Stack {
             functions: named.collect(),
             invocations,
             resources: std::mem::take(&mut template.resources),
+            template: text,
             queues: std::mem::take(&mut template.queues),
             logs: Arc::clone(&host.logs),
             client: reqwest::Client::new(),

@@ -48,6 +48,11 @@ impl Needs {
         endpoints.iter().map(|endpoint| endpoint.route.as_str())
     }
 
+    /// The variables that it must have.
+    pub fn variables(&self) -> impl Iterator<Item = &str> {
+        self.environment.iter().map(String::as_str)
+    }
+
     /// Whether it reads the whole log when its view is made again.
     #[must_use]
     pub fn scans_the_log(&self) -> bool {

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::{
     Out, Stack, Writing,
     deployment::Deployment,
-    reconcile::hand_over,
     records::{self, Record},
+    replay::hand_over,
 };
 
 /// The seconds for which messages that are looked at are kept from others.
@@ -96,7 +96,7 @@ struct Letter {
 
 /// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there are no dead letters.
 pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
-    let queues = queues(deployment, stack).await?;
+    let queues = queues(deployment, stack)?;
     let wanted: Vec<_> = match &options.queue {
         None => queues,
         Some(name) => {
@@ -174,11 +174,11 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         return Ok(false);
     }
     // Before anything is done: without the table, nothing could be kept of it.
-    let kept = records::table(deployment).await?;
+    let kept = records::table(deployment)?;
     let (mut done, mut failed) = (Vec::new(), Vec::<(Letter, anyhow::Error)>::new());
     let mut others = Vec::new();
     let (mut empty, mut parked) =
-        (0, if options.parked { parked(deployment, &kept, &queue.id).await? } else { Vec::new() });
+        (0, if options.parked { parked(deployment, kept, &queue.id).await? } else { Vec::new() });
     // A message of a stream does not overtake another one that could not be sent.
     let mut stopped = BTreeSet::new();
     // What the fanout sets aside again at once comes back as a new message: it stays, or there would be no end.
@@ -210,7 +210,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
                 }
                 through_the_fanout.extend(commits);
             }
-            match one(deployment, queue, &letter, options, &kept).await {
+            match one(deployment, queue, &letter, options, kept).await {
                 Ok(()) => done.push(letter),
                 Err(error) => {
                     stopped.extend(letter.group.clone());
@@ -223,7 +223,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             let ids: Vec<_> = done[before..].iter().map(|letter: &Letter| &letter.id).collect();
             let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why.clone());
             let what = format!("{what}: {} of {from}", ids.len());
-            records::keep(deployment, &kept, Record { kind: "dead-letters", what, why, detail }).await?;
+            records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
         }
     }
     let left: Vec<_> = others.iter().chain(failed.iter().map(|(letter, _)| letter)).cloned().collect();
@@ -369,9 +369,9 @@ impl Letter {
 }
 
 /// The dead-letter queues of the template, and where their messages go back to.
-async fn queues(deployment: &Deployment, stack: &Stack) -> Result<Vec<Queue>> {
+fn queues(deployment: &Deployment, stack: &Stack) -> Result<Vec<Queue>> {
     let template = Source::read(&stack.template)?.json();
-    let urls = deployment.queues().await?;
+    let urls = deployment.queues();
     let url = |id: &str| urls.get(id).cloned();
     let mut found = Vec::new();
     let mut sources = BTreeMap::new();
@@ -450,13 +450,13 @@ async fn parked(deployment: &Deployment, kept: &str, queue: &str) -> Result<Vec<
 }
 
 async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
-    let kept = records::table(deployment).await?;
+    let kept = records::table(deployment)?;
     let is_wanted = |item: &Value| {
         let queue = item["queue"].as_str().unwrap_or_default();
         options.queue.as_ref().is_none_or(|wanted| queue.starts_with(wanted.as_str()))
     };
     let mut rows = Vec::new();
-    for (item, Record { kind: _, what: _, why, detail }) in records::parked(deployment, &kept).await? {
+    for (item, Record { kind: _, what: _, why, detail }) in records::parked(deployment, kept).await? {
         if is_wanted(&item) {
             let body = if options.payloads { item["body"].clone() } else { Value::Null };
             rows.push(json!({

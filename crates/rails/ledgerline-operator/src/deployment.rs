@@ -4,75 +4,118 @@ use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use aws_config::BehaviorVersion;
+use aws_sdk_cloudformation::types::TemplateStage;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
-use ledgerline_local::{permissions::resources, services, template::Source};
+use ledgerline_local::services;
 use serde_json::Value;
 
 use crate::Stack;
 
-/// The functions of a stack, and clients for what they use.
+/// The resources of a stack, and clients for what they use.
 pub(crate) struct Deployment {
     stack: String,
+    cloudformation: aws_sdk_cloudformation::Client,
     pub(crate) dynamodb: aws_sdk_dynamodb::Client,
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
     pub(crate) is_local: bool,
+    /// By its logical id: the type of each resource, and its physical id, which is the name, or the URL of a queue.
+    resources: BTreeMap<String, (String, String)>,
     /// By its logical id: the name of each function, and its environment.
     functions: BTreeMap<String, (String, BTreeMap<String, String>)>,
 }
 
 impl Deployment {
-    /// Finds the functions of a stack.
+    /// Finds the resources of a stack.
     pub(crate) async fn find(stack: &Stack) -> Result<Self> {
         let sdk = match &stack.local {
             Some(url) => services::sdk_config(url),
             None => of_aws().await,
         };
-        let template = Source::read(&stack.template)?.json();
-        let ids: Vec<_> = resources(&template, &["AWS::Serverless::Function"]).map(|(id, _)| id).collect();
         // An invocation that is waited for may take as long as a function may, which is longer than a client waits by itself.
         let lambda = aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
-        let lambda = aws_sdk_lambda::Client::from_conf(lambda);
-        let mut functions = BTreeMap::new();
-        let mut pages = lambda.list_functions().into_paginator().send();
-        while let Some(page) = pages.next().await {
-            let page = page.with_context(|| match &stack.local {
-                Some(url) => {
-                    format!("the functions cannot be listed: does the local stack run, with its AWS address at {url}?")
-                }
-                None => "the functions cannot be listed".to_owned(),
-            })?;
-            for function in page.functions.unwrap_or_default() {
-                let name = function.function_name.unwrap_or_default();
-                let id = logical_id(&name, &stack.stack).filter(|id| ids.contains(id)).map(ToOwned::to_owned);
-                if let Some(id) = id {
-                    let variables = function.environment.and_then(|environment| environment.variables);
-                    let variables = variables.unwrap_or_default().into_iter().collect();
-                    functions.insert(id, (name, variables));
-                }
-            }
-        }
-        if functions.is_empty() {
-            bail!("there is no function of a stack named {}: say --stack", stack.stack);
-        }
-        Ok(Self {
+        let mut deployment = Self {
             stack: stack.stack.clone(),
+            cloudformation: aws_sdk_cloudformation::Client::new(&sdk),
             dynamodb: aws_sdk_dynamodb::Client::new(&sdk),
-            lambda,
+            lambda: aws_sdk_lambda::Client::from_conf(lambda),
             sqs: aws_sdk_sqs::Client::new(&sdk),
             sts: aws_sdk_sts::Client::new(&sdk),
             is_local: stack.local.is_some(),
-            functions,
-        })
+            resources: BTreeMap::new(),
+            functions: BTreeMap::new(),
+        };
+        deployment.list_resources(stack).await?;
+        deployment.list_functions().await?;
+        Ok(deployment)
+    }
+
+    async fn list_resources(&mut self, stack: &Stack) -> Result<()> {
+        let list = self.cloudformation.list_stack_resources().stack_name(&stack.stack);
+        let mut resources = list.into_paginator().items().send();
+        while let Some(resource) = resources.next().await {
+            let resource = resource.with_context(|| match &stack.local {
+                Some(url) => {
+                    format!("the resources cannot be listed: does the local stack run, with its AWS address at {url}?")
+                }
+                None => format!(
+                    "the resources of the stack {} cannot be listed: is that its name, and is this its region? Say --stack",
+                    stack.stack
+                ),
+            })?;
+            let id = resource.logical_resource_id.unwrap_or_default();
+            let kind = resource.resource_type.unwrap_or_default();
+            self.resources.insert(id, (kind, resource.physical_resource_id.unwrap_or_default()));
+        }
+        Ok(())
+    }
+
+    async fn list_functions(&mut self) -> Result<()> {
+        let of_it = self.of_type("AWS::Lambda::Function");
+        let ids: BTreeMap<_, _> = of_it.map(|(id, name)| (name.to_owned(), id.to_owned())).collect();
+        let mut functions = self.lambda.list_functions().into_paginator().items().send();
+        while let Some(function) = functions.next().await {
+            let function = function.context("the functions cannot be listed")?;
+            let name = function.function_name.unwrap_or_default();
+            if let Some(id) = ids.get(&name) {
+                let variables = function.environment.and_then(|environment| environment.variables);
+                let variables = variables.unwrap_or_default().into_iter().collect();
+                self.functions.insert(id.clone(), (name, variables));
+            }
+        }
+        if self.functions.is_empty() {
+            bail!("the stack {} has no function", self.stack);
+        }
+        Ok(())
+    }
+
+    /// The resources of a type: their logical ids, and their names, or the URLs of queues.
+    pub(crate) fn of_type(&self, kind: &str) -> impl Iterator<Item = (&str, &str)> {
+        let resources = self.resources.iter().filter(move |(_, (of, _))| of == kind);
+        resources.map(|(id, (_, physical))| (id.as_str(), physical.as_str()))
+    }
+
+    /// The template as it was deployed, before SAM changed it, but with the addresses of packages in it.
+    pub(crate) async fn deployed_template(&self) -> Result<String> {
+        let get = self.cloudformation.get_template().stack_name(&self.stack);
+        let template = get.template_stage(TemplateStage::Original).send().await;
+        let template = template.context("the deployed template cannot be read")?;
+        template.template_body.context("CloudFormation gives no template")
     }
 
     /// The name and the environment of the function with this logical id.
     pub(crate) fn function(&self, id: &str) -> Option<(&str, &BTreeMap<String, String>)> {
         self.functions.get(id).map(|(name, variables)| (name.as_str(), variables))
+    }
+
+    /// The name that the events of a function come to.
+    pub(crate) fn name(&self, id: &str) -> Result<String> {
+        let (name, _) = self.function(id).with_context(|| format!("{id} is not deployed"))?;
+        Ok(format!("{name}:live"))
     }
 
     /// The value of a variable that names the same thing in every function that has it.
@@ -134,32 +177,14 @@ impl Deployment {
         ReadTable::new(self.dynamodb.clone(), name)
     }
 
-    /// The URLs of all queues of the stack, by what their names begin with: their logical ids.
-    pub(crate) async fn queues(&self) -> Result<BTreeMap<String, String>> {
-        let list = self.sqs.list_queues().queue_name_prefix(format!("{}-", self.stack)).max_results(1_000);
-        let mut pages = list.into_paginator().send();
-        let mut queues = BTreeMap::new();
-        while let Some(page) = pages.next().await {
-            for url in page.context("the queues cannot be listed")?.queue_urls.unwrap_or_default() {
-                let name = url.rsplit('/').next().unwrap_or_default();
-                if let Some(id) = logical_id(name, &self.stack) {
-                    queues.insert(id.to_owned(), url.clone());
-                }
-            }
-        }
-        Ok(queues)
+    /// The URLs of all queues of the stack, by their logical ids.
+    pub(crate) fn queues(&self) -> BTreeMap<String, String> {
+        self.of_type("AWS::SQS::Queue").map(|(id, url)| (id.to_owned(), url.to_owned())).collect()
     }
 
     /// The name of the table with this logical id.
-    pub(crate) async fn table_named(&self, id: &str) -> Result<Option<String>> {
-        let mut names = self.dynamodb.list_tables().into_paginator().items().send();
-        while let Some(name) = names.next().await {
-            let name = name.context("the tables cannot be listed")?;
-            if logical_id(&name, &self.stack) == Some(id) {
-                return Ok(Some(name));
-            }
-        }
-        Ok(None)
+    pub(crate) fn table_named(&self, id: &str) -> Option<&str> {
+        self.of_type("AWS::DynamoDB::Table").find(|(table, _)| *table == id).map(|(_, name)| name)
     }
 }
 
@@ -169,39 +194,9 @@ static LONG: LazyLock<TimeoutConfig> = LazyLock::new(|| {
     TimeoutConfig::builder().connect_timeout(Duration::from_secs(5)).read_timeout(longest).build()
 });
 
-/// The logical id in a name that CloudFormation gives: that of the stack, the logical id, and, on AWS, twelve signs. So `ledgerline-prod-FanoutFunction-…` has none of the stack
-/// `ledgerline`.
-fn logical_id<'n>(name: &'n str, stack: &str) -> Option<&'n str> {
-    let rest = name.strip_prefix(stack)?.strip_prefix('-')?;
-    let rest = rest.strip_suffix(".fifo").unwrap_or(rest);
-    match rest.split_once('-') {
-        None => Some(rest),
-        Some((id, signs)) => (!signs.contains('-')).then_some(id),
-    }
-}
-
 /// The configuration of the AWS CLI: profiles, environment, instances.
 async fn of_aws() -> SdkConfig {
     let provider = tls::Provider::Rustls(CryptoMode::Ring);
     let http = aws_smithy_http_client::Builder::new().tls_provider(provider).build_https();
     aws_config::defaults(BehaviorVersion::latest()).http_client(http).load().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_stack_is_told_from_one_whose_name_begins_like_its_own() {
-        for (name, id) in [
-            ("ledgerline-FanoutFunction-1kzRhNTyFSBx", Some("FanoutFunction")),
-            ("ledgerline-FanoutFunction", Some("FanoutFunction")),
-            ("ledgerline-TransactionsQueue-1kzRhNTyFSBx.fifo", Some("TransactionsQueue")),
-            ("ledgerline-TransactionsQueue.fifo", Some("TransactionsQueue")),
-            ("ledgerline-prod-FanoutFunction-1kzRhNTyFSBx", None),
-            ("other-FanoutFunction-1kzRhNTyFSBx", None),
-        ] {
-            assert_eq!(logical_id(name, "ledgerline"), id, "{name}");
-        }
-    }
 }

@@ -32,7 +32,7 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
     let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
     let needs = needs_of(&source, root.as_std_path())?;
     let template = source.json();
-    let queues = deployment.queues().await?;
+    let queues = deployment.queues();
     let mut followers = Vec::new();
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();

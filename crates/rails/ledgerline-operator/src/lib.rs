@@ -3,21 +3,26 @@
 
 mod dead_letters;
 mod deployment;
+mod doctor;
 mod followers;
 mod log;
 mod rebuild;
 mod reconcile;
 mod records;
+mod replay;
+mod views;
 
 use std::{
     io::{ErrorKind, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use indicatif::{ProgressBar, ProgressStyle};
 use ledgerline::{Aggregates, StreamId};
 use serde_json::Value;
 
@@ -101,6 +106,15 @@ enum What {
     /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
     /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
     Rebuild(rebuild::Options),
+    /// Lists everything that follows the log: views, subscriptions and process managers, with their tables and the generations of their rows.
+    Views,
+    /// Shows how far everything that follows the log is, by the streams that were written lately. Ends with 2 if something lacks an old commit.
+    Lag(views::Lag),
+    /// Sends commits through the fanout once more. Everything behind the log may see a commit twice, and skips what it has. Without --write it says how many there are.
+    Replay(replay::Options),
+    /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
+    /// Ends with 2 if something is not as it should be.
+    Doctor,
     /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
     /// Ends with 2 while there are any.
     DeadLetters(dead_letters::Options),
@@ -187,6 +201,19 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             let is_clean = reconcile::run(&deployment, stack, &options, out).await?;
             return Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
+        What::Views => views::list(&deployment, stack, out).await?,
+        What::Lag(options) => {
+            let is_well = views::lag(&deployment, stack, &options, out).await?;
+            return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+        What::Replay(options) => {
+            let is_done = replay::run(&deployment, &options, out).await?;
+            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+        What::Doctor => {
+            let is_well = doctor::run::<L>(&deployment, stack, out).await?;
+            return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
         What::DeadLetters(options) => {
             let is_done = dead_letters::run(&deployment, stack, &options, out).await?;
             return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
@@ -236,6 +263,19 @@ impl Out {
                 std::process::exit(1);
             }
         }
+    }
+
+    /// A bar for people, which shows how far something is. It is not shown before a second has passed.
+    fn bar(self, length: u64, template: &str) -> ProgressBar {
+        if self.json {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(length);
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.enable_steady_tick(Duration::from_secs(1));
+        bar
     }
 
     /// Says something to people.

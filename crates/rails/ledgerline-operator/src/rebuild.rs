@@ -9,7 +9,7 @@ use aws_sdk_lambda::primitives::Blob;
 use backon::{ConstantBuilder, Retryable};
 use clap::{Args, value_parser};
 use futures::{StreamExt, TryStreamExt, stream};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::StreamId;
 use ledgerline_dynamodb::{
@@ -22,7 +22,6 @@ use crate::{
     Out, Stack, Writing,
     deployment::Deployment,
     followers::{Follower, followers, named},
-    reconcile::name,
 };
 
 /// Prices of a million read and write units, in US dollars (docs/costs.md).
@@ -241,7 +240,7 @@ impl View<'_> {
         };
         self.until_everybody_knows(&leaving).await;
         let (table, mut after, mut deleted) = (self.table.at(other.number), None, 0);
-        let bar = self.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
+        let bar = self.out.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
         loop {
             let page = table.clear(self.follower.of_log.keys(), after).await?;
             deleted += page.deleted;
@@ -340,7 +339,7 @@ impl View<'_> {
     /// Has the function make every part of the log, some at once.
     async fn in_parts(&self, number: u32, options: &Options) -> Result<Rebuilt> {
         let (commits, _) = self.deployment.size_of_log().await?;
-        let bar = self.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
+        let bar = self.out.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
         // Each worker may write its share.
         let share = options.write_units.map(|units| f64::from(units) / f64::from(options.workers));
         // The last answer for each part.
@@ -383,7 +382,7 @@ impl View<'_> {
 
     /// Has a subscription go on from the beginning, until it is where the order ends.
     async fn in_one_order(&self, number: u32) -> Result<Rebuilt> {
-        let bar = self.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
+        let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
         // Somebody else is at it, or its time was over, as long as it is not done.
         while !self.ask_again(&json!({ "generation": number }), &bar).await?.is_done {
             tokio::time::sleep(LATER).await;
@@ -448,7 +447,7 @@ impl View<'_> {
 
     async fn ask(&self, asked: &Value) -> Result<Rebuilt> {
         let payload = json!({ "rebuild": asked }).to_string();
-        let name = name(self.deployment, &self.follower.of_log.id)?;
+        let name = self.deployment.name(&self.follower.of_log.id)?;
         let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
         let answer = call.send().await?;
         let body = answer.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
@@ -457,18 +456,6 @@ impl View<'_> {
         }
         serde_json::from_slice(body)
             .context("the function does not know how to make its view again: deploy it first")
-    }
-
-    fn bar(&self, length: u64, template: &str) -> ProgressBar {
-        if self.out.json {
-            return ProgressBar::hidden();
-        }
-        let bar = ProgressBar::new(length);
-        bar.set_style(
-            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
-        );
-        bar.enable_steady_tick(Duration::from_secs(1));
-        bar
     }
 }
 

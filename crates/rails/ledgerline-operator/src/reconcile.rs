@@ -16,6 +16,7 @@ use crate::{
     deployment::Deployment,
     followers::{Follower, followers},
     records::{self, Record},
+    replay::hand_over,
 };
 
 /// The number of streams that are mended at once.
@@ -157,10 +158,10 @@ async fn mend(
     }
     // Nothing that could not be sent again is lost if the stack has no table for it.
     let (what, why) = (format!("send {counts}"), writing.why.clone());
-    match records::table(deployment).await {
+    match records::table(deployment) {
         Ok(table) => {
             let record = Record { kind: "reconcile", what, why, detail: Value::Null };
-            records::keep(deployment, &table, record).await?;
+            records::keep(deployment, table, record).await?;
         }
         Err(error) => eprintln!("{error:#}"),
     }
@@ -257,57 +258,8 @@ async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) 
     hand_over(deployment, "SequencerFunction", &commits).await
 }
 
-/// Hands the records of these commits to a reader of the table's stream, as the stream would, in as many invocations as it takes.
-pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(StreamId, u64)]) -> Result<()> {
-    let (log, name) = (deployment.log()?, name(deployment, to)?);
-    // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
-    let run = uuid::Uuid::new_v4();
-    let (mut records, mut bytes) = (Vec::new(), 0);
-    for (place, (stream, version)) in commits.iter().enumerate() {
-        let record = log.record(stream, *version).await?;
-        let mut record = record.with_context(|| format!("{stream} has no version {version}"))?;
-        record["ApproximateCreationDateTime"] = 0.into();
-        record["SequenceNumber"] = (place + 1).to_string().into();
-        record["SizeBytes"] = 1.into();
-        record["StreamViewType"] = "NEW_IMAGE".into();
-        let record = json!({
-            "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
-            "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
-        });
-        bytes += record.to_string().len();
-        records.push(record);
-        if records.len() == RECORDS || bytes > BYTES {
-            hand(deployment, (to, &name), std::mem::take(&mut records)).await?;
-            bytes = 0;
-        }
-    }
-    if records.is_empty() { Ok(()) } else { hand(deployment, (to, &name), records).await }
-}
-
-async fn hand(deployment: &Deployment, (to, name): (&str, &str), records: Vec<Value>) -> Result<()> {
-    let payload = json!({ "Records": records }).to_string();
-    let answer = deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
-    let body: Value =
-        serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
-    if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
-        bail!("{to} did not take them: {body}");
-    }
-    Ok(())
-}
-
-/// The most records of one invocation.
-const RECORDS: usize = 10;
-/// The bytes after which an invocation has enough: it may have 6 MB, and one more record has half a megabyte at most.
-const BYTES: usize = 4_000_000;
-
 async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {
-    let call = deployment.lambda.invoke().function_name(name(deployment, id)?);
+    let call = deployment.lambda.invoke().function_name(deployment.name(id)?);
     call.invocation_type(InvocationType::Event).payload(Blob::new(payload.to_string())).send().await?;
     Ok(())
-}
-
-/// The name that events come to.
-pub(crate) fn name(deployment: &Deployment, id: &str) -> Result<String> {
-    let (name, _) = deployment.function(id).with_context(|| format!("{id} is not deployed"))?;
-    Ok(format!("{name}:live"))
 }

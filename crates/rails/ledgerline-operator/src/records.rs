@@ -24,8 +24,8 @@ pub(crate) struct Record {
 }
 
 /// The name of the table.
-pub(crate) async fn table(deployment: &Deployment) -> Result<String> {
-    deployment.table_named(OPERATIONS).await?.with_context(|| {
+pub(crate) fn table(deployment: &Deployment) -> Result<&str> {
+    deployment.table_named(OPERATIONS).with_context(|| {
         format!("the stack has no {OPERATIONS}, in which it is kept who does this and why: see CHANGELOG.md, and deploy it first")
     })
 }

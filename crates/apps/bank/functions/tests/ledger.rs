@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 
 use accounts::{Accounts, Balances};
 use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_sqs::types::QueueAttributeName;
 use ledgerline_local::{
     services,
-    testing::{LocalStack, eventually, table},
+    testing::{LocalStack, eventually, table, workspace},
 };
 use operator::Ledger;
 use serde_json::{Value, json};
@@ -238,6 +239,119 @@ async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
     for wrong in [&["dead-letters", "--send-back"][..], &["dead-letters", "Fanout", "--throw-away"]] {
         assert_eq!(act(&wrong[1..]).0, 2, "clap refuses {wrong:?}");
     }
+}
+
+#[tokio::test]
+async fn how_far_views_are_is_shown_and_what_one_lacks_is_sent_again() {
+    let bank = LocalStack::start(None).await;
+    let id = bank.account(1_000).await;
+    bank.settled(&id).await;
+    let ledger = Ledger::at(&bank);
+    let (code, views) = ledger.run(&["views"]);
+    let of = |view: &str| views.iter().find(|row| row["view"] == view).unwrap().clone();
+    assert_eq!((code, &of("BalancesProjectorFunction")["of"]), (0, &json!("account")));
+    assert_eq!(of("TransferFunction")["from"], "acts");
+
+    let lag = |arguments: &[&str]| {
+        let (code, rows) = ledger.run(&[&["lag"], arguments].concat());
+        let row = rows.into_iter().find(|row| row["view"] == "BalancesProjectorFunction").unwrap();
+        (code, row["behind"].clone(), row["commits"].clone())
+    };
+    eventually("the order has everything", async || (lag(&[]) == (0, json!(0), json!(0))).then_some(()))
+        .await;
+    // The row is lost. Nothing is old yet.
+    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&bank.aws_url()));
+    let delete = client.delete_item().table_name(table("BalancesTable"));
+    delete.key("accountId", AttributeValue::S(id.clone())).send().await.unwrap();
+    assert_eq!(lag(&[]), (0, json!(1), json!(2)));
+    eventually("it is older than a second", async || {
+        (lag(&["--all", "--older", "1"]) == (2, json!(1), json!(2))).then_some(())
+    })
+    .await;
+    assert_eq!(lag(&["--since", "2120-01-01T00:00:00Z"]), (0, json!(0), json!(0)));
+
+    // Without --write, it is said what would be sent.
+    let stream = format!("account-{id}");
+    for arguments in [&["replay", &stream][..], &["replay", "--since", "2020-01-01T00:00:00Z"]] {
+        let (code, said) = ledger.run(arguments);
+        assert_eq!((code, &said[0]["commits"], &said[0]["streams"]), (0, &json!(2), &json!(1)));
+    }
+    let (_, said) = ledger.run(&["replay", &stream, "--from", "2", "--to", "2"]);
+    assert_eq!(said[0]["commits"], 1);
+    assert_eq!(lag(&[]), (0, json!(1), json!(2)));
+    let sure = ["--write", "--yes", "--why", "a row was lost"];
+    assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
+    bank.settled(&id).await;
+    assert_eq!(ledger.run(&[&["replay", &stream, "--order"][..], &sure].concat()).0, 0);
+    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
+    let sent = |to: &str| format!("send 2 commits of 1 streams through {to}");
+    assert_eq!(done, BTreeSet::from([sent("FanoutFunction"), sent("SequencerFunction")]));
+    for wrong in [
+        &["replay", "account-nothing"][..],
+        &["replay", &stream, "--from", "3"],
+        &["replay", &stream, "--from", "0"],
+        &["replay", &stream, "--to", "3"],
+    ] {
+        assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
+    }
+    for wrong in [&["replay"][..], &["replay", &stream, "--since", "2020-01-01T00:00:00Z"]] {
+        assert_eq!(ledger.run(wrong).0, 2, "clap refuses {wrong:?}");
+    }
+}
+
+/// What `doctor` finds: of what, which one, and what is wrong.
+fn wrong(ledger: &Ledger, arguments: &[&str]) -> (i32, BTreeSet<(String, String)>) {
+    let (code, printed) = ledger.run(&[&["doctor"], arguments].concat());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let wrong = printed.iter().filter(|line| line["wrong"].is_string());
+    (code, wrong.map(|line| (text(&line["name"]), text(&line["wrong"]))).collect())
+}
+
+#[tokio::test]
+async fn what_is_deployed_differently_or_was_changed_by_hand_is_found() {
+    let bank = LocalStack::start(None).await;
+    bank.account(1_000).await;
+    let ledger = Ledger::at(&bank);
+    assert_eq!(wrong(&ledger, &[]), (0, BTreeSet::new()));
+
+    // Somebody changes things by hand.
+    let sdk = services::sdk_config(&bank.aws_url());
+    let (dynamodb, sqs) = (aws_sdk_dynamodb::Client::new(&sdk), aws_sdk_sqs::Client::new(&sdk));
+    dynamodb.delete_table().table_name(table("WidgetsTable")).send().await.unwrap();
+    let queue =
+        sqs.get_queue_url().queue_name(format!("{}.fifo", table("TransactionsQueue"))).send().await.unwrap();
+    let set = sqs.set_queue_attributes().queue_url(queue.queue_url.unwrap());
+    let arn = "arn:aws:sqs:us-east-1:000000000000:ledgerline-TransferDeadLetterQueue.fifo";
+    let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
+    set.attributes(QueueAttributeName::RedrivePolicy, policy).send().await.unwrap();
+    // And a commit comes that this code does not understand.
+    bank.damage("account-damaged").await;
+    // The workspace has another timeout than what is deployed, one function more, and one variable less.
+    let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
+    let template = template.replacen("      Timeout: 900\n", "      Timeout: 899\n", 1);
+    let template = template.replacen("  OperationsTable:\n", "  ExtraOperationsTable:\n", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("template.yaml");
+    std::fs::write(&path, template).unwrap();
+    let found = eventually("all of it is found", async || {
+        let (code, found) = wrong(&ledger, &["--template", path.to_str().unwrap()]);
+        (code == 2 && found.iter().any(|(name, _)| name.starts_with("account-"))).then_some(found)
+    })
+    .await;
+    let has = |name: &str, what: &str| {
+        assert!(
+            found.iter().any(|(of, wrong)| of == name && wrong.contains(what)),
+            "{name}: {what}\n{found:#?}"
+        );
+    };
+    has("ReconcilerFunction", "it is deployed differently: Properties.Timeout");
+    has("ExtraOperationsTable", "it is not deployed");
+    has("OperationsTable", "this workspace does not have it");
+    has("WidgetsTable", "ledgerline-WidgetsTable");
+    has("TransactionsQueue", "ledgerline-TransferDeadLetterQueue.fifo");
+    has("TransactionsQueue", "3");
+    has("account-damaged 1", "");
 }
 
 #[tokio::test]

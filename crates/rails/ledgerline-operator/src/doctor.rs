@@ -1,0 +1,473 @@
+//! What is deployed, beside what this workspace expects: first the template, whole, and then what somebody may have changed since by hand.
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::{Context, Result};
+use aws_sdk_dynamodb::types::{KeySchemaElement, TimeToLiveStatus};
+use aws_sdk_sqs::types::QueueAttributeName as Attribute;
+use ledgerline::{
+    Aggregate, Aggregates, Commit, Visitor,
+    all::{Filter, Subscription, newest},
+    decode,
+};
+use ledgerline_local::{
+    permissions::{list, referred, resources},
+    template::Source,
+    wiring::needs_of,
+};
+use serde_json::{Value, json};
+
+use crate::{Out, Stack, deployment::Deployment};
+
+/// The number of the newest commits that are read, to see whether this code understands them.
+const NEWEST: u64 = 200;
+/// The most places of a resource that are named in which the templates differ.
+const NAMED: usize = 5;
+
+/// What was looked at, and what is not as it should be.
+#[derive(Debug, Default)]
+struct Findings {
+    looked: Vec<(&'static str, usize)>,
+    wrong: Vec<Value>,
+}
+
+impl Findings {
+    fn wrong(&mut self, of: &str, name: &str, is: impl Into<String>) {
+        self.wrong.push(json!({ "of": of, "name": name, "wrong": is.into() }));
+    }
+}
+
+/// Looks at everything. Returns whether all is as it should be.
+pub(crate) async fn run<L: Aggregates>(deployment: &Deployment, stack: &Stack, out: Out) -> Result<bool> {
+    let source = Source::read(&stack.template)?;
+    let template = source.json();
+    let mut findings = Findings::default();
+    compare_templates(deployment, &template, &mut findings).await?;
+    functions(deployment, &source, &mut findings).await?;
+    tables(deployment, &template, &mut findings).await?;
+    queues(deployment, &template, &mut findings).await?;
+    readable::<L>(deployment, &mut findings).await?;
+    let looked: Vec<_> =
+        findings.looked.iter().map(|(what, number)| json!({ "looked": what, "number": number })).collect();
+    out.rows(&["looked", "number"], &looked);
+    out.note("");
+    if findings.wrong.is_empty() {
+        out.note("everything is as this workspace expects it");
+    } else {
+        out.rows(&["of", "name", "wrong"], &findings.wrong);
+    }
+    Ok(findings.wrong.is_empty())
+}
+
+// --- The template -----------------------------------------------------------------------------------------------
+
+/// The deployed template against that of the workspace: resources with their policies, filters, alarms, indexes, parameters and what holds for all functions.
+async fn compare_templates(deployment: &Deployment, ours: &Value, findings: &mut Findings) -> Result<()> {
+    let text = deployment.deployed_template().await?;
+    let deployed = Source::parse(&text, Path::new("the deployed template"))?.json();
+    let (ours, deployed) = (plain(ours), plain(&deployed));
+    let ids = |template: &Value| -> BTreeSet<String> {
+        template["Resources"].as_object().into_iter().flatten().map(|(id, _)| id.clone()).collect()
+    };
+    let (known, there) = (ids(&ours), ids(&deployed));
+    findings.looked.push(("resources", known.len()));
+    for id in known.difference(&there) {
+        findings.wrong("template", id, "it is not deployed");
+    }
+    for id in there.difference(&known) {
+        findings.wrong("template", id, "it is deployed, and this workspace does not have it");
+    }
+    for id in known.intersection(&there) {
+        let mut places = Vec::new();
+        differences(&ours["Resources"][id], &deployed["Resources"][id], String::new(), &mut places);
+        if !places.is_empty() {
+            let more = if places.len() > NAMED { ", and more" } else { "" };
+            places.truncate(NAMED);
+            findings.wrong(
+                "template",
+                id,
+                format!("it is deployed differently: {}{more}", places.join(", ")),
+            );
+        }
+    }
+    for section in ["Conditions", "Globals", "Outputs", "Parameters", "Rules"] {
+        let mut places = Vec::new();
+        differences(&ours[section], &deployed[section], String::new(), &mut places);
+        for place in places {
+            findings.wrong("template", section, format!("it is deployed differently: {place}"));
+        }
+    }
+    Ok(())
+}
+
+/// A template without what differs by itself: the addresses of packages, what SAM notes in `Metadata`, and the two ways to write `Fn::GetAtt`.
+fn plain(template: &Value) -> Value {
+    match template {
+        Value::Object(map) => {
+            let left_out = ["CodeUri", "Metadata"];
+            let kept = map.iter().filter(|(key, _)| !left_out.contains(&key.as_str()));
+            kept.map(|(key, value)| match value.as_str().filter(|_| key == "Fn::GetAtt") {
+                Some(text) => (key.clone(), text.splitn(2, '.').map(Value::from).collect()),
+                None => (key.clone(), plain(value)),
+            })
+            .collect()
+        }
+        Value::Array(list) => list.iter().map(plain).collect(),
+        // CloudFormation takes every scalar for a text.
+        Value::Bool(_) | Value::Number(_) => Value::String(template.to_string()),
+        // A text of several lines may end with one line feed more.
+        Value::String(text) => Value::String(text.trim_end().to_owned()),
+        Value::Null => Value::Null,
+    }
+}
+
+/// The places in which two values differ.
+fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<String>) {
+    match (ours, deployed) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys: BTreeSet<_> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                let at = if at.is_empty() { key.clone() } else { format!("{at}.{key}") };
+                differences(&ours[key], &deployed[key], at, places);
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (place, (one, other)) in one.iter().zip(other).enumerate() {
+                differences(one, other, format!("{at}[{place}]"), places);
+            }
+        }
+        (one, other) if one == other => {}
+        _ => places.push(at),
+    }
+}
+
+// --- Functions --------------------------------------------------------------------------------------------------
+
+/// Functions that are deployed, with the variables that this code needs; on AWS, with the alias that events come to, and with their sources.
+async fn functions(deployment: &Deployment, source: &Source, findings: &mut Findings) -> Result<()> {
+    let template = source.json();
+    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
+    let needs = needs_of(source, root.as_std_path())?;
+    let (mut looked, mut mappings) = (0, 0);
+    for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
+        let Some((name, variables)) = deployment.function(id) else {
+            if function["Condition"].is_null() {
+                findings.wrong("function", id, "it is not there");
+            }
+            continue;
+        };
+        looked += 1;
+        let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
+        let needed = needs.get(binary).into_iter().flat_map(|needs| needs.variables());
+        let missing: Vec<_> = needed.filter(|variable| !variables.contains_key(*variable)).collect();
+        if !missing.is_empty() {
+            findings.wrong("function", id, format!("its code needs the variables {}", missing.join(", ")));
+        }
+        // The local stack has the newest version of each function, and takes its sources from the template.
+        if !deployment.is_local {
+            let live = deployment.lambda.get_function_configuration().function_name(format!("{name}:live"));
+            if let Err(error) = live.send().await {
+                let error = anyhow::Error::from(error);
+                findings.wrong("function", id, format!("the alias live, to which events come: {error:#}"));
+            }
+            mappings += sources(deployment, (id, name), &function["Properties"]["Events"], findings).await?;
+        }
+    }
+    findings.looked.push(("functions", looked));
+    if !deployment.is_local {
+        findings.looked.push(("event source mappings", mappings));
+    }
+    Ok(())
+}
+
+/// The event source mappings of a function: as many as the template has, enabled, with their filters. Returns their number.
+async fn sources(
+    deployment: &Deployment,
+    (id, name): (&str, &str),
+    events: &Value,
+    findings: &mut Findings,
+) -> Result<usize> {
+    let wanted = events.as_object().into_iter().flatten();
+    let wanted: Vec<_> = wanted
+        .filter(|(_, event)| event["Type"] == "DynamoDB" || event["Type"] == "SQS")
+        .map(|(_, event)| &event["Properties"])
+        .collect();
+    if wanted.is_empty() {
+        return Ok(0);
+    }
+    let list = deployment.lambda.list_event_source_mappings().function_name(format!("{name}:live"));
+    let mut items = list.into_paginator().items().send();
+    let mut found = Vec::new();
+    while let Some(mapping) = items.next().await {
+        found.push(mapping.with_context(|| format!("the sources of {id}"))?);
+    }
+    if found.len() != wanted.len() {
+        let message =
+            format!("it takes events from {} streams and queues, not {}", found.len(), wanted.len());
+        findings.wrong("function", id, message);
+    }
+    let patterns: BTreeSet<_> =
+        wanted.iter().flat_map(|wanted| list_of_patterns(&wanted["FilterCriteria"]["Filters"])).collect();
+    for mapping in &found {
+        let state = mapping.state.as_deref().unwrap_or_default();
+        if !["Enabled", "Enabling", "Updating", "Creating"].contains(&state) {
+            findings.wrong("function", id, format!("a source of its events is {state}"));
+        }
+        let filters = mapping.filter_criteria.as_ref().map(|criteria| criteria.filters()).unwrap_or_default();
+        for filter in filters {
+            let pattern = filter.pattern().unwrap_or_default();
+            if !patterns.contains(&normal(pattern)) {
+                findings.wrong(
+                    "function",
+                    id,
+                    format!("a source of its events has another filter: {pattern}"),
+                );
+            }
+        }
+        if filters.is_empty() && !patterns.is_empty() && found.len() == 1 {
+            findings.wrong("function", id, "a source of its events has no filter");
+        }
+    }
+    Ok(found.len())
+}
+
+fn list_of_patterns(filters: &Value) -> Vec<String> {
+    list(filters).into_iter().filter_map(|filter| filter["Pattern"].as_str().map(normal)).collect()
+}
+
+/// A pattern without its spaces.
+fn normal(pattern: &str) -> String {
+    serde_json::from_str::<Value>(pattern).map_or_else(|_| pattern.to_owned(), |pattern| pattern.to_string())
+}
+
+// --- Tables -----------------------------------------------------------------------------------------------------
+
+/// Tables with their keys, indexes, streams and times to live; on AWS, with their backups.
+async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
+    let mut looked = 0;
+    for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
+        let Some(name) = deployment.table_named(id) else {
+            if table["Condition"].is_null() {
+                findings.wrong("table", id, "it is not there");
+            }
+            continue;
+        };
+        looked += 1;
+        let properties = &table["Properties"];
+        let found = deployment.dynamodb.describe_table().table_name(name).send().await;
+        let found = match found.map(|found| found.table) {
+            Ok(Some(found)) => found,
+            Ok(None) => continue,
+            Err(error) => {
+                findings.wrong("table", id, format!("{name}: {:#}", anyhow::Error::from(error)));
+                continue;
+            }
+        };
+        let keys = schema(found.key_schema());
+        if keys != list_of_keys(&properties["KeySchema"]) {
+            findings.wrong("table", id, format!("its keys are {}", keys.join(", ")));
+        }
+        for index in list(&properties["GlobalSecondaryIndexes"]) {
+            let index_name = index["IndexName"].as_str().unwrap_or_default();
+            let there =
+                found.global_secondary_indexes().iter().find(|there| there.index_name() == Some(index_name));
+            let Some(there) = there else {
+                findings.wrong("table", id, format!("it has no index {index_name}"));
+                continue;
+            };
+            let projection = there.projection().and_then(|projection| projection.projection_type());
+            if schema(there.key_schema()) != list_of_keys(&index["KeySchema"])
+                || projection.map(|projection| projection.as_str())
+                    != index["Projection"]["ProjectionType"].as_str()
+            {
+                findings.wrong(
+                    "table",
+                    id,
+                    format!("its index {index_name} has other keys, or holds something else"),
+                );
+            }
+        }
+        let view = found.stream_specification().and_then(|stream| stream.stream_view_type());
+        let wanted = properties["StreamSpecification"]["StreamViewType"].as_str();
+        if view.map(|view| view.as_str()) != wanted {
+            findings.wrong("table", id, format!("its stream has {view:?}, not {wanted:?}"));
+        }
+        let ttl = deployment
+            .dynamodb
+            .describe_time_to_live()
+            .table_name(name)
+            .send()
+            .await?
+            .time_to_live_description;
+        let on = |status: &TimeToLiveStatus| {
+            [TimeToLiveStatus::Enabled, TimeToLiveStatus::Enabling].contains(status)
+        };
+        let ttl = ttl.filter(|ttl| ttl.time_to_live_status().is_some_and(on));
+        let attribute = ttl.as_ref().and_then(|ttl| ttl.attribute_name());
+        if attribute != properties["TimeToLiveSpecification"]["AttributeName"].as_str() {
+            findings.wrong("table", id, format!("its items leave by {attribute:?}"));
+        }
+        if !deployment.is_local
+            && properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"] == true
+        {
+            let backups = deployment.dynamodb.describe_continuous_backups().table_name(name).send().await?;
+            let backups = backups.continuous_backups_description;
+            let point = backups.and_then(|backups| backups.point_in_time_recovery_description);
+            if point
+                .and_then(|point| point.point_in_time_recovery_status)
+                .is_none_or(|is| is.as_str() != "ENABLED")
+            {
+                findings.wrong("table", id, "it has no backups to a point in time");
+            }
+        }
+    }
+    findings.looked.push(("tables", looked));
+    Ok(())
+}
+
+fn schema(keys: &[KeySchemaElement]) -> Vec<String> {
+    keys.iter().map(|key| format!("{} {}", key.attribute_name(), key.key_type().as_str())).collect()
+}
+
+fn list_of_keys(keys: &Value) -> Vec<String> {
+    let text = |key: &Value, name: &str| key[name].as_str().unwrap_or_default().to_owned();
+    list(keys)
+        .into_iter()
+        .map(|key| format!("{} {}", text(key, "AttributeName"), text(key, "KeyType")))
+        .collect()
+}
+
+// --- Queues -----------------------------------------------------------------------------------------------------
+
+/// Queues, with where they send what they give up, and after how many tries.
+async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findings) -> Result<()> {
+    let urls = deployment.queues();
+    let mut looked = 0;
+    for (id, queue) in resources(template, &["AWS::SQS::Queue"]) {
+        let Some(url) = urls.get(id) else {
+            if queue["Condition"].is_null() {
+                findings.wrong("queue", id, "it is not there");
+            }
+            continue;
+        };
+        looked += 1;
+        let get = deployment.sqs.get_queue_attributes().queue_url(url).attribute_names(Attribute::All);
+        let found = match get.send().await {
+            Ok(found) => found.attributes.unwrap_or_default(),
+            Err(error) => {
+                findings.wrong("queue", id, format!("{:#}", anyhow::Error::from(error)));
+                continue;
+            }
+        };
+        let policy =
+            found.get(&Attribute::RedrivePolicy).and_then(|policy| serde_json::from_str(policy).ok());
+        let policy: Value = policy.unwrap_or_default();
+        let wanted = &queue["Properties"]["RedrivePolicy"];
+        let given_up_to = policy["deadLetterTargetArn"].as_str().and_then(|arn| arn.rsplit(':').next());
+        let target = referred(&wanted["deadLetterTargetArn"]).and_then(|target| urls.get(target));
+        let target = target.and_then(|url| url.rsplit('/').next());
+        if given_up_to != target {
+            findings.wrong(
+                "queue",
+                id,
+                format!("what it gives up goes to {given_up_to:?}, not to {target:?}"),
+            );
+        }
+        // The number may be a text on either side.
+        let number = |number: &Value| number.as_u64().or_else(|| number.as_str()?.parse().ok());
+        let (tries, wanted) = (number(&policy["maxReceiveCount"]), number(&wanted["maxReceiveCount"]));
+        if wanted.is_some() && tries != wanted {
+            findings.wrong("queue", id, format!("it gives a message up after {tries:?} tries"));
+        }
+    }
+    findings.looked.push(("queues", looked));
+    Ok(())
+}
+
+// --- The log ----------------------------------------------------------------------------------------------------
+
+/// Whether this code reads the newest commits, which newer code may have written.
+async fn readable<L: Aggregates>(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
+    let Some((sequence, partitions)) = deployment.order() else { return Ok(()) };
+    let filter = Filter::default();
+    let (limit, log) = (usize::try_from(NEWEST)?, deployment.log()?);
+    let subscription = Subscription { sequence, log, partitions, filter, limit };
+    // A time from which on there are not many more than that: segments have up to a hundred entries.
+    let mut since = None;
+    for partition in 0..partitions {
+        if let Some(newest) = newest(&subscription.sequence, partition).await? {
+            let before = newest.number.saturating_sub(NEWEST / 100).max(1);
+            let segment = ledgerline::all::segments(&subscription.sequence, partition, before - 1).await?.0;
+            let at = segment.first().map(|segment| segment.at);
+            since = [since, at].into_iter().flatten().min();
+        }
+    }
+    let Some(since) = since else { return Ok(()) };
+    let page = subscription.next(&subscription.at(since).await?).await?;
+    findings.looked.push(("newest commits", page.delivered.len()));
+    for delivered in page.delivered {
+        let name = format!("{} {}", delivered.entry.stream, delivered.entry.version);
+        match delivered.commit {
+            Ok(commit) => {
+                let mut reading = Reading { commit: &commit, is_known: false, problem: None };
+                L::visit(&mut reading);
+                if !reading.is_known {
+                    findings.wrong("log", &name, "no aggregate of this workspace has its category");
+                }
+                if let Some(problem) = reading.problem {
+                    findings.wrong("log", &name, problem);
+                }
+            }
+            Err(reason) => findings.wrong("log", &name, reason),
+        }
+    }
+    Ok(())
+}
+
+/// Reads the events of a commit as the aggregate with its category does.
+struct Reading<'a> {
+    commit: &'a Commit,
+    is_known: bool,
+    problem: Option<String>,
+}
+
+impl Visitor for Reading<'_> {
+    fn visit<A: Aggregate>(&mut self) {
+        if A::CATEGORY == self.commit.stream.category() {
+            self.is_known = true;
+            // No payload is in the error (rule 14).
+            self.problem = self
+                .commit
+                .events
+                .iter()
+                .find_map(|event| decode::<A>(event).err())
+                .map(|error| error.to_string());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_are_compared_by_what_they_say_and_not_by_how_it_is_written() {
+        let parse = |text: &str| plain(&Source::parse(text, Path::new("t")).unwrap().json());
+        let ours = parse(
+            "Resources:\n  A:\n    Type: AWS::Serverless::Function\n    Metadata: { BuildMethod: x }\n    Properties:\n      Role: !GetAtt R.Arn\n      Timeout: 60\n      Text: |\n        a\n",
+        );
+        let deployed = "Resources:\n  A:\n    Type: AWS::Serverless::Function\n    Properties:\n      Role:\n        Fn::GetAtt: [R, Arn]\n      Timeout: '60'\n      CodeUri: s3://x\n      Text: a\n";
+        let found = |deployed: &str| {
+            let mut places = Vec::new();
+            differences(&ours, &parse(deployed), String::new(), &mut places);
+            places
+        };
+        assert_eq!(found(deployed), Vec::<String>::new());
+        assert_eq!(found(&deployed.replace("'60'", "61")), ["Resources.A.Properties.Timeout"]);
+        assert_eq!(
+            found(&deployed.replace("R, Arn", "S, Arn")),
+            ["Resources.A.Properties.Role.Fn::GetAtt[0]"]
+        );
+        assert_eq!(found(&format!("{deployed}      Layers: [x]\n")), ["Resources.A.Properties.Layers"]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Commits that go behind the log once more. Everything there may see a commit twice, so that any commit can be sent again at any time.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use aws_sdk_lambda::primitives::Blob;
+use clap::Args;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use ledgerline::StreamId;
+use ledgerline_dynamodb::reconcile::newest;
+use serde_json::{Value, json};
+
+use crate::{
+    Out, Writing,
+    deployment::Deployment,
+    records::{self, Record},
+};
+
+/// The most records of one invocation.
+const RECORDS: usize = 10;
+/// The bytes after which an invocation has enough: it may have 6 MB, and one more record has half a megabyte at most.
+const BYTES: usize = 4_000_000;
+/// The number of streams that are sent at once.
+const AT_ONCE: usize = 4;
+
+/// What is sent again.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The stream.
+    #[arg(required_unless_present = "since", conflicts_with = "since")]
+    stream: Option<String>,
+    /// The first version of the stream.
+    #[arg(long, default_value_t = 1, conflicts_with = "since")]
+    from: u64,
+    /// The last version; that of the newest commit if it is not said.
+    #[arg(long, conflicts_with = "since")]
+    to: Option<u64>,
+    /// Instead of one stream: every stream that was written since this time, from its first version in that time to its newest one. Scans the whole log.
+    #[arg(long)]
+    since: Option<Timestamp>,
+    /// Streams that were written until this time.
+    #[arg(long, requires = "since")]
+    until: Option<Timestamp>,
+    /// Puts the commits into the order of everything, and shows them to nobody else: for a log that is older than its order.
+    #[arg(long)]
+    order: bool,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Sends commits again, or says how many that would be. Returns whether all of them were taken.
+pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+    let streams = options.streams(deployment).await?;
+    let to = if options.order { "SequencerFunction" } else { "FanoutFunction" };
+    let commits: u64 = streams.values().map(|(first, last)| last + 1 - first).sum();
+    let what = format!("send {commits} commits of {} streams through {to}", streams.len());
+    if !options.writing.write || commits == 0 {
+        out.rows(
+            &["commits", "streams", "through"],
+            &[json!({ "commits": commits, "streams": streams.len(), "through": to })],
+        );
+        return Ok(true);
+    }
+    if !options.writing.is_agreed(&format!("{what}?"))? {
+        return Ok(false);
+    }
+    let table = records::table(deployment)?;
+    let record = Record {
+        kind: "replay",
+        what,
+        why: options.writing.why.clone(),
+        detail: json!({ "stream": options.stream }),
+    };
+    records::keep(deployment, table, record).await?;
+    let bar = out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
+    let sent = stream::iter(&streams).map(|(stream, (first, last))| {
+        let (commits, bar) =
+            ((*first..=*last).map(|version| (stream.clone(), version)).collect::<Vec<_>>(), &bar);
+        async move {
+            let taken = hand_over(deployment, to, &commits).await;
+            bar.inc(commits.len() as u64);
+            (stream, first, taken)
+        }
+    });
+    let sent: Vec<_> = sent.buffer_unordered(AT_ONCE).collect().await;
+    bar.finish_and_clear();
+    let mut failed = 0;
+    for (stream, first, taken) in sent {
+        if let Err(error) = taken {
+            failed += 1;
+            eprintln!("not sent: {stream}, from version {first} on: {error:#}");
+        }
+    }
+    out.rows(
+        &["commits", "streams", "failed"],
+        &[json!({ "commits": commits, "streams": streams.len(), "failed": failed })],
+    );
+    Ok(failed == 0)
+}
+
+impl Options {
+    /// The streams, each with its first and its last version.
+    async fn streams(&self, deployment: &Deployment) -> Result<BTreeMap<StreamId, (u64, u64)>> {
+        let log = deployment.log()?;
+        if let Some(since) = self.since {
+            return Ok(log.between(since, self.until.unwrap_or(Timestamp::MAX)).await?);
+        }
+        let stream = self.stream.clone().unwrap_or_default();
+        let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
+        let (stream, head) = newest(&log, stream).await?;
+        let to = self.to.unwrap_or(head.version);
+        if head.version == 0 {
+            bail!("there is no stream {stream}");
+        }
+        if self.from == 0 || self.from > to || to > head.version {
+            bail!("{stream} has the versions 1 to {}", head.version);
+        }
+        Ok(BTreeMap::from([(stream, (self.from, to))]))
+    }
+}
+
+/// Hands the records of these commits to a reader of the table's stream, as the stream would, in as many invocations as it takes.
+pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(StreamId, u64)]) -> Result<()> {
+    let (log, name) = (deployment.log()?, deployment.name(to)?);
+    // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
+    let run = uuid::Uuid::new_v4();
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    for (place, (stream, version)) in commits.iter().enumerate() {
+        let record = log.record(stream, *version).await?;
+        let mut record = record.with_context(|| format!("{stream} has no version {version}"))?;
+        record["ApproximateCreationDateTime"] = 0.into();
+        record["SequenceNumber"] = (place + 1).to_string().into();
+        record["SizeBytes"] = 1.into();
+        record["StreamViewType"] = "NEW_IMAGE".into();
+        let record = json!({
+            "eventID": format!("replay-{place}"), "eventName": "INSERT", "eventVersion": "1.1", "eventSource": "aws:dynamodb",
+            "awsRegion": "replay", "eventSourceARN": format!("replay/{run}"), "dynamodb": record,
+        });
+        bytes += record.to_string().len();
+        records.push(record);
+        if records.len() == RECORDS || bytes > BYTES {
+            hand(deployment, (to, &name), std::mem::take(&mut records)).await?;
+            bytes = 0;
+        }
+    }
+    if records.is_empty() { Ok(()) } else { hand(deployment, (to, &name), records).await }
+}
+
+async fn hand(deployment: &Deployment, (to, name): (&str, &str), records: Vec<Value>) -> Result<()> {
+    let payload = json!({ "Records": records }).to_string();
+    let answer = deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
+    let body: Value =
+        serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
+    if answer.function_error.is_some() || body["batchItemFailures"] != json!([]) {
+        bail!("{to} did not take them: {body}");
+    }
+    Ok(())
+}
