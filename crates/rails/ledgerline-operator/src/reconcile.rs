@@ -158,13 +158,8 @@ async fn mend(
     }
     // Nothing that could not be sent again is lost if the stack has no table for it.
     let (what, why) = (format!("send {counts}"), writing.why.clone());
-    match records::table(deployment) {
-        Ok(table) => {
-            let record = Record { kind: "reconcile", what, why, detail: Value::Null };
-            records::keep(deployment, table, record).await?;
-        }
-        Err(error) => eprintln!("{error:#}"),
-    }
+    records::keep_if_possible(deployment, Record { kind: "reconcile", what, why, detail: Value::Null })
+        .await?;
     let (ordered, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|missing| missing.kind.is_none());
     let sent =
         stream::iter(others).map(|missing| async move { (missing, send(deployment, queues, missing).await) });

@@ -37,6 +37,17 @@ pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -
     put(deployment, table, (key.0, &key.1), now, (&record, None)).await
 }
 
+/// Keeps a record, if the stack has the table: for what is done to nothing that could be lost by it.
+pub(crate) async fn keep_if_possible(deployment: &Deployment, record: Record) -> Result<()> {
+    match table(deployment) {
+        Ok(table) => keep(deployment, table, record).await,
+        Err(error) => {
+            eprintln!("{error:#}");
+            Ok(())
+        }
+    }
+}
+
 /// Puts a message aside: what is known of it, and its body, as it is.
 pub(crate) async fn park(
     deployment: &Deployment,

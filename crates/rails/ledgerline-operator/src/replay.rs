@@ -28,13 +28,13 @@ const AT_ONCE: usize = 4;
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The stream.
-    #[arg(required_unless_present = "since", conflicts_with = "since")]
+    #[arg(required_unless_present_any = ["since", "all"], conflicts_with_all = ["since", "all"])]
     stream: Option<String>,
     /// The first version of the stream.
-    #[arg(long, default_value_t = 1, conflicts_with = "since")]
+    #[arg(long, default_value_t = 1, requires = "stream")]
     from: u64,
     /// The last version; that of the newest commit if it is not said.
-    #[arg(long, conflicts_with = "since")]
+    #[arg(long, requires = "stream")]
     to: Option<u64>,
     /// Instead of one stream: every stream that was written since this time, from its first version in that time to its newest one. Scans the whole log.
     #[arg(long)]
@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// Streams that were written until this time.
     #[arg(long, requires = "since")]
     until: Option<Timestamp>,
+    /// Instead of one stream: all of them, from their first versions.
+    #[arg(long, conflicts_with = "since")]
+    all: bool,
     /// Puts the commits into the order of everything, and shows them to nobody else: for a log that is older than its order.
     #[arg(long)]
     order: bool,
@@ -65,14 +68,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     if !options.writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let table = records::table(deployment)?;
-    let record = Record {
-        kind: "replay",
-        what,
-        why: options.writing.why.clone(),
-        detail: json!({ "stream": options.stream }),
-    };
-    records::keep(deployment, table, record).await?;
+    let (why, detail) = (options.writing.why.clone(), json!({ "stream": options.stream }));
+    records::keep_if_possible(deployment, Record { kind: "replay", what, why, detail }).await?;
     let bar = out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
     let sent = stream::iter(&streams).map(|(stream, (first, last))| {
         let (commits, bar) =
@@ -103,7 +100,7 @@ impl Options {
     /// The streams, each with its first and its last version.
     async fn streams(&self, deployment: &Deployment) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let log = deployment.log()?;
-        if let Some(since) = self.since {
+        if let Some(since) = self.since.or(self.all.then_some(Timestamp::UNIX_EPOCH)) {
             return Ok(log.between(since, self.until.unwrap_or(Timestamp::MAX)).await?);
         }
         let stream = self.stream.clone().unwrap_or_default();

@@ -424,7 +424,7 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
     }
 
-    /// Does what `catch_up` in docs/runbook.md does: reads the log, and makes records of the stream of it for the fanout.
+    /// Does what `ledger replay --all` does: reads the log, and makes records of the stream of it for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };
         for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
