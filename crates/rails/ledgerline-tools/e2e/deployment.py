@@ -164,15 +164,15 @@ def attempt(what, operation, **arguments):
         return what, f"denied: {message}" if code.startswith("AccessDenied") else f"{code}: {message}"
 
 
+def credentials(role):
+    given = client("sts").assume_role(RoleArn=role, RoleSessionName="attempt")["Credentials"]
+    return {"aws_access_key_id": given["AccessKeyId"], "aws_secret_access_key": given["SecretAccessKey"],
+            "aws_session_token": given["SessionToken"]}
+
+
 def as_role(role):
     """DynamoDB as somebody in this role sees it."""
-    given = client("sts").assume_role(RoleArn=role, RoleSessionName="attempt")["Credentials"]
-    return client(
-        "dynamodb",
-        aws_access_key_id=given["AccessKeyId"],
-        aws_secret_access_key=given["SecretAccessKey"],
-        aws_session_token=given["SessionToken"],
-    )
+    return client("dynamodb", **credentials(role))
 
 
 def attempts(dynamodb):
@@ -303,6 +303,48 @@ def order_denials():
     return denied
 
 
+def operators():
+    """Roles of operators, one who looks and one who writes, with their credentials, and what each of them must be denied."""
+    resources = template()["Resources"]
+    if "OperatorPolicy" not in resources:
+        return {}
+    iam = client("iam")
+    trust = {"Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam::000000000000:root"}, "Action": "sts:AssumeRole"}]}
+    commit = client("dynamodb").scan(TableName=physical("CommitsTable"), Limit=1)["Items"][0]
+    found = {}
+    for who, policies in {"reader": ["OperatorReadPolicy"], "writer": ["OperatorReadPolicy", "OperatorPolicy"]}.items():
+        role = iam.create_role(RoleName=f"operator-{who}", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
+        for policy in policies:
+            iam.attach_role_policy(RoleName=role["RoleName"], PolicyArn=physical(policy))
+        given = credentials(role["Arn"])
+        dynamodb, functions = client("dynamodb", **given), client("lambda", **given)
+        tried = []
+        for table in ["CommitsTable", "RequestsTable", "SequenceTable"]:
+            name = physical(table)
+            keys = client("dynamodb").describe_table(TableName=name)["Table"]["KeySchema"]
+            key = {key["AttributeName"]: {"N": "1"} if key["AttributeName"] == "version" else {"S": "account-attempt"} for key in keys}
+            item = ", ".join(f"'{name}': ?" for name in key)
+            tried += [
+                attempt(f"PutItem into {table}", dynamodb.put_item, TableName=name, Item=key),
+                attempt(f"UpdateItem of {table}", dynamodb.update_item, TableName=name, Key=key),
+                attempt(f"DeleteItem of {table}", dynamodb.delete_item, TableName=name, Key=key),
+                attempt(f"BatchWriteItem into {table}", dynamodb.batch_write_item, RequestItems={name: [{"PutRequest": {"Item": key}}]}),
+                attempt(f"PartiQL INSERT into {table}", dynamodb.execute_statement,
+                        Statement=f'INSERT INTO "{name}" VALUE {{{item}}}', Parameters=list(key.values())),
+            ]
+        command = next(name for name in sorted(resources) if name.endswith("CommandsFunction"))
+        tried.append(attempt(f"Invoke of {command}", functions.invoke, FunctionName=f"{physical(command)}:live", Payload=b"{}"))
+        if who == "reader":
+            tried.append(attempt("Invoke of FanoutFunction", functions.invoke,
+                                 FunctionName=f"{physical('FanoutFunction')}:live", Payload=b'{"Records": []}'))
+            tried.append(attempt("PutItem into OperationsTable", dynamodb.put_item, TableName=physical("OperationsTable"),
+                                 Item={"kind": {"S": "attempt"}, "at": {"S": "now"}}))
+        found[who] = {"stream": commit["stream"]["S"], "tried": dict(tried),
+                      "credentials": {name.upper(): value for name, value in given.items()}}
+    return found
+
+
 def functions():
     resources = template()["Resources"]
     ids = [logical for logical, resource in resources.items() if resource["Type"] == "AWS::Lambda::Function"]
@@ -317,6 +359,6 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, tokens, denials, order_denials, functions, invoke]
+    commands = [routes, tokens, denials, order_denials, operators, functions, invoke]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

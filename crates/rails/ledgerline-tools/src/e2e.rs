@@ -80,6 +80,53 @@ pub(crate) fn run(build: bool) -> Result<()> {
             println!("  {who}: {what}: denied");
         }
     }
+    println!("The operator's tool, with the policies for it:");
+    operators(&emulator)
+}
+
+/// A role of an operator: its credentials, as variables of the environment, and what it tried and must be denied.
+#[derive(Deserialize)]
+struct Operator {
+    credentials: BTreeMap<String, String>,
+    tried: BTreeMap<String, String>,
+    /// A stream of the log.
+    stream: String,
+}
+
+/// What the tool reads and writes for whoever has its policies, and what these policies deny. Nothing is tried if the template has none.
+fn operators(emulator: &Emulator) -> Result<()> {
+    let operators: BTreeMap<String, Operator> = emulator.deployment("operators")?;
+    for (who, Operator { credentials, tried, stream }) in &operators {
+        for (what, outcome) in tried {
+            if !outcome.starts_with("denied") {
+                bail!("an operator who is a {who} was not denied {what}: {outcome}");
+            }
+            println!("  {who}: {what}: denied");
+        }
+        let reads = [
+            &["doctor"][..],
+            &["views"],
+            &["lag"],
+            &["streams"],
+            &["show", stream],
+            &["reconcile", "--younger", "0"],
+            &["dead-letters"],
+        ];
+        for arguments in reads {
+            // A comparison that found something ends with 2.
+            let (code, printed) = emulator.ledger(credentials, arguments)?;
+            if code != Some(0) && (code != Some(2) || arguments == ["doctor"]) {
+                bail!("an operator who is a {who} cannot do ledger {}: {printed}", arguments.join(" "));
+            }
+            println!("  {who}: ledger {}: done", arguments.join(" "));
+        }
+        let writes = ["replay", stream, "--write", "--yes", "--why", "a try of the deployment"];
+        let (code, printed) = emulator.ledger(credentials, &writes)?;
+        if (code == Some(0)) != (who == "writer") {
+            bail!("an operator who is a {who}: ledger replay --write ended with {code:?}: {printed}");
+        }
+        println!("  {who}: ledger replay --write: {}", if who == "writer" { "done" } else { "refused" });
+    }
     Ok(())
 }
 
@@ -206,6 +253,22 @@ impl Emulator {
         let mut python = self.program(&self.python, "python");
         let printed = tools::output(python.args([DEPLOYMENT, command]))?;
         serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))
+    }
+
+    /// Runs the operator's tool as somebody with these credentials. The result is its exit code, and what it printed.
+    fn ledger(
+        &self,
+        credentials: &BTreeMap<String, String>,
+        arguments: &[&str],
+    ) -> Result<(Option<i32>, String)> {
+        let mut ledger = cargo();
+        ledger
+            .args(["run", "--quiet", "--package", "ledger", "--", "--json", "--stack", STACK])
+            .args(arguments);
+        ledger.env("AWS_ENDPOINT_URL", &self.url).env("AWS_REGION", "us-east-1").envs(credentials);
+        let output = ledger.stdin(Stdio::null()).output().context("cargo run -p ledger")?;
+        let printed = [output.stdout, output.stderr].concat();
+        Ok((output.status.code(), String::from_utf8_lossy(&printed).into_owned()))
     }
 
     fn invoke(&self, function: &str, event: &Value) -> Result<Value> {
