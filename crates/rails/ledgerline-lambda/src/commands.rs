@@ -54,6 +54,7 @@ pub struct Route<A: Aggregate> {
     answer: AnswerOf<A>,
     location: Option<String>,
     if_match_required: bool,
+    scope: Scope,
 }
 
 impl<A: Aggregate> fmt::Debug for Route<A> {
@@ -71,7 +72,14 @@ impl<A: Aggregate> Route<A> {
         read: impl Fn(&HttpRequest) -> Result<(String, A::Command), Problem> + Send + Sync + 'static,
         answer: AnswerOf<A>,
     ) -> Self {
-        Self { key, read: Box::new(read), answer, location: None, if_match_required: false }
+        Self {
+            key,
+            read: Box::new(read),
+            answer,
+            location: None,
+            if_match_required: false,
+            scope: Scope::Write,
+        }
     }
 
     /// The same route for a command that starts a stream. Its answer is `201`, and its `Location` header has this path, with the
@@ -85,6 +93,12 @@ impl<A: Aggregate> Route<A> {
     #[must_use]
     pub fn if_match_required(self) -> Self {
         Self { if_match_required: true, ..self }
+    }
+
+    /// The same route for a command that only operators may send: its callers need the scope for that. What they did is in the commit, with who they are.
+    #[must_use]
+    pub fn by_operators(self) -> Self {
+        Self { scope: Scope::Operate, ..self }
     }
 
     /// Method and path.
@@ -186,7 +200,7 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
         return ahead::fold::<A>(&store, streams).await;
     }
-    let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: Scope::Write };
+    let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: route.scope };
     let source = Source::Http(routes.iter().map(endpoint).collect());
     let needs = Needs::new(source).commands(&[A::CATEGORY]).variable(RETENTION).optional(SOURCE_ADDRESSES);
     crate::http::run(needs, async || {

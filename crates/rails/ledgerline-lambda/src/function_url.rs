@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use percent_encoding::percent_decode_str;
 
-use crate::needs::Endpoint;
+use crate::needs::{Endpoint, Scope};
 
 /// The caller of a function URL: the ARN of a user, or that of a role without the name of the session, which is another one each time.
 pub(crate) fn principal(arn: &str) -> &str {
@@ -20,7 +20,7 @@ pub(crate) fn principal(arn: &str) -> &str {
 const NOT_ROUTED: &str = "$default";
 
 /// Finds the route of a request that came through a function URL, as the HTTP API would have done: an exact path first, then one with
-/// parameters, which are decoded.
+/// parameters, which are decoded. Commands of operators are not among them: who may call the function does not have the scope for them by that.
 pub(crate) fn with_route(
     endpoints: &[Endpoint],
     mut request: ApiGatewayV2httpRequest,
@@ -30,7 +30,8 @@ pub(crate) fn with_route(
     }
     let asked =
         format!("{} {}", request.request_context.http.method, request.raw_path.as_deref().unwrap_or("/"));
-    let mut routes: Vec<_> = endpoints.iter().map(|endpoint| endpoint.route).collect();
+    let endpoints = endpoints.iter().filter(|endpoint| endpoint.scope != Scope::Operate);
+    let mut routes: Vec<_> = endpoints.map(|endpoint| endpoint.route).collect();
     routes.sort_by_key(|route| route.matches('{').count());
     if let Some((route, parameters)) =
         routes.into_iter().find_map(|route| Some((route, parameters(route, &asked)?)))
@@ -72,7 +73,9 @@ mod tests {
     #[test]
     fn a_request_through_a_function_url_finds_its_route_and_its_caller() {
         let endpoints = ["GET /tanks/{id}", "GET /tanks/full", "POST /tanks", "POST /tanks/{id}/fills"]
-            .map(|route| Endpoint { route, scope: crate::needs::Scope::Read });
+            .map(|route| Endpoint { route, scope: Scope::Read });
+        let of_operators = Endpoint { route: "POST /tanks/{id}/repairs", scope: Scope::Operate };
+        let endpoints = [&endpoints[..], &[of_operators]].concat();
         let asked = |method: &str, path: &str, arn: &str| {
             let event = json!({
                 "version": "2.0", "routeKey": "$default", "rawPath": path, "headers": {}, "isBase64Encoded": false,
@@ -98,6 +101,7 @@ mod tests {
             ("PUT", "/tanks", NOT_ROUTED),
             ("GET", "/tanks/7/fills", NOT_ROUTED),
             ("GET", "/tanks/%ff", NOT_ROUTED),
+            ("POST", "/tanks/7/repairs", NOT_ROUTED),
         ] {
             assert_eq!(asked(method, path, user).route(), route, "{method} {path}");
         }

@@ -146,6 +146,8 @@ pub enum Scope {
     Write,
     /// The commits of everybody.
     Events,
+    /// Commands that only operators may send.
+    Operate,
 }
 
 /// A table, with its keys, the indexes that are read, and what is done with it.

@@ -294,6 +294,46 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
     }
 }
 
+/// Wherever the process manager is interrupted, the money of a transfer that is stuck goes to the account that an operator chose, once; and if that account refuses, it is stuck again.
+#[tokio::test]
+async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
+    const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
+    let settle = |to: &str| transfer::Command::Settle { to: valid(to), reason: valid("agreed") };
+    let mut points = 0;
+    for calls in 0.. {
+        let bank = Bank::new().await;
+        Way::CannotGoBack.prepare(&bank).await;
+        // The debit, and then somebody closes the account, before the credit is refused.
+        let debit = bank.store().get(&the_transfer(), 1).await.unwrap().unwrap();
+        let body = serde_json::to_string(&Message::Commit(Box::new(debit))).unwrap();
+        assert!(bank.manager().message(&body).await.is_ok());
+        bank.send::<Account>(&account(A), account::Command::Close, "close").await;
+        assert!(bank.deliver(&bank.manager()).await);
+        assert_eq!(bank.status().await, Status::Stuck);
+        bank.open(C, "EUR", 1).await;
+
+        bank.send::<Transfer>(&the_transfer(), settle(B), "to another currency").await;
+        assert!(bank.deliver(&bank.manager()).await);
+        assert_eq!(ended(&bank.transfer().await), (Status::Stuck, Some("other-currency")));
+        bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
+        bank.crash.after(calls);
+        let finished = bank.deliver(&bank.manager()).await;
+        bank.crash.recover();
+        // Another command takes the next version of the account, and another instance gets everything again.
+        bank.credit(C, 2).await;
+        for _ in 0..2 {
+            assert!(bank.deliver(&bank.manager()).await, "after {calls} calls");
+        }
+        assert_eq!(bank.status().await, Status::Settled, "after {calls} calls");
+        assert_eq!((bank.balance(A).await, bank.balance(B).await, bank.balance(C).await), (0, 5, 33));
+        points += 1;
+        if finished {
+            break;
+        }
+    }
+    assert!(points > 10, "{points}");
+}
+
 /// A transfer from somebody else's account is refused, and nothing moves.
 #[tokio::test]
 async fn nobody_sends_somebody_elses_money() {

@@ -1,11 +1,11 @@
 //! A transfer of money between two accounts, which are written one after the other: requested, debited, credited, or
-//! given back when the credit is refused. The process manager `transfer` sends the commands to the accounts, and records
+//! given back when the credit is refused. If it cannot be given back either, it is stuck until an operator settles it. The process manager `transfer` sends the commands to the accounts, and records
 //! their outcomes here.
 
 use ledgerline::{Aggregate, Context, Id, Refusal};
 use serde::{Deserialize, Serialize};
 
-use crate::values::{Amount, Currency, Reference};
+use crate::values::{Amount, Currency, Reason, Reference};
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
@@ -30,6 +30,12 @@ ledgerline::events! {
         TransferRefunded: 1 {},
         /// The first account does not take the money back: a person has to decide where it goes.
         TransferRefundRefused: 1 { reason: String },
+        /// An operator decided to which account the money goes instead, and says why.
+        TransferSettlementRequested: 1 { to_account_id: String, reason: String, requested_by: Option<String> },
+        /// The money arrived there.
+        TransferSettled: 1 {},
+        /// That account refused, too.
+        TransferSettlementRefused: 1 { reason: String },
     }
 }
 
@@ -56,6 +62,10 @@ pub enum State {
     Refunded(Order),
     /// The money cannot go back by itself.
     Stuck(Order),
+    /// The money is on its way to the account that an operator chose.
+    Settling(Order),
+    /// The money arrived there.
+    Settled(Order),
 }
 
 /// The transfer as it was requested.
@@ -76,6 +86,19 @@ pub struct Order {
     pub requested_by: Option<String>,
     /// The code of the last refusal.
     pub reason: Option<String>,
+    /// What an operator decided last, if it came to that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settlement: Option<Settlement>,
+}
+
+/// What an operator decided about a transfer that was stuck.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settlement {
+    /// The account that the money goes to.
+    pub to_account_id: String,
+    /// Why it goes there.
+    pub reason: String,
 }
 
 impl State {
@@ -90,7 +113,9 @@ impl State {
             | Self::Completed(order)
             | Self::Returning(order)
             | Self::Refunded(order)
-            | Self::Stuck(order) => Some(order),
+            | Self::Stuck(order)
+            | Self::Settling(order)
+            | Self::Settled(order) => Some(order),
         }
     }
 
@@ -101,11 +126,13 @@ impl State {
             Self::Requested(_) => Some(Step::Debit),
             Self::Debited(_) => Some(Step::Credit),
             Self::Returning(_) => Some(Step::Refund),
+            Self::Settling(_) => Some(Step::Settle),
             Self::Unrequested
             | Self::Refused(_)
             | Self::Completed(_)
             | Self::Refunded(_)
-            | Self::Stuck(_) => None,
+            | Self::Stuck(_)
+            | Self::Settled(_) => None,
         }
     }
 
@@ -113,12 +140,15 @@ impl State {
     #[must_use]
     pub fn under_way(&self) -> i64 {
         match self {
-            Self::Debited(order) | Self::Returning(order) | Self::Stuck(order) => order.amount,
+            Self::Debited(order) | Self::Returning(order) | Self::Stuck(order) | Self::Settling(order) => {
+                order.amount
+            }
             Self::Unrequested
             | Self::Requested(_)
             | Self::Refused(_)
             | Self::Completed(_)
-            | Self::Refunded(_) => 0,
+            | Self::Refunded(_)
+            | Self::Settled(_) => 0,
         }
     }
 
@@ -147,6 +177,13 @@ pub enum Command {
         /// The payer's note.
         reference: Option<Reference>,
     },
+    /// An operator lets the money of a transfer that is stuck go to an account.
+    Settle {
+        /// The account.
+        to: Id,
+        /// Why it goes there.
+        reason: Reason,
+    },
     /// The process manager records the outcome of a step.
     Record {
         /// The step.
@@ -165,6 +202,8 @@ pub enum Step {
     Credit,
     /// Gives it back to the first.
     Refund,
+    /// Gives it to the account that an operator chose.
+    Settle,
 }
 
 impl Step {
@@ -175,10 +214,13 @@ impl Step {
             Event::TransferRequested { .. } => Some(Self::Debit),
             Event::TransferDebited {} => Some(Self::Credit),
             Event::TransferCreditRefused { .. } => Some(Self::Refund),
+            Event::TransferSettlementRequested { .. } => Some(Self::Settle),
             Event::TransferRefused { .. }
             | Event::TransferCompleted {}
             | Event::TransferRefunded {}
-            | Event::TransferRefundRefused { .. } => None,
+            | Event::TransferRefundRefused { .. }
+            | Event::TransferSettled {}
+            | Event::TransferSettlementRefused { .. } => None,
         }
     }
 }
@@ -190,6 +232,8 @@ ledgerline::refusals! {
     EXISTS = already_exists("transfer-exists", "a transfer with this id exists already");
     /// The transfer goes from an account to itself.
     SAME_ACCOUNT = refused("same-account", "money does not go from an account to itself");
+    /// Nobody has to decide where the money of the transfer goes.
+    NOT_STUCK = refused("transfer-not-stuck", "only the money of a transfer that is stuck can be settled");
 }
 
 /// The event that records the outcome of a step; none if the state does not await this step, because it was recorded before or is not due.
@@ -204,7 +248,16 @@ fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Eve
         (Step::Credit, Err(reason)) => Event::TransferCreditRefused { reason },
         (Step::Refund, Ok(())) => Event::TransferRefunded {},
         (Step::Refund, Err(reason)) => Event::TransferRefundRefused { reason },
+        (Step::Settle, Ok(())) => Event::TransferSettled {},
+        (Step::Settle, Err(reason)) => Event::TransferSettlementRefused { reason },
     })
+}
+
+/// Whether this is what was decided already, and is done or under way.
+fn is_settled_so(state: &State, to: &Id, reason: &Reason) -> bool {
+    let (State::Settling(order) | State::Settled(order)) = state else { return false };
+    let settlement = Settlement { to_account_id: to.to_string(), reason: reason.to_string() };
+    order.settlement == Some(settlement)
 }
 
 /// The transfer aggregate. The id of a transfer is a UUID.
@@ -237,6 +290,7 @@ impl Aggregate for Transfer {
                 reference: reference.clone(),
                 requested_by: requested_by.clone(),
                 reason: None,
+                settlement: None,
             }),
             Event::TransferDebited {} => state.becomes(State::Debited, None),
             Event::TransferRefused { reason } => state.becomes(State::Refused, Some(reason)),
@@ -247,7 +301,20 @@ impl Aggregate for Transfer {
                 let reason = state.order().and_then(|order| order.reason.clone());
                 state.becomes(State::Refunded, reason.as_ref())
             }
-            Event::TransferRefundRefused { reason } => state.becomes(State::Stuck, Some(reason)),
+            Event::TransferRefundRefused { reason } | Event::TransferSettlementRefused { reason } => {
+                state.becomes(State::Stuck, Some(reason))
+            }
+            Event::TransferSettlementRequested { to_account_id, reason, requested_by: _ } => {
+                let settlement = Settlement { to_account_id: to_account_id.clone(), reason: reason.clone() };
+                let order = state.order().cloned();
+                order.map_or(State::Unrequested, |order| {
+                    State::Settling(Order { settlement: Some(settlement), ..order })
+                })
+            }
+            Event::TransferSettled {} => {
+                let reason = state.order().and_then(|order| order.reason.clone());
+                state.becomes(State::Settled, reason.as_ref())
+            }
         }
     }
 
@@ -265,7 +332,16 @@ impl Aggregate for Transfer {
                     requested_by: context.actor.clone(),
                 }])
             }
-            Command::Record { .. } if *state == State::Unrequested => Err(UNKNOWN),
+            Command::Settle { .. } | Command::Record { .. } if *state == State::Unrequested => Err(UNKNOWN),
+            Command::Settle { to, reason } if matches!(state, State::Stuck(_)) => {
+                Ok(vec![Event::TransferSettlementRequested {
+                    to_account_id: to.to_string(),
+                    reason: reason.to_string(),
+                    requested_by: context.actor.clone(),
+                }])
+            }
+            Command::Settle { to, reason } if is_settled_so(state, to, reason) => Ok(Vec::new()),
+            Command::Settle { .. } => Err(NOT_STUCK),
             Command::Record { step, outcome } => Ok(record(state, *step, outcome).into_iter().collect()),
         }
     }
@@ -305,6 +381,26 @@ mod tests {
         }
     }
 
+    fn settle(to: &str, reason: &str) -> Command {
+        Command::Settle { to: valid(to), reason: valid(reason) }
+    }
+
+    /// The history of a transfer whose money neither account takes.
+    fn stuck() -> Vec<Event> {
+        let refused = "account-closed".to_owned();
+        vec![
+            requested(),
+            Event::TransferDebited {},
+            Event::TransferCreditRefused { reason: refused.clone() },
+            Event::TransferRefundRefused { reason: refused },
+        ]
+    }
+
+    fn settling(to: &str) -> Event {
+        let (reason, requested_by) = ("agreed".into(), Some("ada".into()));
+        Event::TransferSettlementRequested { to_account_id: to.into(), reason, requested_by }
+    }
+
     fn record(step: Step, outcome: Result<(), &str>) -> Command {
         Command::Record { step, outcome: outcome.map_err(Into::into) }
     }
@@ -321,16 +417,39 @@ mod tests {
         given::<Transfer>([]).when(record(Step::Debit, Ok(())), &by_ada()).then_refused(&UNKNOWN);
     }
 
+    #[test]
+    fn an_operator_decides_where_the_money_of_a_stuck_transfer_goes_and_decides_again_if_it_is_refused() {
+        let ops = by_ada();
+        given::<Transfer>(stuck()).when(settle(B, "agreed"), &ops).then([settling(B)]);
+        let under_way = [stuck(), vec![settling(B)]].concat();
+        given::<Transfer>(under_way.clone()).when(settle(A, "agreed"), &ops).then_refused(&NOT_STUCK);
+        let refused = Event::TransferSettlementRefused { reason: "no".into() };
+        let again = [under_way.clone(), vec![refused]].concat();
+        given::<Transfer>(again).when(settle(A, "agreed"), &ops).then([settling(A)]);
+        let settled = [under_way, vec![Event::TransferSettled {}]].concat();
+        given::<Transfer>(settled.clone()).when(settle(B, "agreed"), &ops).then([]);
+        given::<Transfer>(settled).when(settle(A, "agreed"), &ops).then_refused(&NOT_STUCK);
+        // Nobody decides about money that finds its way by itself.
+        for length in 0..4 {
+            let expected = if length == 0 { &UNKNOWN } else { &NOT_STUCK };
+            let history = stuck()[..length].to_vec();
+            given::<Transfer>(history).when(settle(B, "agreed"), &ops).then_refused(expected);
+        }
+    }
+
     /// The second time, a request is refused, and an outcome that was recorded before adds no event.
     #[test]
     fn no_command_does_anything_when_it_is_sent_again() {
         let requested = fold::<Transfer>(State::Unrequested, &[requested()]);
-        for (state, command) in
-            [(State::Unrequested, request(A, B)), (requested, record(Step::Debit, Ok(())))]
-        {
+        let stuck = fold::<Transfer>(State::Unrequested, &stuck());
+        for (state, command) in [
+            (State::Unrequested, request(A, B)),
+            (requested, record(Step::Debit, Ok(()))),
+            (stuck, settle(B, "agreed")),
+        ] {
             let expected = match command {
                 Command::Request { .. } => Err(EXISTS),
-                Command::Record { .. } => Ok(Vec::new()),
+                Command::Settle { .. } | Command::Record { .. } => Ok(Vec::new()),
             };
             assert_eq!(decided_twice::<Transfer>(&state, &command, &by_ada()), expected);
         }
@@ -341,14 +460,17 @@ mod tests {
         let no = || Err("no");
         let refused = |reason: &str| Event::TransferRefused { reason: reason.into() };
         let returning = || Event::TransferCreditRefused { reason: "no".into() };
-        let stuck = || Event::TransferRefundRefused { reason: "no".into() };
+        let refund_refused = || Event::TransferRefundRefused { reason: "no".into() };
+        let settling_now = || [stuck()[1..].to_vec(), vec![settling(B)]].concat();
         for (history, step, outcome, expected) in [
             (vec![], Step::Debit, Ok(()), Event::TransferDebited {}),
             (vec![], Step::Debit, no(), refused("no")),
             (vec![Event::TransferDebited {}], Step::Credit, Ok(()), Event::TransferCompleted {}),
             (vec![Event::TransferDebited {}], Step::Credit, no(), returning()),
             (vec![Event::TransferDebited {}, returning()], Step::Refund, Ok(()), Event::TransferRefunded {}),
-            (vec![Event::TransferDebited {}, returning()], Step::Refund, no(), stuck()),
+            (vec![Event::TransferDebited {}, returning()], Step::Refund, no(), refund_refused()),
+            (settling_now(), Step::Settle, Ok(()), Event::TransferSettled {}),
+            (settling_now(), Step::Settle, no(), Event::TransferSettlementRefused { reason: "no".into() }),
         ] {
             let history = [vec![requested()], history].concat();
             assert_eq!(Step::after(history.last().unwrap()), Some(step));
@@ -367,22 +489,27 @@ mod tests {
         /// Whatever outcomes are recorded in whatever order, money is under way exactly between the debit and the end of the transfer.
         #[test]
         fn money_is_under_way_between_the_debit_and_the_end(
-            outcomes in prop::collection::vec((0..3_usize, any::<bool>()), 0..12),
+            outcomes in prop::collection::vec((0..5_usize, any::<bool>()), 0..16),
         ) {
             let mut state = fold::<Transfer>(Transfer::initial(), &[requested()]);
             let (mut first, mut second) = (100, 0);
             for (step, done) in outcomes {
-                let step = [Step::Debit, Step::Credit, Step::Refund][step];
-                let events = Transfer::decide(&state, &record(step, if done { Ok(()) } else { Err("no") }), &by_ada());
-                for event in events.unwrap() {
+                let command = match [Step::Debit, Step::Credit, Step::Refund, Step::Settle].get(step) {
+                    Some(step) => record(*step, if done { Ok(()) } else { Err("no") }),
+                    None => settle(B, "agreed"),
+                };
+                // A settlement is refused unless the transfer is stuck.
+                for event in Transfer::decide(&state, &command, &by_ada()).unwrap_or_default() {
                     match &event {
                         Event::TransferDebited {} => first -= 30,
-                        Event::TransferCompleted {} => second += 30,
+                        Event::TransferCompleted {} | Event::TransferSettled {} => second += 30,
                         Event::TransferRefunded {} => first += 30,
                         Event::TransferRequested { .. }
                         | Event::TransferRefused { .. }
                         | Event::TransferCreditRefused { .. }
-                        | Event::TransferRefundRefused { .. } => {}
+                        | Event::TransferRefundRefused { .. }
+                        | Event::TransferSettlementRequested { .. }
+                        | Event::TransferSettlementRefused { .. } => {}
                     }
                     state = Transfer::evolve(state, &event);
                 }
@@ -397,12 +524,12 @@ mod tests {
         #[test]
         fn a_transfer_is_requested_once(
             asked in prop::collection::vec(
-                (0..4_u8, any::<i64>(), 0..3_usize, 0..3_usize, any::<bool>(), ".*"),
+                (0..5_u8, any::<i64>(), 0..4_usize, 0..3_usize, any::<bool>(), ".*"),
                 1..30,
             ),
         ) {
             let commands = asked.into_iter().filter_map(|(kind, amount, from, to, good, text)| {
-                let account = |place: usize| Id::new([A, B, text.as_str()][place]);
+                let account = |place: usize| Id::new([A, B, text.as_str()][place % 3]);
                 let command = match kind {
                     0 => Command::Request {
                         from: account(from).ok()?,
@@ -411,7 +538,11 @@ mod tests {
                         currency: Currency::new(if good { "EUR".to_owned() } else { text.clone() }).ok()?,
                         reference: Reference::new(text.clone()).ok(),
                     },
-                    _ => record([Step::Debit, Step::Credit, Step::Refund][from], if good { Ok(()) } else { Err(&text) }),
+                    1 => Command::Settle { to: account(to).ok()?, reason: Reason::new(text.clone()).ok()? },
+                    _ => {
+                        let step = [Step::Debit, Step::Credit, Step::Refund, Step::Settle][from];
+                        record(step, if good { Ok(()) } else { Err(&text) })
+                    }
                 };
                 Some((command, by_ada()))
             });
@@ -427,7 +558,10 @@ mod tests {
                     | Event::TransferCompleted {}
                     | Event::TransferCreditRefused { .. }
                     | Event::TransferRefunded {}
-                    | Event::TransferRefundRefused { .. } => prop_assert!(place > 0),
+                    | Event::TransferRefundRefused { .. }
+                    | Event::TransferSettlementRequested { .. }
+                    | Event::TransferSettled {}
+                    | Event::TransferSettlementRefused { .. } => prop_assert!(place > 0),
                 }
             }
             prop_assert!(state.under_way() >= 0);

@@ -22,5 +22,8 @@ ledgerline::value_object! {
 /// The name of an account's owner, as the caller who opens the account writes it.
 pub type Owner = Text<200>;
 
+/// Why an operator decided something.
+pub type Reason = Text<500>;
+
 /// The payer's note.
 pub type Reference = Text<140>;

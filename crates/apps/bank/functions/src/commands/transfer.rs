@@ -1,12 +1,12 @@
-//! The route of transfers.
+//! The routes of transfers.
 
 use bank::{
     transfer::{Command, State, Transfer},
-    values::{Amount, Currency, Reference},
+    values::{Amount, Currency, Reason, Reference},
     views::transfers::Status,
 };
 use ledgerline::{Id, StreamId};
-use ledgerline_lambda::commands::{Route, creates};
+use ledgerline_lambda::commands::{Route, changes, creates};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -32,12 +32,29 @@ impl Request {
     }
 }
 
+/// The body that settles a transfer that is stuck.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Settlement {
+    to_account_id: Id,
+    reason: Reason,
+}
+
+impl Settlement {
+    fn command(self) -> Command {
+        Command::Settle { to: self.to_account_id, reason: self.reason }
+    }
+}
+
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Transfer>> {
-    vec![creates("POST /transfers", Request::command, requested)]
+    vec![
+        creates("POST /transfers", Request::command, shown),
+        changes("POST /transfers/{id}/settlements", Settlement::command, shown).by_operators(),
+    ]
 }
 
-fn requested(stream: &StreamId, state: &State, version: u64) -> Value {
+fn shown(stream: &StreamId, state: &State, version: u64) -> Value {
     json!({ "transferId": stream.id(), "status": Status::of(state), "version": version })
 }

@@ -50,8 +50,10 @@ impl<S: EventStore> Reaction for Transfers<S> {
             let event = decode::<Transfer>(recorded).map_err(|source| ApplyError::changes(commit, source))?;
             if let Some(step) = Step::after(&event) {
                 self.step(commit, step).await?;
-            } else if let Event::TransferRefundRefused { reason } = &event {
-                // The money is on neither account, and no later event moves it: the alarm tells a person.
+            } else if let Event::TransferRefundRefused { reason }
+            | Event::TransferSettlementRefused { reason } = &event
+            {
+                // The money is on no account, and nothing but an operator's decision moves it: the alarm tells a person.
                 tracing::error!(stream = %commit.stream, version = commit.version, reason, "a transfer is stuck");
                 metrics::count(STUCK_TRANSFERS);
             }
@@ -73,6 +75,12 @@ impl<S: EventStore> Transfers<S> {
             Step::Debit => ("debit", "record-debit", &order.from_account_id),
             Step::Credit => ("credit", "record-credit", &order.to_account_id),
             Step::Refund => ("refund", "record-refund", &order.from_account_id),
+            Step::Settle => {
+                let settlement = order.settlement.as_ref();
+                let settlement =
+                    settlement.ok_or_else(|| ApplyError::Effect("nobody settled it".to_owned()))?;
+                ("settle", "record-settlement", &settlement.to_account_id)
+            }
         };
         let stream = Account::stream(account).map_err(|error| ApplyError::Effect(error.to_string()))?;
         let actor = order.requested_by.as_deref();
@@ -94,6 +102,6 @@ fn to_account(step: Step, order: &Order) -> Result<account::Command, Invalid> {
     let booking = Booking { amount: Amount::new(order.amount)?, reference };
     Ok(match step {
         Step::Debit => account::Command::Send(booking, currency),
-        Step::Credit | Step::Refund => account::Command::Receive(booking, currency),
+        Step::Credit | Step::Refund | Step::Settle => account::Command::Receive(booking, currency),
     })
 }

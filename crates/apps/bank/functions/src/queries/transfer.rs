@@ -26,6 +26,7 @@ fn shown(row: &Row) -> Value {
         currency,
         reference,
         reason,
+        settled_to_account_id,
         version,
     } = row;
     let mut shown = json!({
@@ -37,7 +38,8 @@ fn shown(row: &Row) -> Value {
         "currency": currency,
         "version": version,
     });
-    for (name, text) in [("reference", reference), ("reason", reason)] {
+    let texts = [("reference", reference), ("reason", reason), ("settledToAccountId", settled_to_account_id)];
+    for (name, text) in texts {
         if let Some(text) = text {
             shown[name] = json!(text);
         }

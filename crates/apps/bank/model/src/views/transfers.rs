@@ -30,6 +30,9 @@ pub struct Row {
     /// The code of the last refusal; `not-accepted` if the receiver's account refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// The account to which an operator let the money of a transfer go that was stuck.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_to_account_id: Option<String>,
     /// The version that the row shows.
     pub version: u64,
 }
@@ -52,6 +55,10 @@ pub enum Status {
     Refunded,
     /// The money cannot go back by itself.
     Stuck,
+    /// The money is on its way to the account that an operator chose.
+    Settling,
+    /// The money arrived there.
+    Settled,
 }
 
 impl Status {
@@ -67,6 +74,8 @@ impl Status {
             State::Returning(_) => Some(Self::Returning),
             State::Refunded(_) => Some(Self::Refunded),
             State::Stuck(_) => Some(Self::Stuck),
+            State::Settling(_) => Some(Self::Settling),
+            State::Settled(_) => Some(Self::Settled),
         }
     }
 }
@@ -81,12 +90,26 @@ pub const VIEW: StateView<Transfer, Row> = StateView { table: TABLE, row };
 #[must_use]
 pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
     let status = Status::of(&state)?;
-    let Order { from_account_id, to_account_id, amount, currency, reference, requested_by, reason } =
-        state.order()?.clone();
+    let Order {
+        from_account_id,
+        to_account_id,
+        amount,
+        currency,
+        reference,
+        requested_by,
+        reason,
+        settlement,
+    } = state.order()?.clone();
     // Only the owner of the receiving account may know why it refused. The log has that reason.
     let reason = reason.map(|reason| match status {
         Status::Returning | Status::Refunded => "not-accepted".to_owned(),
-        Status::Requested | Status::Refused | Status::Debited | Status::Completed | Status::Stuck => reason,
+        Status::Requested
+        | Status::Refused
+        | Status::Debited
+        | Status::Completed
+        | Status::Stuck
+        | Status::Settling
+        | Status::Settled => reason,
     });
     Some(Row {
         transfer_id: transfer_id.to_owned(),
@@ -98,6 +121,9 @@ pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
         currency,
         reference,
         reason,
+        settled_to_account_id: settlement
+            .filter(|_| matches!(status, Status::Settling | Status::Settled))
+            .map(|settlement| settlement.to_account_id),
         version,
     })
 }
