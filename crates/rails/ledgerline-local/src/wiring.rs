@@ -37,15 +37,24 @@ pub struct Needs {
 impl Needs {
     /// The routes that it answers: method and path.
     pub fn routes(&self) -> impl Iterator<Item = &str> {
-        let endpoints = match &self.source {
-            Events::Http(endpoints) => endpoints.as_slice(),
+        self.endpoints().iter().map(|endpoint| endpoint.route.as_str())
+    }
+
+    /// The routes of commands that only operators may send.
+    pub fn routes_of_operators(&self) -> impl Iterator<Item = &str> {
+        let of_operators = self.endpoints().iter().filter(|endpoint| endpoint.scope == "operate");
+        of_operators.map(|endpoint| endpoint.route.as_str())
+    }
+
+    fn endpoints(&self) -> &[Endpoint] {
+        match &self.source {
+            Events::Http(endpoints) => endpoints,
             Events::States { .. }
             | Events::Queue(_)
             | Events::Stream
             | Events::Sequence(_)
             | Events::Schedule => &[],
-        };
-        endpoints.iter().map(|endpoint| endpoint.route.as_str())
+        }
     }
 
     /// The variables that it must have.

@@ -177,6 +177,16 @@ impl Deployment {
         ReadTable::new(self.dynamodb.clone(), name)
     }
 
+    /// The value of an output of the stack.
+    pub(crate) async fn output(&self, name: &str) -> Result<String> {
+        let stacks = self.cloudformation.describe_stacks().stack_name(&self.stack).send().await;
+        let stacks = stacks.context("the outputs of the stack cannot be read")?.stacks.unwrap_or_default();
+        let mut outputs = stacks.iter().flat_map(|stack| stack.outputs());
+        let output = outputs.find(|output| output.output_key() == Some(name));
+        let value = output.and_then(|output| output.output_value());
+        value.map(ToOwned::to_owned).with_context(|| format!("the stack has no output {name}"))
+    }
+
     /// The URLs of all queues of the stack, by their logical ids.
     pub(crate) fn queues(&self) -> BTreeMap<String, String> {
         self.of_type("AWS::SQS::Queue").map(|(id, url)| (id.to_owned(), url.to_owned())).collect()

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
+mod command;
 mod dead_letters;
 mod deployment;
 mod doctor;
@@ -112,6 +113,9 @@ enum What {
     Lag(views::Lag),
     /// Sends commits through the fanout once more. Everything behind the log may see a commit twice, and skips what it has. Without --write it says how many there are.
     Replay(replay::Options),
+    /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
+    /// Without a command, lists them.
+    Command(command::Options),
     /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
     /// Ends with 2 if something is not as it should be.
     Doctor,
@@ -209,6 +213,10 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Replay(options) => {
             let is_done = replay::run(&deployment, &options, out).await?;
             return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+        What::Command(options) => {
+            let is_taken = command::run(&deployment, stack, &options, out).await?;
+            return Ok(if is_taken { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
         What::Doctor => {
             let is_well = doctor::run::<L>(&deployment, stack, out).await?;

@@ -1,0 +1,137 @@
+//! Commands that only operators may send. They go through the API like all others, so that the domain decides, and the log has who sent them and why.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use hyper_rustls::HttpsConnectorBuilder;
+use hyper_util::{client::legacy::Client, rt::TokioExecutor};
+use ledgerline_local::{template::Source, wiring::needs_of};
+use serde_json::{Value, json};
+
+use crate::{
+    Out, Stack, Writing,
+    deployment::Deployment,
+    records::{self, Record},
+};
+
+/// The address of the local stack's API.
+const LOCAL: &str = "http://localhost:3000";
+
+/// The command that is sent.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Method and path: POST /transfers/5c1deb4d-…/settlements. Without them, the commands that there are are listed.
+    #[arg(num_args = 0..=2, value_names = ["METHOD", "PATH"])]
+    request: Vec<String>,
+    /// The body, as JSON. What is said with --why goes into it as `reason`.
+    #[arg(long, default_value = "{}")]
+    body: String,
+    /// The token of somebody with the scope for it (docs/runbook.md). The local stack needs none.
+    #[arg(long, env = "LEDGER_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// The address of the API, if it is not the one in the outputs of the stack.
+    #[arg(long)]
+    api: Option<String>,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Lists the commands, or sends one. Returns whether it was taken.
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    let routes = routes(stack)?;
+    let [method, path] = options.request.as_slice() else {
+        if !options.request.is_empty() {
+            bail!("write a method and a path, as in one of these: {}", routes.join(", "));
+        }
+        let rows: Vec<_> = routes.iter().map(|route| json!({ "command": route })).collect();
+        out.rows(&["command"], &rows);
+        return Ok(true);
+    };
+    if !routes.iter().any(|route| is_of(route, method, path)) {
+        bail!("{method} {path} is no command of operators; there are: {}", routes.join(", "));
+    }
+    let mut body: Value = serde_json::from_str(&options.body).context("--body is no JSON")?;
+    let Some(fields) = body.as_object_mut() else { bail!("--body is no object") };
+    fields.entry("reason").or_insert_with(|| options.writing.why.clone().into());
+    if !options.writing.write {
+        out.rows(&["method", "path", "body"], &[json!({ "method": method, "path": path, "body": body })]);
+        out.note("\nnothing was sent: say --write and --why");
+        return Ok(true);
+    }
+    if !options.writing.is_agreed(&format!("send {method} {path} {body}?"))? {
+        return Ok(false);
+    }
+    let api = match &options.api {
+        Some(api) => api.clone(),
+        None if deployment.is_local => LOCAL.to_owned(),
+        None => deployment.output("ApiUrl").await?,
+    };
+    // Before it is sent: what was done must not be without a record.
+    let (what, why) = (format!("{method} {path}"), options.writing.why.clone());
+    let record = Record { kind: "command", what, why, detail: body.clone() };
+    records::keep_if_possible(deployment, record).await?;
+    let (status, said) =
+        send(method, &format!("{}{path}", api.trim_end_matches('/')), &body, options).await?;
+    if !status.is_success() {
+        bail!("refused with {status}: {said}");
+    }
+    out.rows(&["status", "answer"], &[json!({ "status": status.as_u16(), "answer": said })]);
+    Ok(true)
+}
+
+/// Sends the request. Returns the status and the body of its answer.
+async fn send(method: &str, url: &str, body: &Value, options: &Options) -> Result<(StatusCode, Value)> {
+    // The same command is not carried out twice, whatever is tried again on the way.
+    let key = uuid::Uuid::new_v4().to_string();
+    let request = Request::builder().method(method).uri(url);
+    let mut request = request.header("content-type", "application/json").header("idempotency-key", key);
+    if let Some(token) = &options.token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let request = request.body(body.to_string()).context("that is no request")?;
+    let https = HttpsConnectorBuilder::new().with_native_roots().context("no certificates are there")?;
+    let client = Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
+    let answer = client.request(request).await.with_context(|| format!("{url} does not answer"))?;
+    let status = answer.status();
+    let text = answer.into_body().collect().await?.to_bytes();
+    let said = serde_json::from_slice(&text).unwrap_or_else(|_| String::from_utf8_lossy(&text).into());
+    Ok((status, said))
+}
+
+/// Methods and paths of all commands of operators.
+fn routes(stack: &Stack) -> Result<Vec<String>> {
+    let source = Source::read(&stack.template)?;
+    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
+    let needs = needs_of(&source, root.as_std_path())?;
+    Ok(needs.values().flat_map(|needs| needs.routes_of_operators()).map(ToOwned::to_owned).collect())
+}
+
+/// Whether a path is one of the route's.
+fn is_of(route: &str, method: &str, path: &str) -> bool {
+    let Some((of_route, template)) = route.split_once(' ') else { return false };
+    let (parts, wanted): (Vec<_>, Vec<_>) = (path.split('/').collect(), template.split('/').collect());
+    let fits = |(part, wanted): (&&str, &&str)| {
+        if wanted.starts_with('{') { !part.is_empty() } else { part == wanted }
+    };
+    of_route == method && parts.len() == wanted.len() && parts.iter().zip(&wanted).all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_belongs_to_a_route_with_parameters() {
+        let route = "POST /transfers/{id}/settlements";
+        for (method, path, is_one) in [
+            ("POST", "/transfers/7/settlements", true),
+            ("PUT", "/transfers/7/settlements", false),
+            ("POST", "/transfers//settlements", false),
+            ("POST", "/transfers/7/settlements/8", false),
+            ("POST", "/transfers/7/credits", false),
+        ] {
+            assert_eq!(is_of(route, method, path), is_one, "{method} {path}");
+        }
+    }
+}
