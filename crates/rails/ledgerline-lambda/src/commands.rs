@@ -6,7 +6,7 @@ use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Ledger, LoadError, Outcome,
-    Precondition, Refusal, RefusalKind, StoreError, StreamId, execute,
+    Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -42,7 +42,7 @@ pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
 
 /// The function that reads from a request the id of the aggregate and the command.
 type Read<A> =
-    Box<dyn Fn(&HttpRequest) -> Result<(String, <A as Aggregate>::Command), Problem> + Send + Sync>;
+    Box<dyn Fn(&HttpRequest) -> Result<(String, Option<<A as Aggregate>::Command>), Problem> + Send + Sync>;
 
 /// A route of a function that takes the commands of one aggregate.
 ///
@@ -74,7 +74,10 @@ impl<A: Aggregate> Route<A> {
     ) -> Self {
         Self {
             key,
-            read: Box::new(read),
+            read: Box::new(move |request| {
+                let (id, command) = read(request)?;
+                Ok((id, Some(command)))
+            }),
             answer,
             location: None,
             if_match_required: false,
@@ -107,11 +110,11 @@ impl<A: Aggregate> Route<A> {
         self.key
     }
 
-    /// The stream and the command that a request asks for.
+    /// The stream and the command that a request asks for; no command if it asks for a replay.
     ///
     /// # Errors
     /// A problem that names the field; the field is `id` if no stream can have the id.
-    pub fn read(&self, request: &HttpRequest) -> Result<(StreamId, A::Command), Problem> {
+    pub fn read(&self, request: &HttpRequest) -> Result<(StreamId, Option<A::Command>), Problem> {
         let (id, command) = (self.read)(request)?;
         let stream = A::stream(&id).map_err(|error| Problem::field("id", error.to_string()))?;
         Ok((stream, command))
@@ -161,6 +164,26 @@ pub fn acts<A: Aggregate>(
         Ok((request.path_value::<Id>("id")?.into_inner(), command()))
     };
     Route::new(key, read, answer)
+}
+
+/// A route by which an operator has everything that is written from states write the state of one stream once more: `POST /tanks/{id}/replays`. It appends a commit without events
+/// ([`Execution::replay`]). The body says why.
+#[must_use]
+pub fn replays<A: Aggregate>(key: &'static str, answer: AnswerOf<A>) -> Route<A> {
+    let read = |request: &HttpRequest| {
+        let Replay { reason: _ } = request.json()?;
+        Ok((request.path_value::<Id>("id")?.into_inner(), None))
+    };
+    let read = Box::new(read);
+    Route { key, read, answer, location: None, if_match_required: false, scope: Scope::Operate }
+}
+
+/// The body of a replay. The operator's tool keeps the reason.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Replay {
+    #[expect(dead_code, reason = "it is asked for, so that nobody does this without one")]
+    reason: Text<500>,
 }
 
 /// Runs the function that takes the commands of an aggregate.
@@ -256,7 +279,10 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
             precondition: precondition.as_ref(),
             creates: route.location.is_some(),
             ledger: key.as_deref().map(|key| Ledger { key, fingerprint, retention, answer: &answer }),
-            ..Execution::new(&stream, &command, &context, &id, &meta)
+            ..match &command {
+                Some(command) => Execution::new(&stream, command, &context, &id, &meta),
+                None => Execution::replay(&stream, &context, &id, &meta),
+            }
         };
         let Ok(outcome) = timeout(PATIENCE, execute(&self.store, &self.cache, &execution)).await else {
             tracing::error!(%stream, outcome = "timed out", "command");

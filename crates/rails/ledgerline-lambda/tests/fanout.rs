@@ -9,7 +9,7 @@
 )]
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex},
 };
@@ -374,6 +374,31 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
 }
 
 /// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that wants no event costs nothing.
+/// A replay has no events: whoever follows states gets the state under a new version, the bus an event of its own, and a queue the commit.
+#[tokio::test]
+async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
+    let mut world = World::with(256 * 1024, &["levels:live"]).await;
+    let written = history(&stream(1), 2, true);
+    let replay = Commit { version: 3, events: Vec::new(), ..written[1].clone() };
+    let state: Value = serde_json::from_str(&replay.state.as_ref().unwrap().data).unwrap();
+    let all = None;
+    let (named, none) = (Some(BTreeSet::from(["Replayed".to_owned()])), Some(BTreeSet::new()));
+    for (wanted, entries) in [(all, 1), (named, 2), (none, 2)] {
+        world.wiring.bus_events = wanted;
+        world.replace_store(world.store.clone());
+        assert_eq!(world.fanout.handle(&batch([replay.clone()])).await, None);
+        let taken = world.taken();
+        assert_eq!(shown(&taken, "levels:live").last().unwrap(), &[(stream(1).to_string(), 3)]);
+        let shown = &taken.invocations.last().unwrap().1["states"][0];
+        assert_eq!(
+            (&shown["lastEvent"]["eventType"], &shown["aggregate"]["level"]),
+            (&json!("Replayed"), &state["level"])
+        );
+        assert_eq!(taken.entries.iter().filter(|entry| entry["DetailType"] == "Replayed").count(), entries);
+    }
+    assert_eq!(world.queued(), vec![(stream(1).to_string(), 3); 3]);
+}
+
 #[tokio::test]
 async fn views_keep_the_budget_of_a_batch() {
     let mut world = World::with(256 * 1024, &["levels", "heights"]).await;

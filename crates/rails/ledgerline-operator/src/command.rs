@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use ledgerline_local::{template::Source, wiring::needs_of};
+use rustls::crypto::ring::default_provider;
 use serde_json::{Value, json};
 
 use crate::{
@@ -90,7 +91,8 @@ async fn send(method: &str, url: &str, body: &Value, options: &Options) -> Resul
         request = request.header("authorization", format!("Bearer {token}"));
     }
     let request = request.body(body.to_string()).context("that is no request")?;
-    let https = HttpsConnectorBuilder::new().with_native_roots().context("no certificates are there")?;
+    let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());
+    let https = https.context("this computer has no certificates to trust")?;
     let client = Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
     let answer = client.request(request).await.with_context(|| format!("{url} does not answer"))?;
     let status = answer.status();

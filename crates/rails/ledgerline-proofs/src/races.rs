@@ -44,19 +44,20 @@ pub struct History<A: Aggregate> {
 }
 
 impl<A: Aggregate> History<A> {
-    /// The commits that the commands lead to. Whether a commit embeds its state is random.
+    /// The commits that the commands lead to, and here and there a replay, which has no events. Whether a commit embeds its state is random.
     #[must_use]
     pub fn commits(&self, rng: &mut Rng) -> Vec<Commit> {
-        self.written(|| rng.bool())
+        let mut chance = rng.fork();
+        self.written(|| rng.bool(), || chance.u8(..8) == 0)
     }
 
     /// The commits that the commands lead to, each with its state.
     #[must_use]
     pub fn commits_with_states(&self) -> Vec<Commit> {
-        self.written(|| true)
+        self.written(|| true, || false)
     }
 
-    fn written(&self, mut embed: impl FnMut() -> bool) -> Vec<Commit> {
+    fn written(&self, mut embed: impl FnMut() -> bool, mut replay: impl FnMut() -> bool) -> Vec<Commit> {
         let Ok(stream) = StreamId::new(A::CATEGORY, &self.id) else { return Vec::new() };
         let mut state = A::initial();
         let mut commits: Vec<Commit> = Vec::new();
@@ -70,7 +71,7 @@ impl<A: Aggregate> History<A> {
             let recorded: Result<Vec<_>, _> = events.iter().map(encode::<A>).collect();
             let Some(recorded) = recorded.ok().filter(|events| !events.is_empty()) else { continue };
             state = ledgerline::fold::<A>(state, &events);
-            commits.push(Commit {
+            let commit = Commit {
                 stream: stream.clone(),
                 version,
                 events: recorded,
@@ -78,7 +79,15 @@ impl<A: Aggregate> History<A> {
                 command: format!("{stream}:{version}"),
                 at,
                 meta: Meta::default(),
-            });
+            };
+            let version = version + 1;
+            let command = format!("{stream}:{version}");
+            let replayed = Commit { version, command, events: Vec::new(), ..commit.clone() };
+            commits.push(commit);
+            if replay() {
+                let state = encode_state::<A>(&state).ok();
+                commits.push(Commit { state, ..replayed });
+            }
         }
         commits
     }

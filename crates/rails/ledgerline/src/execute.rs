@@ -13,6 +13,9 @@ use crate::{
 /// The number of times that a command is decided again after a lost race, before the client is told to try later (rule 11).
 const MAX_REPAIRS: usize = 12;
 
+/// The type of the event by which a commit without events, a [replay](Execution::replay), is known to those who follow states. No aggregate may have an event of this name.
+pub const REPLAYED: &str = "Replayed";
+
 /// The name of the counter of lost races.
 pub const CONFLICTS: &str = "Conflicts";
 /// The name of the counter of tries after the first one.
@@ -26,8 +29,8 @@ const WRITE_UNIT_BYTES: usize = 1024;
 pub struct Execution<'a, A: Aggregate> {
     /// The stream that it is for.
     pub stream: &'a StreamId,
-    /// The command.
-    pub command: &'a A::Command,
+    /// The command; `None` for a [replay](Self::replay).
+    pub command: Option<&'a A::Command>,
     /// The time of the command and its sender.
     pub context: &'a Context,
     /// The id that makes the append idempotent (rule 4): unique to this command, and the same when the command is sent again.
@@ -52,6 +55,21 @@ impl<'a, A: Aggregate> Execution<'a, A> {
         command_id: &'a str,
         meta: &'a Meta,
     ) -> Self {
+        let command = Some(command);
+        Self { stream, command, context, command_id, meta, precondition: None, creates: false, ledger: None }
+    }
+
+    /// A commit without events. The fold ignores it, and everything that is written from states writes the stream's state once more, under a version that it does not know yet.
+    ///
+    /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
+    #[must_use]
+    pub const fn replay(
+        stream: &'a StreamId,
+        context: &'a Context,
+        command_id: &'a str,
+        meta: &'a Meta,
+    ) -> Self {
+        let command = None;
         Self { stream, command, context, command_id, meta, precondition: None, creates: false, ledger: None }
     }
 
@@ -268,6 +286,9 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     }
 }
 
+/// A stream that has no commit has no state that anybody could write again.
+const NOTHING_TO_REPLAY: Refusal = Refusal::not_found("unknown-stream", "there is nothing of this name");
+
 /// The reason why there is nothing to append.
 enum Idle {
     Unchanged,
@@ -276,7 +297,11 @@ enum Idle {
 }
 
 fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Result<Vec<A::Event>, Idle> {
-    let decision = A::decide(&loaded.state, execution.command, execution.context);
+    let decision = match execution.command {
+        Some(command) => A::decide(&loaded.state, command, execution.context),
+        None if loaded.version == 0 => Err(NOTHING_TO_REPLAY),
+        None => Ok(Vec::new()),
+    };
     if let Err(refusal) = &decision
         && matches!(
             refusal.kind(),
@@ -290,7 +315,7 @@ fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Res
         return Err(Idle::PreconditionFailed);
     }
     match decision {
-        Ok(events) if events.is_empty() => Err(Idle::Unchanged),
+        Ok(events) if events.is_empty() && execution.command.is_some() => Err(Idle::Unchanged),
         Ok(events) => Ok(events),
         Err(refusal) => Err(Idle::Refused(refusal)),
     }
@@ -376,7 +401,8 @@ fn prepare<A: Aggregate>(
     commit.state = Some(encode_state::<A>(&state)?);
     let free = store.stored_bytes(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
-    if !free && !due {
+    // Whoever follows states needs the state of a replay, which has nothing else.
+    if !free && !due && execution.command.is_some() {
         commit.state = None;
     }
     let embedded = if commit.state.is_some() { commit.version } else { loaded.embedded };

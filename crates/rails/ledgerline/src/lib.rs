@@ -30,7 +30,9 @@ pub use codec::{
     encode, encode_state, upcast, with_field,
 };
 pub use commit::{Commit, Meta};
-pub use execute::{CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondition, RETRIES, execute};
+pub use execute::{
+    CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondition, REPLAYED, RETRIES, execute,
+};
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
 pub use refusal::{Refusal, RefusalKind};

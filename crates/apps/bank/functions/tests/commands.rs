@@ -27,7 +27,7 @@ fn command(name: &str) -> Result<Command, Problem> {
     let route = routes.iter().find(|route| route.key() == request.route()).unwrap();
     let (stream, command) = route.read(&request)?;
     assert_eq!(stream.as_str(), format!("account-{ID}"));
-    Ok(command)
+    Ok(command.unwrap())
 }
 
 #[test]

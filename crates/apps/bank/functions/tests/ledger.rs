@@ -356,6 +356,46 @@ async fn what_is_deployed_differently_or_was_changed_by_hand_is_found() {
     has("account-damaged 1", "");
 }
 
+#[tokio::test]
+async fn a_replay_makes_whoever_follows_states_write_the_row_of_one_stream_again() {
+    let bank = LocalStack::start(None).await;
+    let (id, other) = (bank.account(1_000).await, bank.account(5).await);
+    for id in [&id, &other] {
+        bank.settled(id).await;
+    }
+    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&bank.aws_url()));
+    let row = async |id: &str| {
+        let get = client.get_item().table_name(table("BalancesTable"));
+        get.key("accountId", AttributeValue::S(id.to_owned())).send().await.unwrap().item
+    };
+    let untouched = row(&other).await;
+    // The row shows the right version and a wrong balance: nothing that is delivered again changes it.
+    let update = client.update_item().table_name(table("BalancesTable"));
+    let update = update.key("accountId", AttributeValue::S(id.clone()));
+    let update = update.update_expression("SET totalBalance = :wrong");
+    update.expression_attribute_values(":wrong", AttributeValue::N("7".into())).send().await.unwrap();
+    let (ledger, stream) = (Ledger::at(&bank), format!("account-{id}"));
+    let sure = ["--write", "--yes", "--why", "a wrong row"];
+    assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
+    assert_eq!(bank.get(&format!("/accounts/{id}")).await.body["totalBalance"], 7);
+
+    let path = format!("/accounts/{id}/replays");
+    let replay = ["command", "POST", &path, "--api", bank.url()];
+    assert_eq!(ledger.run(&[&replay[..], &sure].concat()).0, 0);
+    bank.settled(&id).await;
+    let shown = bank.get(&format!("/accounts/{id}?minVersion=3")).await;
+    assert_eq!((shown.version(), &shown.body["totalBalance"]), (3, &json!(1_000)));
+    bank.shows_its_transactions(&id, 3).await;
+    assert_eq!(row(&other).await, untouched);
+    eventually("nobody lacks the replay", async || {
+        (found(&ledger, &[]) == (0, BTreeSet::new())).then_some(())
+    })
+    .await;
+    let wrong =
+        ["command", "POST", "/accounts/163082d2-b005-45d7-9eb6-aa1f83efd55d/replays", "--api", bank.url()];
+    assert_eq!(ledger.run(&[&wrong[..], &sure].concat()).0, 1);
+}
+
 /// A transfer whose money neither account takes, as its process manager leaves it.
 async fn stuck(bank: &LocalStack, from: &str, to: &str) -> String {
     let refused = || "account-closed".to_owned();
@@ -401,7 +441,11 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
     status("stuck").await;
     let (ledger, api) = (Ledger::at(&bank), bank.url());
     let (code, commands) = ledger.run(&["command"]);
-    assert_eq!((code, &commands[0]["command"]), (0, &json!("POST /transfers/{id}/settlements")));
+    let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
+    assert_eq!(
+        (code, &*commands),
+        (0, &["POST /accounts/{id}/replays", "POST /transfers/{id}/settlements"][..])
+    );
 
     let (path, body) = (format!("/transfers/{id}/settlements"), json!({ "toAccountId": other }).to_string());
     let command = ["command", "POST", &path, "--body", &body, "--api", api];

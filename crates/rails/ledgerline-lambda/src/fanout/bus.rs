@@ -1,9 +1,9 @@
 //! The event bus. It gets one entry for each event that it wants, with the state attached.
 
-use std::collections::BTreeSet;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
-use ledgerline::{Causes, Commit, RecordedEvent, RecordedState};
+use ledgerline::{Causes, Commit, REPLAYED, RecordedEvent, RecordedState};
 use serde_json::value::RawValue;
 
 use crate::{
@@ -34,14 +34,14 @@ impl Bus {
 
     /// Whether an event of the commit is put on the bus.
     pub(crate) fn wants(&self, commit: &Commit) -> bool {
-        commit.events.iter().any(|event| self.wants_type(&event.event_type))
+        told(commit).iter().any(|event| self.wants_type(&event.event_type))
     }
 
     fn wants_type(&self, event_type: &str) -> bool {
         self.events.as_ref().is_none_or(|events| events.contains(event_type))
     }
 
-    /// The entries of a commit. `details` has one text for each of its events.
+    /// The entries of a commit. `details` has one text for each of its events, and one if there are none.
     ///
     /// # Errors
     /// When an entry is larger than the limit.
@@ -51,7 +51,7 @@ impl Bus {
         details: &[String],
     ) -> Result<Vec<PutEventsRequestEntry>, String> {
         let mut entries = Vec::new();
-        for (event, detail) in commit.events.iter().zip(details) {
+        for (event, detail) in told(commit).iter().zip(details) {
             if !self.wants_type(&event.event_type) {
                 continue;
             }
@@ -148,7 +148,16 @@ pub(crate) fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<Stri
         };
         serde_json::to_string(&entry).map_err(|error| error.to_string())
     };
-    commit.events.iter().enumerate().map(detail).collect()
+    told(commit).iter().enumerate().map(detail).collect()
+}
+
+/// The events of a commit; those who follow states are told of a commit without events as of one with the event [`REPLAYED`].
+fn told(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
+    if !commit.events.is_empty() {
+        return Cow::Borrowed(&commit.events);
+    }
+    let (event_type, data) = (REPLAYED.to_owned(), "null".to_owned());
+    Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
 }
 
 /// The size of an entry as EventBridge counts it. Source: the user guide, "Calculating PutEvents event entry size".

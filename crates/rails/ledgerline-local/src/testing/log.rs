@@ -39,7 +39,7 @@ pub async fn send<A: Aggregate>(
     let id = uuid::Uuid::now_v7().to_string();
     let execution = Execution::<A> {
         stream,
-        command,
+        command: Some(command),
         context: &context,
         command_id: &id,
         meta: &Meta::default(),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledgerline::REPLAYED;
 use serde_json::Value;
 
 use super::{Endpoint, Events, Function, Template, listed, tables::named};
@@ -137,7 +138,8 @@ fn rule<'t>(
             let message = format!("the rule does not pass on {missing}: add them to detail-type");
             problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
         }
-        let unknown = listed(named.difference(events));
+        // A rule may want replays, which no aggregate has among its events.
+        let unknown = listed(named.difference(events).filter(|event| **event != *REPLAYED));
         if !unknown.is_empty() {
             let message = format!("there are no such events: {unknown}; there are: {}", listed(events));
             problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));

@@ -325,6 +325,39 @@ async fn a_lost_race_is_decided_again_on_what_won() {
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
 }
 
+impl Client<'_> {
+    async fn replay(&self) -> Result<Outcome<Tank>, ExecuteError> {
+        let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ops".into()) };
+        let (stream, meta) = (stream(), Meta::default());
+        execute(self.store, &self.cache, &Execution::replay(&stream, &context, "replay", &meta)).await
+    }
+}
+
+#[tokio::test]
+async fn a_replay_is_a_commit_without_events_and_with_the_state() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    // Another writer is first, and a lost reply is recognised, as for every command.
+    store.fail_next(Fault::LostRace);
+    assert_eq!(committed(client.replay().await), (4, 101));
+    let replay = store.inner.get(&stream(), 4).await.unwrap().unwrap();
+    assert_eq!((replay.events.len(), replay.command.as_str()), (0, "replay"));
+    assert!(replay.state.is_some(), "whoever follows states needs it");
+    store.fail_next(Fault::AppliedAndUnavailable);
+    assert_eq!(committed(client.replay().await), (5, 101));
+    // What is folded is what it was.
+    let cold = Client::new(&store);
+    assert_eq!(committed(cold.send(draw(1)).await), (6, 100));
+}
+
+#[tokio::test]
+async fn what_was_never_written_cannot_be_replayed() {
+    let store = Spy::default();
+    let refused = Client::new(&store).replay().await;
+    assert!(matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal.code() == "unknown-stream"));
+    assert!(store.inner.get(&stream(), 1).await.unwrap().is_none());
+}
+
 /// The state of the stale instance has a level of 100. The instance must neither draw too much nor refuse on that state.
 #[tokio::test]
 async fn rule_6_nothing_is_refused_on_stale_state() {

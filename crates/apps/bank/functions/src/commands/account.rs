@@ -5,7 +5,7 @@ use bank::{
     values::{Currency, Owner},
 };
 use ledgerline::{Id, StreamId};
-use ledgerline_lambda::commands::{Route, acts, changes, creates};
+use ledgerline_lambda::commands::{Route, acts, changes, creates, replays};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -28,6 +28,7 @@ pub fn routes() -> Vec<Route<Account>> {
         changes("POST /accounts/{id}/credits", Command::Credit, changed),
         changes("POST /accounts/{id}/debits", Command::Debit, changed),
         acts("POST /accounts/{id}/close", || Command::Close, changed),
+        replays("POST /accounts/{id}/replays", changed),
     ]
 }
 
