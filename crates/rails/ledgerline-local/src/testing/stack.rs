@@ -129,11 +129,25 @@ impl LocalStack {
             .sum()
     }
 
-    /// Kills the instances of a function that run now, as the kernel would when memory is short. Returns how many lines
-    /// had been printed by then.
+    /// The lines that functions logged and that a filter pattern of CloudWatch Logs finds.
+    pub async fn logged(&self, pattern: &str) -> Vec<Value> {
+        let filter = json!({ "filterPattern": pattern });
+        let request = reqwest::Client::new().post(self.aws_url()).json(&filter);
+        let request = request.header("x-amz-target", "Logs_20140328.FilterLogEvents");
+        let found: Value = request.send().await.unwrap().json().await.unwrap();
+        let lines = found["events"].as_array().unwrap().iter();
+        lines
+            .map(|line| serde_json::from_str(line["message"].as_str().unwrap()).unwrap_or_default())
+            .collect()
+    }
+
+    /// Kills the instances of a function that run now, as the kernel would when memory is short. The function is named by its binary. Returns how many
+    /// lines had been printed by then.
     pub fn kill_instances(&self, function: &str) -> usize {
         let marker = format!(" {function} started (pid ");
         let lines = self.lines.lock().unwrap();
+        // With another name, a test would kill nobody and not notice it.
+        assert!(lines.iter().any(|line| line.contains(&marker)), "no binary named {function} was started");
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
             // The pid may be that of another program by now. Without /proc this cannot be seen, but the pid is most likely still ours.
