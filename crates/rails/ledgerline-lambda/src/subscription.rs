@@ -6,7 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -185,6 +188,9 @@ pub struct Subscriber<State, Memory> {
     holding: SignedDuration,
     /// Whether its generation is the one that is read: only that one can be behind.
     is_read: bool,
+    /// Whether it has measured a commit. A metric has room for a hundred values at once, and there may be a whole history to catch up with: only the first commit is measured, which
+    /// waited longest.
+    has_measured: AtomicBool,
 }
 
 /// The work between two moves of the checkpoint.
@@ -193,7 +199,7 @@ struct Work<State> {
     state: State,
     changes: Changes,
     positions: BTreeMap<StreamId, Reached>,
-    /// The times of its commits.
+    /// The times of its commits, in their order.
     applied: Vec<Timestamp>,
 }
 
@@ -224,6 +230,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             holder: uuid::Uuid::new_v4().to_string(),
             holding: HOLDING,
             is_read: true,
+            has_measured: AtomicBool::new(false),
         }
     }
 
@@ -276,6 +283,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             holder: self.holder.clone(),
             holding: self.holding,
             is_read,
+            has_measured: AtomicBool::new(false),
         }
     }
 
@@ -492,7 +500,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         if !work.applied.is_empty() {
             tracing::info!(commits = work.applied.len(), "applied");
         }
-        work.applied.iter().for_each(|at| metrics::projected(*at));
+        // The commits of a generation that is being made are as old as the log, and nobody waits for them.
+        let measured = work.applied.first().filter(|_| self.is_read);
+        if let Some(at) = measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed)) {
+            metrics::projected(*at);
+        }
         Ok(true)
     }
 
