@@ -26,21 +26,6 @@ use ledgerline_local::testing::{LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// All bookings that the API shows, page by page.
-async fn shown(bank: &LocalStack) -> Vec<Value> {
-    let (mut all, mut cursor) = (Vec::new(), String::new());
-    loop {
-        let page = bank.get(&format!("/bookings?limit=7{cursor}")).await;
-        let day = page.body["day"].as_str().unwrap_or_default().to_owned();
-        assert_eq!(page.status, StatusCode::OK, "{page:?}");
-        all.extend(page.body["bookings"].as_array().unwrap().iter().cloned());
-        match page.body["cursor"].as_str() {
-            Some(next) => cursor = format!("&day={day}&cursor={next}"),
-            None => return all,
-        }
-    }
-}
-
 /// A consumer of one's own, outside of Lambda: it keeps its cursor and its positions in files, beside its rows.
 struct Consumer<'a> {
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
@@ -141,7 +126,7 @@ async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed()
     }
     assert_eq!(sum, 6_000);
 
-    let rows = shown(&bank).await;
+    let rows = bank.bookings(7).await;
     assert_eq!(rows.len(), 6 + 1 + 2 * transfers.len());
     let mut balances = BTreeMap::<&str, i64>::new();
     for (number, row) in (1_u64..).zip(&rows) {

@@ -18,6 +18,8 @@ use std::{
 
 use accounts::{Accounts, Balances};
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use bank::views::transactions;
+use futures::{StreamExt, future::join_all, stream};
 use ledgerline_local::{
     services,
     testing::{LocalStack, eventually, table},
@@ -212,4 +214,150 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
     {
         assert_eq!(ledger.run(&[&["rebuild", "Balances"], wrong].concat()).0, 2, "{wrong:?}");
     }
+}
+
+/// The number of accounts, of clients that write to them at once, and of commits that each account has at least before its views are made again.
+const BUSY: (usize, usize, usize) = (40, 64, 12);
+
+/// The ledger of bookings adds up at each of its rows, and has every booking of the log.
+async fn bookings_add_up(bank: &LocalStack) {
+    let mut booked = BTreeMap::new();
+    for commit in bank.whole_log(&["account"]).await {
+        let of_a_transfer =
+            commit.meta.causation_id.as_ref().is_some_and(|cause| cause.starts_with("transfer-"));
+        for row in transactions::rows(&commit).unwrap() {
+            booked.insert((row.account_id, row.version), of_a_transfer);
+        }
+    }
+    let rows = eventually("the ledger has every booking", async || {
+        let rows = bank.bookings(200).await;
+        (rows.len() >= booked.len()).then_some(rows)
+    })
+    .await;
+    let (mut balances, mut under_way) = (BTreeMap::<&str, i64>::new(), 0);
+    for (number, row) in (1..).zip(&rows) {
+        let (account, version) = (row["accountId"].as_str().unwrap(), row["version"].as_u64().unwrap());
+        let of_a_transfer =
+            booked.remove(&(account.to_owned(), version)).expect("each booking is there once");
+        let amount = row["amount"].as_i64().unwrap() * if row["kind"] == "credit" { 1 } else { -1 };
+        under_way -= if of_a_transfer { amount } else { 0 };
+        let balance = balances.entry(account).or_default();
+        *balance += amount;
+        assert_eq!(row["balance"], *balance, "each account in its order: {row}");
+        let held = json!({ "inAccounts": balances.values().sum::<i64>(), "underWay": under_way });
+        assert_eq!((&row["number"], &row["held"]), (&json!(number), &held), "{row}");
+    }
+    assert_eq!((booked.len(), under_way), (0, 0), "nothing is missing, and nothing is under way any more");
+}
+
+/// While 64 clients write as fast as they are answered, and each second a function is killed in the middle of what it does, four views are made again: of states, of the log, and in
+/// one order. Afterwards each is the fold of the log, and no money moved twice.
+#[tokio::test]
+async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice() {
+    const KILLED: [&str; 5] = [
+        "balances-projector",
+        "transactions-projector",
+        "transfers-projector",
+        "transfer",
+        "bookings-subscription",
+    ];
+    let (accounts, clients, commits) = BUSY;
+    let bank = LocalStack::start(None).await;
+    let ids = join_all((0..accounts).map(|_| bank.account(1_000_000))).await;
+    let filled = ids.iter().flat_map(|id| std::iter::repeat_n(id, commits - 2));
+    let fill = stream::iter(filled).map(async |id| {
+        let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+        // A command that lost several races is not repeated: it may be one fewer.
+        assert!(is_an_answer(credited.status), "{credited:?}");
+    });
+    fill.buffer_unordered(16).collect::<()>().await;
+    let ledger = Ledger::at(&bank);
+
+    let ends = AtomicBool::new(false);
+    let write = async |client: usize| {
+        let (mut answered, mut turn) = (0, client);
+        while !ends.load(Ordering::Relaxed) {
+            let (from, to) = (&ids[turn % accounts], &ids[(turn * 7 + 3) % accounts]);
+            let answer = match turn % 4 {
+                0 => bank.post(&format!("/accounts/{from}/credits"), json!({ "amount": 3 })).await,
+                1 | 2 => bank.post(&format!("/accounts/{from}/debits"), json!({ "amount": 2 })).await,
+                _ => {
+                    // One of nine goes to an account that does not exist, and comes back; one of nine is refused.
+                    let nobody = uuid::Uuid::new_v4().to_string();
+                    let to = if turn % 9 == 0 || from == to { &nobody } else { to };
+                    let amount = if turn % 9 == 1 { 1_000_000_000 } else { 5 };
+                    let asked = json!({ "fromAccountId": from, "toAccountId": to, "amount": amount, "currency": "EUR" });
+                    bank.post("/transfers", asked).await
+                }
+            };
+            assert!(is_an_answer(answer.status), "{answer:?}");
+            answered += usize::from(answer.status.is_success());
+            turn += clients + 1;
+        }
+        answered
+    };
+    let killed = async {
+        for function in KILLED.iter().cycle() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            if ends.load(Ordering::Relaxed) {
+                return;
+            }
+            bank.kill_instances(function);
+        }
+    };
+    let rebuild = |view, more: &[&str]| {
+        let sure = ["rebuild", view, "--write", "--yes", "--why", "a test"];
+        Ledger::end(ledger.start(&[&sure, more].concat()))
+    };
+    // The ledger of bookings is waited for later: its function may take a minute, for which the tool waits.
+    let bookings = tokio::spawn(rebuild("Bookings", &[]));
+    let rebuilt = async {
+        let views = [
+            rebuild("Balances", &[]),
+            rebuild("TransactionsProjector", &["--parts", "2"]),
+            rebuild("TransfersProjector", &[]),
+        ];
+        let made = join_all(views).await;
+        ends.store(true, Ordering::Relaxed);
+        made
+    };
+    let (answered, (), made) = futures::join!(join_all((0..clients).map(write)), killed, rebuilt);
+    eprintln!("{} commands were answered", answered.iter().sum::<usize>());
+    let cut_off: Vec<_> = KILLED.iter().filter(|function| bank.was_cut_off(function)).collect();
+    assert!(cut_off.len() >= 3, "some were killed in the middle of their work: {cut_off:?}");
+
+    let units = made.iter().map(|(code, printed)| {
+        assert_eq!(*code, 0, "{printed:?}");
+        let last = printed.last().unwrap();
+        ["commits", "reads", "writes"].map(|unit| last[unit].as_f64().unwrap())
+    });
+    let [balances, transactions, transfers] = units.collect::<Vec<_>>().try_into().unwrap();
+    eprintln!("[commits, reads, writes]: {balances:?}, {transactions:?}, {transfers:?}");
+    let rows = accounts as f64;
+    // A row and its key in the index are two units; an account that is met in two pages is written once more. The number of commits does not matter.
+    assert!(balances[0] >= 10.0 * rows && balances[2] <= 3.0 * rows, "{balances:?}");
+    // One for each row, and one for the position of each opening.
+    assert!(transactions[2] <= transactions[0], "{transactions:?}");
+    assert!(transfers[2] <= transfers[0], "{transfers:?}");
+
+    let ended = bank.money_moved_once().await;
+    eprintln!("{ended:?}");
+    assert!(["credit", "refund", "refused"].iter().all(|end| ended[end] > 0), "{ended:?}");
+    join_all(ids.iter().map(|id| bank.settled(id))).await;
+    for commit in bank.whole_log(&["transfer"]).await.iter().filter(|commit| commit.version == 1) {
+        let shown = bank.get(&format!("/transfers/{}", commit.stream.id())).await;
+        let status = shown.body["status"].as_str().unwrap().to_owned();
+        assert!(["completed", "refunded", "refused"].contains(&&*status), "{shown:?}");
+    }
+    let (code, _) = bookings.await.unwrap();
+    assert_eq!(code, 0);
+    bookings_add_up(&bank).await;
+    let lost = bank.logged("\"unflushed values\"").await;
+    assert!(lost.is_empty(), "no metric has more values than it has room for: {lost:?}");
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).0, 0);
+}
+
+/// Whether a command was done or refused: a client that gets one of these answers goes on.
+fn is_an_answer(status: StatusCode) -> bool {
+    status.is_success() || matches!(status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE)
 }

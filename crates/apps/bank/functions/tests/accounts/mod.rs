@@ -2,11 +2,18 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::collections::BTreeMap;
+
 use bank::{
     account::{Account, State},
-    views::{balances, transactions},
+    transfer::Transfer,
+    views::{
+        balances,
+        transactions::{self, Kind},
+        transfers::Status,
+    },
 };
-use ledgerline::{Commit, Consistency, EventStore, StreamId, load};
+use ledgerline::{Aggregate, Commit, Consistency, EventStore, StreamId, decode, fold, load};
 use ledgerline_local::testing::{Api, LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -21,6 +28,9 @@ pub(crate) trait Accounts {
 
     /// All transactions, newest first, page by page.
     async fn transactions(&self, id: &str) -> Vec<Value>;
+
+    /// All bookings of the bank in their order, in pages of this size.
+    async fn bookings(&self, limit: usize) -> Vec<Value>;
 }
 
 impl Accounts for Api {
@@ -68,6 +78,20 @@ impl Accounts for Api {
             }
         }
     }
+
+    async fn bookings(&self, limit: usize) -> Vec<Value> {
+        let (mut all, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = self.get(&format!("/bookings?limit={limit}{cursor}")).await;
+            let day = page.body["day"].as_str().unwrap_or_default().to_owned();
+            assert_eq!(page.status, StatusCode::OK, "{page:?}");
+            all.extend(page.body["bookings"].as_array().unwrap().iter().cloned());
+            match page.body["cursor"].as_str() {
+                Some(next) => cursor = format!("&day={day}&cursor={next}"),
+                None => return all,
+            }
+        }
+    }
 }
 
 /// Accounts in the log of a local stack.
@@ -75,6 +99,13 @@ pub(crate) trait Balances {
     async fn log(&self, id: &str) -> Vec<Commit>;
 
     async fn state(&self, id: &str) -> (u64, State);
+
+    /// All commits of these categories, stream by stream, each in its order.
+    async fn whole_log(&self, of: &[&str]) -> Vec<Commit>;
+
+    /// Waits until every transfer has come to its end, and checks in the log that each moved its money once: a debit and a credit, or a debit and a
+    /// refund, or nothing if it was refused, and that no money came or went by itself. Returns how many transfers came to each end.
+    async fn money_moved_once(&self) -> BTreeMap<&'static str, usize>;
 
     /// Waits until both read models show the fold of the log, row by row.
     async fn settled(&self, id: &str);
@@ -94,6 +125,74 @@ impl Balances for LocalStack {
         let stream = StreamId::new("account", id).unwrap();
         let loaded = load::<Account>(&self.store(), &stream, None, Consistency::Strong).await.unwrap();
         (loaded.version, loaded.state)
+    }
+
+    async fn whole_log(&self, of: &[&str]) -> Vec<Commit> {
+        let (store, mut commits, mut after) = (self.store(), Vec::new(), None);
+        loop {
+            let page = store.scan((0, 1), after.as_ref(), (of, 1_000)).await.unwrap();
+            commits.extend(page.commits);
+            after = page.after;
+            if after.is_none() {
+                commits.sort_by_key(|commit: &Commit| (commit.stream.clone(), commit.version));
+                return commits;
+            }
+        }
+    }
+
+    async fn money_moved_once(&self) -> BTreeMap<&'static str, usize> {
+        let transfers = eventually("every transfer has come to its end", async || {
+            let commits = self.whole_log(&[Transfer::CATEGORY]).await;
+            let of_each = commits.chunk_by(|one, next| one.stream == next.stream);
+            let ends = of_each.map(|commits| {
+                let events = commits.iter().flat_map(|commit| &commit.events);
+                let events: Vec<_> = events.map(|event| decode::<Transfer>(event).unwrap()).collect();
+                let end = match Status::of(&fold::<Transfer>(Default::default(), &events)).unwrap() {
+                    Status::Completed => "credit",
+                    Status::Refunded => "refund",
+                    Status::Refused => "refused",
+                    Status::Stuck => "stuck",
+                    Status::Requested | Status::Debited | Status::Returning => return None,
+                };
+                Some((commits[0].stream.to_string(), end))
+            });
+            ends.collect::<Option<BTreeMap<_, _>>>()
+        })
+        .await;
+        // By transfer: the steps that it made due, and the money that they added to accounts and took from them.
+        let mut moved = BTreeMap::<&str, (Vec<&str>, i64)>::new();
+        let (mut paid_in, mut balances) = (0, BTreeMap::new());
+        let commits = self.whole_log(&[Account::CATEGORY]).await;
+        for commit in &commits {
+            let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
+            for row in transactions::rows(commit).unwrap() {
+                let amount = if row.kind == Kind::Credit { row.amount } else { -row.amount };
+                match cause.filter(|(transfer, _)| transfers.contains_key(*transfer)) {
+                    Some((transfer, _)) => {
+                        let (steps, sum) = moved.entry(transfer).or_default();
+                        steps.extend(commit.command.rsplit(':').next());
+                        *sum += amount;
+                    }
+                    None => paid_in += amount,
+                }
+                balances.insert(row.account_id, row.balance);
+            }
+        }
+        let mut ends = BTreeMap::new();
+        for (transfer, end) in &transfers {
+            let (mut steps, sum) = moved.remove(transfer.as_str()).unwrap_or_default();
+            steps.sort_unstable();
+            let expected = match *end {
+                "credit" => vec!["credit", "debit"],
+                "refund" => vec!["debit", "refund"],
+                "refused" => vec![],
+                end => panic!("{transfer} is {end}"),
+            };
+            assert_eq!((steps, sum), (expected, 0), "{transfer}");
+            *ends.entry(*end).or_default() += 1;
+        }
+        assert_eq!(balances.values().sum::<i64>(), paid_in, "no money came or went by itself");
+        ends
     }
 
     async fn settled(&self, id: &str) {
