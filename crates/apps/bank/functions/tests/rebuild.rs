@@ -273,11 +273,14 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
     fill.buffer_unordered(16).collect::<()>().await;
     let ledger = Ledger::at(&bank);
 
-    let ends = AtomicBool::new(false);
+    // Half of the accounts are not written to any more once the switch is decided. What came to them just before it has to be in the new rows: no later commit fills a gap.
+    let (ends, is_decided) = (AtomicBool::new(false), AtomicBool::new(false));
     let write = async |client: usize| {
         let (mut answered, mut turn) = (0, client);
-        while !ends.load(Ordering::Relaxed) {
-            let (from, to) = (&ids[turn % accounts], &ids[(turn * 7 + 3) % accounts]);
+        let (ids, until) =
+            if client % 2 == 0 { (&ids[..accounts / 2], &is_decided) } else { (&ids[accounts / 2..], &ends) };
+        while !until.load(Ordering::Relaxed) {
+            let (from, to) = (&ids[turn % ids.len()], &ids[(turn * 7 + 3) % ids.len()]);
             let answer = match turn % 4 {
                 0 => bank.post(&format!("/accounts/{from}/credits"), json!({ "amount": 3 })).await,
                 1 | 2 => bank.post(&format!("/accounts/{from}/debits"), json!({ "amount": 2 })).await,
@@ -321,7 +324,21 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
         ends.store(true, Ordering::Relaxed);
         made
     };
-    let (answered, (), made) = futures::join!(join_all((0..clients).map(write)), killed, rebuilt);
+    let client = Client::new(&services::sdk_config(&bank.aws_url()));
+    let decided = async {
+        eventually("the switch is decided", async || {
+            let query = client
+                .query()
+                .table_name(table("TransactionsTable"))
+                .key_condition_expression("accountId = :g");
+            let found = query.expression_attribute_values(":g", text("$generations")).send().await.unwrap();
+            format!("{:?}", found.items()).contains("\"switch\"").then_some(())
+        })
+        .await;
+        is_decided.store(true, Ordering::Relaxed);
+    };
+    let (answered, (), (), made) =
+        futures::join!(join_all((0..clients).map(write)), killed, decided, rebuilt);
     eprintln!("{} commands were answered", answered.iter().sum::<usize>());
     let cut_off: Vec<_> = KILLED.iter().filter(|function| bank.was_cut_off(function)).collect();
     assert!(cut_off.len() >= 3, "some were killed in the middle of their work: {cut_off:?}");
