@@ -107,6 +107,7 @@ impl DynamoDbStore {
                 .limit(PAGE)
                 .set_segment((parts > 1).then_some(part))
                 .set_total_segments((parts > 1).then_some(parts))
+                .return_consumed_capacity(ReturnConsumedCapacity::Total)
                 .projection_expression("#stream, #version, #at")
                 .expression_attribute_names("#stream", item::STREAM)
                 .expression_attribute_names("#version", item::VERSION)

@@ -1,15 +1,26 @@
 //! What is deployed: functions with their environments, which name the tables and queues.
 
-use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use aws_config::BehaviorVersion;
 use aws_sdk_cloudformation::types::TemplateStage;
+use aws_sdk_dynamodb::{
+    config::{
+        ConfigBag, Intercept, RuntimeComponents, interceptors::AfterDeserializationInterceptorContextRef,
+    },
+    error::BoxError,
+};
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_local::services;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Stack;
@@ -23,6 +34,8 @@ pub(crate) struct Deployment {
     pub(crate) sqs: aws_sdk_sqs::Client,
     sts: aws_sdk_sts::Client,
     pub(crate) is_local: bool,
+    /// The units that the tool has taken of the database.
+    pub(crate) units: Units,
     /// By its logical id: the type of each resource, and its physical id, which is the name, or the URL of a queue.
     resources: BTreeMap<String, (String, String)>,
     /// By its logical id: the name of each function, and its environment.
@@ -38,10 +51,13 @@ impl Deployment {
         };
         // An invocation that is waited for may take as long as a function may, which is longer than a client waits by itself.
         let lambda = aws_sdk_lambda::config::Builder::from(&sdk).timeout_config(LONG.clone()).build();
+        let units = Units::default();
+        let dynamodb = aws_sdk_dynamodb::config::Builder::from(&sdk).interceptor(units.clone()).build();
         let mut deployment = Self {
             stack: stack.stack.clone(),
             cloudformation: aws_sdk_cloudformation::Client::new(&sdk),
-            dynamodb: aws_sdk_dynamodb::Client::new(&sdk),
+            dynamodb: aws_sdk_dynamodb::Client::from_conf(dynamodb),
+            units,
             lambda: aws_sdk_lambda::Client::from_conf(lambda),
             sqs: aws_sdk_sqs::Client::new(&sdk),
             sts: aws_sdk_sts::Client::new(&sdk),
@@ -195,6 +211,51 @@ impl Deployment {
     /// The name of the table with this logical id.
     pub(crate) fn table_named(&self, id: &str) -> Option<&str> {
         self.of_type("AWS::DynamoDB::Table").find(|(table, _)| *table == id).map(|(_, name)| name)
+    }
+}
+
+/// The sum of the units that the answers of the database report.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Units(Arc<Mutex<f64>>);
+
+impl Units {
+    /// The units so far.
+    pub(crate) fn taken(&self) -> f64 {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An answer of the database, as far as its price goes.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Priced {
+    consumed_capacity: Option<Consumed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Consumed {
+    capacity_units: f64,
+}
+
+impl Intercept for Units {
+    fn name(&self) -> &'static str {
+        "Units"
+    }
+
+    fn read_after_deserialization(
+        &self,
+        context: &AfterDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let body = context.response().body().bytes().unwrap_or_default();
+        // An answer without a price, such as that of a write or an error, counts for nothing.
+        let consumed =
+            serde_json::from_slice::<Priced>(body).ok().and_then(|priced| priced.consumed_capacity);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) +=
+            consumed.map_or(0.0, |consumed| consumed.capacity_units);
+        Ok(())
     }
 }
 

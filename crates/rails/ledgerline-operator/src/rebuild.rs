@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Prices of a million read and write units, in US dollars (docs/costs.md).
-const READS: f64 = 0.125;
+pub(crate) const READS: f64 = 0.125;
 const WRITES: f64 = 0.625;
 /// The number of times that a part is asked for again after a failure, such as a function that was killed.
 const MAX_FAILURES: usize = 20;

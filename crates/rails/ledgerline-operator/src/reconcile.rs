@@ -15,6 +15,7 @@ use crate::{
     Out, Stack, Writing,
     deployment::Deployment,
     followers::{Follower, followers},
+    rebuild::READS,
     records::{self, Record},
     replay::hand_over,
 };
@@ -71,6 +72,11 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     };
     let found = comparison.run().await?;
     print(&found, options.since.is_some(), out);
+    let reads = deployment.units.taken();
+    if out.json {
+        out.line(&json!({ "what": "cost", "reads": reads }).to_string());
+    }
+    out.note(&format!("the comparison took {reads:.0} read units, {:.4} US$", reads * READS / 1e6));
     if found.is_clean() {
         return Ok(true);
     }

@@ -36,7 +36,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Copies the accounts that are there, with their commits and all of their rows, under new ids, until there are enough commits, and returns their
 /// number. The import writes no records of a table's stream, so that nothing is projected: that is why the rows are copied too.
-fn fill(database: &Database, log: &str, tables: &[&str], enough: usize) -> Result<usize> {
+pub(crate) fn fill(database: &Database, log: &str, tables: &[&str], enough: usize) -> Result<usize> {
     let mut accounts = BTreeMap::<String, Vec<(&str, String)>>::new();
     for item in items(database, log)? {
         if let Some(id) = item["stream"]["S"].as_str().and_then(|stream| stream.strip_prefix("account-")) {
@@ -81,7 +81,7 @@ fn fill(database: &Database, log: &str, tables: &[&str], enough: usize) -> Resul
 }
 
 /// All items of a table.
-fn items(database: &Database, table: &str) -> Result<Vec<Value>> {
+pub(crate) fn items(database: &Database, table: &str) -> Result<Vec<Value>> {
     let (mut all, mut after) = (Vec::new(), Value::Null);
     loop {
         let mut request = json!({ "TableName": table });
