@@ -38,6 +38,15 @@ pub(crate) fn open(file: &Path) -> Result<Database> {
     opened()
 }
 
+/// Deletes all records of the streams in this file, whoever has not read them, as a day would. Numbers go on behind them, because they are never below the clock's microseconds.
+///
+/// # Errors
+/// When the file is no database of this kind, or is in use.
+pub(crate) fn forget(file: &Path) -> Result<()> {
+    Connection::open(file)?.execute("DELETE FROM _stream_records", [])?;
+    Ok(())
+}
+
 /// Opens a database in memory.
 ///
 /// # Errors

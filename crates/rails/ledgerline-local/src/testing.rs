@@ -56,7 +56,7 @@ use crate::{
     host::{Host, Launch},
     mailbox::{Mailbox, SendEmail},
     services::{self, DynamoDb},
-    template,
+    stream_records, template,
 };
 
 /// The folder of the workspace whose package cargo runs: the nearest one with a `template.yaml`, in the package or above it.
@@ -125,6 +125,11 @@ fn create_tables(database: &Database, tables: &[&str]) {
 #[must_use]
 pub fn table(id: &str) -> String {
     format!("{}-{id}", template::STACK)
+}
+
+/// Lets a day pass for the streams of a local stack that does not run, with its data in this folder: their records leave, and whoever has not read one never hears of it.
+pub fn a_day_passes(data: &Path) {
+    stream_records::forget(&data.join("dynamodb.sqlite")).expect("the data is that of a local stack");
 }
 
 /// Starts one instance of a function, with nothing but this environment, as the local stack does, and invokes it with each of the payloads.

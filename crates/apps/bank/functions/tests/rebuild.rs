@@ -18,7 +18,6 @@ use std::{
 
 use accounts::{Accounts, Balances};
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
-use bank::views::transactions;
 use futures::{StreamExt, future::join_all, stream};
 use ledgerline_local::{
     services,
@@ -219,37 +218,6 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
 /// The number of accounts, of clients that write to them at once, and of commits that each account has at least before its views are made again.
 const BUSY: (usize, usize, usize) = (40, 64, 12);
 
-/// The ledger of bookings adds up at each of its rows, and has every booking of the log.
-async fn bookings_add_up(bank: &LocalStack) {
-    let mut booked = BTreeMap::new();
-    for commit in bank.whole_log(&["account"]).await {
-        let of_a_transfer =
-            commit.meta.causation_id.as_ref().is_some_and(|cause| cause.starts_with("transfer-"));
-        for row in transactions::rows(&commit).unwrap() {
-            booked.insert((row.account_id, row.version), of_a_transfer);
-        }
-    }
-    let rows = eventually("the ledger has every booking", async || {
-        let rows = bank.bookings(200).await;
-        (rows.len() >= booked.len()).then_some(rows)
-    })
-    .await;
-    let (mut balances, mut under_way) = (BTreeMap::<&str, i64>::new(), 0);
-    for (number, row) in (1..).zip(&rows) {
-        let (account, version) = (row["accountId"].as_str().unwrap(), row["version"].as_u64().unwrap());
-        let of_a_transfer =
-            booked.remove(&(account.to_owned(), version)).expect("each booking is there once");
-        let amount = row["amount"].as_i64().unwrap() * if row["kind"] == "credit" { 1 } else { -1 };
-        under_way -= if of_a_transfer { amount } else { 0 };
-        let balance = balances.entry(account).or_default();
-        *balance += amount;
-        assert_eq!(row["balance"], *balance, "each account in its order: {row}");
-        let held = json!({ "inAccounts": balances.values().sum::<i64>(), "underWay": under_way });
-        assert_eq!((&row["number"], &row["held"]), (&json!(number), &held), "{row}");
-    }
-    assert_eq!((booked.len(), under_way), (0, 0), "nothing is missing, and nothing is under way any more");
-}
-
 /// While 64 clients write as fast as they are answered, and each second a function is killed in the middle of what it does, four views are made again: of states, of the log, and in
 /// one order. Afterwards each is the fold of the log, and no money moved twice.
 #[tokio::test]
@@ -368,7 +336,7 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
     }
     let (code, _) = bookings.await.unwrap();
     assert_eq!(code, 0);
-    bookings_add_up(&bank).await;
+    bank.bookings_add_up().await;
     let lost = bank.logged("\"unflushed values\"").await;
     assert!(lost.is_empty(), "no metric has more values than it has room for: {lost:?}");
     assert_eq!(ledger.run(&["reconcile", "--younger", "0"]).0, 0);

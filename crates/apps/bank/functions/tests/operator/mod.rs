@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
@@ -44,10 +45,29 @@ impl Ledger {
         tokio::task::spawn_blocking(|| printed(child)).await.unwrap()
     }
 
+    /// Compares everything with the log, however young it is.
+    pub(crate) fn found(&self, arguments: &[&str]) -> (i32, Differences) {
+        let (code, printed) = self.run(&[&["reconcile", "--younger", "0"], arguments].concat());
+        (code, differences(&printed))
+    }
+
     /// Runs it.
     pub(crate) fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
         printed(self.start(arguments))
     }
+}
+
+/// What a comparison finds: what it is, who it is of, the stream, and the version there.
+pub(crate) type Differences = BTreeSet<(String, String, String, u64)>;
+
+/// What a comparison printed.
+pub(crate) fn differences(printed: &[Value]) -> Differences {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let found = printed.iter().filter(|line| line["what"] == "missing" || line["what"] == "ahead");
+    let found = found.map(|line| {
+        (text(&line["what"]), text(&line["who"]), text(&line["stream"]), line["there"].as_u64().unwrap())
+    });
+    found.collect()
 }
 
 fn printed(child: Child) -> (i32, Vec<Value>) {
