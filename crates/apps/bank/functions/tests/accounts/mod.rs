@@ -151,11 +151,13 @@ impl Balances for LocalStack {
                 let events = commits.iter().flat_map(|commit| &commit.events);
                 let events: Vec<_> = events.map(|event| decode::<Transfer>(event).unwrap()).collect();
                 let end = match Status::of(&fold::<Transfer>(Default::default(), &events)).unwrap() {
-                    Status::Completed => "credit",
+                    Status::Completed | Status::Settled => "credit",
                     Status::Refunded => "refund",
                     Status::Refused => "refused",
                     Status::Stuck => "stuck",
-                    Status::Requested | Status::Debited | Status::Returning => return None,
+                    Status::Requested | Status::Debited | Status::Returning | Status::Settling => {
+                        return None;
+                    }
                 };
                 Some((commits[0].stream.to_string(), end))
             });
