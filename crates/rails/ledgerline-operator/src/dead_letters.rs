@@ -25,8 +25,10 @@ use crate::{
 
 /// The seconds for which messages that are looked at are kept from others.
 const LOOKING: i32 = 60;
-/// The seconds for which messages that something is done with are kept from others: to send a batch back takes minutes.
-const ACTING: i32 = 900;
+/// The seconds for which messages that something is done with are kept from others. If the tool is killed, its messages, and those behind them in their streams, can be had again then.
+const ACTING: i32 = 30;
+/// The same for what goes through the fanout: to send a batch back takes minutes.
+const THROUGH_THE_FANOUT: i32 = 900;
 /// The number of messages that are received at once, the most that SQS gives.
 const AT_ONCE: i32 = 10;
 /// The number of times in a row that a queue must give nothing before it is taken for empty: SQS asks only some of its servers.
@@ -179,6 +181,10 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     let mut others = Vec::new();
     let (mut empty, mut parked) =
         (0, if options.parked { parked(deployment, kept, &queue.id).await? } else { Vec::new() });
+    let seconds = match queue.goes {
+        Goes::ToFanout if options.send_back => THROUGH_THE_FANOUT,
+        Goes::ToFanout | Goes::ToQueue(_) => ACTING,
+    };
     // A message of a stream does not overtake another one that could not be sent.
     let mut stopped = BTreeSet::new();
     // What the fanout sets aside again at once comes back as a new message: it stays, or there would be no end.
@@ -188,7 +194,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         let page = if options.parked {
             std::mem::take(&mut parked)
         } else {
-            receive(deployment, queue, ACTING).await?
+            receive(deployment, queue, seconds).await?
         };
         empty = if page.is_empty() { empty + 1 } else { 0 };
         if options.parked {
@@ -233,9 +239,16 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     }
     let ids: BTreeSet<_> = done.iter().map(|letter| &letter.id).collect();
     let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
-    let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len() });
-    out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound"], &[row]);
-    Ok(failed.is_empty() && came_back == 0 && never.is_empty())
+    // Those that another one looks at, or that a tool had which was killed, were not given to this one, nor what is behind them in their streams.
+    let held = if options.parked { 0 } else { number(deployment, queue, &[NOT_VISIBLE]).await? };
+    let row = json!({ "done": what, "queue": queue.id, "messages": done.len(), "failed": failed.len(), "cameBack": came_back, "notFound": never.len(), "held": held });
+    out.rows(&["done", "queue", "messages", "failed", "cameBack", "notFound", "held"], &[row]);
+    if held > 0 {
+        out.note(&format!(
+            "\n{held} messages are held by somebody else, or by a tool that was killed, for {seconds} seconds at most: do it again then"
+        ));
+    }
+    Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0)
 }
 
 /// Does with one message what is asked for, and deletes it then.
@@ -397,14 +410,18 @@ fn queues(deployment: &Deployment, stack: &Stack) -> Result<Vec<Queue>> {
 
 /// The number of messages, those that somebody looks at among them.
 async fn count(deployment: &Deployment, queue: &Queue) -> Result<u64> {
+    number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages, NOT_VISIBLE]).await
+}
+
+/// Of messages that somebody looks at.
+const NOT_VISIBLE: QueueAttributeName = QueueAttributeName::ApproximateNumberOfMessagesNotVisible;
+
+/// The sum of these numbers of messages.
+async fn number(deployment: &Deployment, queue: &Queue, of: &[QueueAttributeName]) -> Result<u64> {
     let get = deployment.sqs.get_queue_attributes().queue_url(&queue.url);
     let attributes =
         get.attribute_names(QueueAttributeName::All).send().await?.attributes.unwrap_or_default();
-    let counts = [
-        QueueAttributeName::ApproximateNumberOfMessages,
-        QueueAttributeName::ApproximateNumberOfMessagesNotVisible,
-    ];
-    Ok(counts.iter().filter_map(|name| attributes.get(name)?.parse::<u64>().ok()).sum())
+    Ok(of.iter().filter_map(|name| attributes.get(name)?.parse::<u64>().ok()).sum())
 }
 
 async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result<Vec<Letter>> {
