@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use accounts::{Accounts, Balances};
 use aws_sdk_dynamodb::types::AttributeValue;
-use aws_sdk_sqs::types::QueueAttributeName;
+use aws_sdk_sqs::types::QueueAttributeName as Name;
 use bank::transfer::{self, Transfer};
 use ledgerline::{Aggregate, Commit, EventStore, Meta, encode};
 use ledgerline_local::{
@@ -22,18 +22,8 @@ use ledgerline_local::{
     testing::{LocalStack, eventually, table, workspace},
 };
 use operator::Ledger;
+use reqwest::StatusCode;
 use serde_json::{Value, json};
-
-/// What a comparison finds: who, stream, version in the log, version there.
-fn found(ledger: &Ledger, arguments: &[&str]) -> (i32, BTreeSet<(String, String, String, u64)>) {
-    let (code, printed) = ledger.run(&[&["reconcile", "--younger", "0"], arguments].concat());
-    let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let found = printed.iter().filter(|line| line["what"] == "missing" || line["what"] == "ahead");
-    let found = found.map(|line| {
-        (text(&line["what"]), text(&line["who"]), text(&line["stream"]), line["there"].as_u64().unwrap())
-    });
-    (code, found.collect())
-}
 
 #[tokio::test]
 async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_else() {
@@ -50,7 +40,7 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     let ledger = Ledger::at(&bank);
     let stream = |account: usize| format!("account-{}", accounts[account]);
     let clean = eventually("everything has everything", async || {
-        let (code, found) = found(&ledger, &[]);
+        let (code, found) = ledger.found(&[]);
         (code == 0).then_some(found)
     });
     assert!(clean.await.is_empty());
@@ -75,21 +65,21 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     let missing = |who: &str, account, there| ("missing".to_owned(), who.to_owned(), stream(account), there);
     let expected =
         BTreeSet::from([missing(who, 0, 0), missing(log, 1, 3), missing(log, 2, 3), ahead.clone()]);
-    assert_eq!(found(&ledger, &[]), (2, expected.clone()));
+    assert_eq!(ledger.found(&[]), (2, expected.clone()));
     assert_eq!(
-        found(&ledger, &["--since", "2020-01-01T00:00:00Z"]),
+        ledger.found(&["--since", "2020-01-01T00:00:00Z"]),
         (2, expected.clone()),
         "by what has changed"
     );
-    assert_eq!(found(&ledger, &["--since", "2120-01-01T00:00:00Z"]), (0, BTreeSet::new()));
-    let only = found(&ledger, &["--only", log]);
+    assert_eq!(ledger.found(&["--since", "2120-01-01T00:00:00Z"]), (0, BTreeSet::new()));
+    let only = ledger.found(&["--only", log]);
     assert_eq!(only, (2, BTreeSet::from([missing(log, 1, 3), missing(log, 2, 3)])));
     assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
     // What is young is left alone, and without --yes nobody who is not there is asked.
     assert_eq!(ledger.run(&["reconcile"]).0, 0);
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--why", "a test"]).0, 1);
-    assert_eq!(found(&ledger, &[]), (2, expected));
+    assert_eq!(ledger.found(&[]), (2, expected));
 
     // What is ahead is left to somebody, so that it does not end well.
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
@@ -98,7 +88,7 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
         |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
     assert_eq!((kept("kind"), kept("why")), (vec!["reconcile".to_owned()], vec!["a test".to_owned()]));
     eventually("what was missing is there, and what is ahead is left to somebody", async || {
-        (found(&ledger, &[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
+        (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
     })
     .await;
     for account in [0, 1, 2, 4] {
@@ -107,10 +97,9 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
 }
 
 /// A message in a dead-letter queue.
-async fn dead_letter(client: &aws_sdk_sqs::Client, queue: &str, group: Option<&str>, body: &Value) {
+async fn dead_letter(client: &aws_sdk_sqs::Client, to: &str, group: Option<&str>, body: &Value) {
     let fifo = if group.is_some() { ".fifo" } else { "" };
-    let name = format!("{}{fifo}", table(queue));
-    let url = client.get_queue_url().queue_name(name).send().await.unwrap().queue_url.unwrap();
+    let url = queue(client, &format!("{to}{fifo}")).await;
     let send = client.send_message().queue_url(url).message_body(body.to_string());
     let id = group.map(|_| uuid::Uuid::new_v4().to_string());
     send.set_message_group_id(group.map(ToOwned::to_owned))
@@ -243,6 +232,109 @@ async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
     }
 }
 
+/// The URL of a queue.
+async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
+    client.get_queue_url().queue_name(table(name)).send().await.unwrap().queue_url.unwrap()
+}
+
+/// The incident of the runbook: a commit cannot be applied, and those behind it in its stream wait. They become dead letters, others flow; the cause is found and mended; the
+/// messages go back, though the tool is killed at it.
+#[tokio::test]
+async fn a_poisoned_commit_and_those_behind_it_come_back_in_order_once_the_cause_is_mended() {
+    const CREDITS: u64 = 7;
+    let bank = LocalStack::start(None).await;
+    let (poisoned, healthy) = (bank.account(0).await, bank.account(1_000).await);
+    for id in [&poisoned, &healthy] {
+        bank.settled(id).await;
+    }
+    let aws = services::sdk_config(&bank.aws_url());
+    let (sqs, dynamodb) = (aws_sdk_sqs::Client::new(&aws), aws_sdk_dynamodb::Client::new(&aws));
+    // Two tries in two seconds, and not ninety in an hour and a half.
+    let url = queue(&sqs, "TransactionsQueue.fifo").await;
+    let get = sqs.get_queue_attributes().queue_url(&url).attribute_names(Name::RedrivePolicy);
+    let policy = get.send().await.unwrap().attributes.unwrap()[&Name::RedrivePolicy].clone();
+    let mut policy: Value = serde_json::from_str(&policy).unwrap();
+    policy["maxReceiveCount"] = json!(2);
+    let set = sqs.set_queue_attributes().queue_url(&url).attributes(Name::RedrivePolicy, policy.to_string());
+    set.attributes(Name::VisibilityTimeout, "1").send().await.unwrap();
+    // Somebody has changed the position of one account by hand. Nothing can be applied to it any more.
+    let position = async |value: AttributeValue| {
+        let update = dynamodb.update_item().table_name(table("TransactionsTable"));
+        let update = update.key("accountId", AttributeValue::S(format!("account-{poisoned}")));
+        let update = update.key("entry", AttributeValue::S("#position".into()));
+        let update = update.update_expression("SET #position = :position");
+        let update = update.expression_attribute_names("#position", "position");
+        update.expression_attribute_values(":position", value).send().await.unwrap();
+    };
+    position(AttributeValue::S("one".into())).await;
+    for amount in 1..=CREDITS {
+        for id in [&poisoned, &healthy] {
+            let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": amount })).await;
+            assert_eq!(credited.status, StatusCode::OK, "{credited:?}");
+        }
+    }
+    bank.settled(&healthy).await;
+
+    // Find: the queue, the first commit of the stream, the reason in the logs, and the commit itself.
+    let (ledger, stream) = (Ledger::at(&bank), format!("account-{poisoned}"));
+    let listed = eventually("all of them are dead letters", async || {
+        // Others go on meanwhile. What comes for them also wakes the emulated queue, which does not wake by itself when a message may be tried again.
+        bank.post(&format!("/accounts/{healthy}/credits"), json!({ "amount": 1 })).await;
+        let (_, listed) = ledger.run(&["dead-letters", "Transactions"]);
+        listed.first().is_some_and(|count| count["messages"] == CREDITS).then_some(listed)
+    })
+    .await;
+    bank.settled(&healthy).await;
+    assert_eq!(listed[1]["commits"], format!("{stream}@2"));
+    let failures = bank.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
+    assert!(failures.iter().all(|line| line["stream"] == *stream), "of no other one: {failures:?}");
+    assert!(failures[0]["error"].as_str().unwrap().contains("row"), "{failures:?}");
+    let (_, shown) = ledger.run(&["show", &stream, "--at", "2", "--payloads"]);
+    assert_eq!(shown[1]["events"], "AccountCredited");
+    let unreadable = bank.get(&format!("/accounts/{poisoned}/transactions")).await;
+    assert_eq!(unreadable.status, StatusCode::INTERNAL_SERVER_ERROR, "of this account alone");
+
+    // Mend it, and send them back. The tool is killed when the first one is on its way.
+    position(AttributeValue::N("1".into())).await;
+    let send_back = [
+        "dead-letters",
+        "Transactions",
+        "--send-back",
+        "--write",
+        "--yes",
+        "--why",
+        "the position is mended",
+    ];
+    let mut tool = ledger.start(&send_back);
+    // Without a pause between two looks: there are only a few to send.
+    let records = async || {
+        let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap();
+        records.count
+    };
+    while records().await == 0 {
+        assert!(tool.try_wait().unwrap().is_none(), "it is at it");
+    }
+    tool.kill().unwrap();
+    tool.wait().unwrap();
+    assert_eq!(ledger.run(&["dead-letters"]).0, 2, "it was killed in the middle");
+    eventually("the others are sent, when those that the killed tool had can be had again", async || {
+        // As long as some are left, it does not say that all is done.
+        let is_done = ledger.run(&send_back).0 == 0;
+        let is_empty = ledger.run(&["dead-letters"]).0 == 0;
+        assert!(is_empty || !is_done, "it says that all is done");
+        is_done.then_some(())
+    })
+    .await;
+    for id in [&poisoned, &healthy] {
+        bank.settled(id).await;
+    }
+    let after = bank.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
+    assert_eq!(after.len(), failures.len(), "none failed, and none came before its turn: {after:?}");
+    let gaps = bank.logged(r#"{ $.outcome = "gap repaired" }"#).await;
+    assert!(gaps.iter().all(|line| line["stream"] != *stream), "none was overtaken: {gaps:?}");
+    assert_eq!(ledger.found(&[]), (0, BTreeSet::new()));
+}
+
 #[tokio::test]
 async fn how_far_views_are_is_shown_and_what_one_lacks_is_sent_again() {
     let bank = LocalStack::start(None).await;
@@ -326,7 +418,7 @@ async fn what_is_deployed_differently_or_was_changed_by_hand_is_found() {
     let set = sqs.set_queue_attributes().queue_url(queue.queue_url.unwrap());
     let arn = "arn:aws:sqs:us-east-1:000000000000:ledgerline-TransferDeadLetterQueue.fifo";
     let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
-    set.attributes(QueueAttributeName::RedrivePolicy, policy).send().await.unwrap();
+    set.attributes(Name::RedrivePolicy, policy).send().await.unwrap();
     // And a commit comes that this code does not understand.
     bank.damage("account-damaged").await;
     // The workspace has another timeout than what is deployed, one function more, and one variable less.
