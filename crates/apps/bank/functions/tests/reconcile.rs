@@ -9,7 +9,7 @@
 
 mod accounts;
 #[path = "../examples/load/fill.rs"]
-#[allow(dead_code, reason = "the example has a command line, too")]
+#[allow(dead_code, clippy::print_stdout, reason = "the example has a command line, too")]
 mod fill;
 mod operator;
 
@@ -290,7 +290,7 @@ async fn what_nobody_heard_of_for_more_than_a_day_is_found_and_mended_and_nothin
     assert_eq!(mails(&bank).await, 0, "the mailbox began anew with the stack");
     bank.settled(&ids[0]).await;
 
-    is_killed(&[&"--act"]).await;
+    is_killed(&["--act"]).await;
     eventually("all is mended", async || {
         let (_, left) = ledger.found(&[&write[..], &["--act"]].concat());
         left.is_empty().then_some(())
