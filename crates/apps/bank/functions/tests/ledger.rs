@@ -479,10 +479,8 @@ async fn a_replay_makes_whoever_follows_states_write_the_row_of_one_stream_again
     assert_eq!((shown.version(), &shown.body["totalBalance"]), (3, &json!(1_000)));
     bank.shows_its_transactions(&id, 3).await;
     assert_eq!(row(&other).await, untouched);
-    eventually("nobody lacks the replay", async || {
-        (found(&ledger, &[]) == (0, BTreeSet::new())).then_some(())
-    })
-    .await;
+    eventually("nobody lacks the replay", async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(()))
+        .await;
     let wrong =
         ["command", "POST", "/accounts/163082d2-b005-45d7-9eb6-aa1f83efd55d/replays", "--api", bank.url()];
     assert_eq!(ledger.run(&[&wrong[..], &sure].concat()).0, 1);
