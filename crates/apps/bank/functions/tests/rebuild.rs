@@ -246,7 +246,7 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
     let write = async |client: usize| {
         let (mut answered, mut turn) = (0, client);
         let (ids, until) =
-            if client % 2 == 0 { (&ids[..accounts / 2], &is_decided) } else { (&ids[accounts / 2..], &ends) };
+            if client.is_multiple_of(2) { (&ids[..accounts / 2], &is_decided) } else { (&ids[accounts / 2..], &ends) };
         while !until.load(Ordering::Relaxed) {
             let (from, to) = (&ids[turn % ids.len()], &ids[(turn * 7 + 3) % ids.len()]);
             let answer = match turn % 4 {
