@@ -245,8 +245,11 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
     let (ends, is_decided) = (AtomicBool::new(false), AtomicBool::new(false));
     let write = async |client: usize| {
         let (mut answered, mut turn) = (0, client);
-        let (ids, until) =
-            if client.is_multiple_of(2) { (&ids[..accounts / 2], &is_decided) } else { (&ids[accounts / 2..], &ends) };
+        let (ids, until) = if client.is_multiple_of(2) {
+            (&ids[..accounts / 2], &is_decided)
+        } else {
+            (&ids[accounts / 2..], &ends)
+        };
         while !until.load(Ordering::Relaxed) {
             let (from, to) = (&ids[turn % ids.len()], &ids[(turn * 7 + 3) % ids.len()]);
             let answer = match turn % 4 {
