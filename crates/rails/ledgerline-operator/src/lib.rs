@@ -7,10 +7,12 @@ mod deployment;
 mod doctor;
 mod followers;
 mod log;
+mod logs;
 mod rebuild;
 mod reconcile;
 mod records;
 mod replay;
+mod versions;
 mod views;
 
 use std::{
@@ -116,6 +118,14 @@ enum What {
     /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
     /// Without a command, lists them.
     Command(command::Options),
+    /// Shows what functions logged: a phrase, a pattern, or what failed.
+    Logs(logs::Options),
+    /// Lists the version of each function to which events come. Write it down, with --json, before a deployment.
+    Versions,
+    /// Lets events come to the versions of functions of before a deployment. Nothing is built, and nothing that was committed is lost. Without --write it says which these are.
+    GoBack(versions::Options),
+    /// Publishes a version of each function as it is configured now, and lets events come to it: after a deployment that changed only what holds for all functions.
+    Publish(Writing),
     /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
     /// Ends with 2 if something is not as it should be.
     Doctor,
@@ -217,6 +227,16 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Command(options) => {
             let is_taken = command::run(&deployment, stack, &options, out).await?;
             return Ok(if is_taken { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+        What::Logs(options) => logs::run(&deployment, &options, out).await?,
+        What::Versions => versions::list(&deployment, out).await?,
+        What::GoBack(options) => {
+            let is_done = versions::go_back(&deployment, &options, out).await?;
+            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        }
+        What::Publish(writing) => {
+            let is_done = versions::publish(&deployment, &writing, out).await?;
+            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
         What::Doctor => {
             let is_well = doctor::run::<L>(&deployment, stack, out).await?;

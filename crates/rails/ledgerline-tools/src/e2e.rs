@@ -111,6 +111,8 @@ fn operators(emulator: &Emulator) -> Result<()> {
             &["show", stream],
             &["reconcile", "--younger", "0"],
             &["dead-letters"],
+            &["versions"],
+            &["logs", "--failures"],
         ];
         for arguments in reads {
             // A comparison that found something ends with 2.
@@ -126,6 +128,31 @@ fn operators(emulator: &Emulator) -> Result<()> {
             bail!("an operator who is a {who}: ledger replay --write ended with {code:?}: {printed}");
         }
         println!("  {who}: ledger replay --write: {}", if who == "writer" { "done" } else { "refused" });
+        go_back(emulator, credentials, who == "writer")
+            .with_context(|| format!("an operator who is a {who}"))?;
+        println!("  {who}: ledger publish and go-back: {}", if who == "writer" { "done" } else { "refused" });
+    }
+    Ok(())
+}
+
+/// Publishes all functions, and goes back to the versions of before.
+fn go_back(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
+    let file = env::current_dir()?.join("target/e2e-live.jsonl");
+    let (_, before) = emulator.ledger(credentials, &["versions"])?;
+    std::fs::write(&file, &before)?;
+    let sure = ["--write", "--yes", "--why", "a try of the deployment"];
+    let (published, printed) = emulator.ledger(credentials, &[&["publish"][..], &sure].concat())?;
+    if (published == Some(0)) != may {
+        bail!("ledger publish ended with {published:?}: {printed}");
+    }
+    if may {
+        let file = file.to_string_lossy().into_owned();
+        let (code, printed) =
+            emulator.ledger(credentials, &[&["go-back", "--to", &file][..], &sure].concat())?;
+        let (_, after) = emulator.ledger(credentials, &["versions"])?;
+        if code != Some(0) || after != before {
+            bail!("ledger go-back ended with {code:?}: {printed}{after}");
+        }
     }
     Ok(())
 }

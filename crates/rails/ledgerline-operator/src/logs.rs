@@ -1,0 +1,58 @@
+//! What functions logged.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{Out, deployment::Deployment};
+
+/// What is an error of a function, or of Lambda: a crash, or a function that ran out of time.
+const FAILURES: &str = r#"{ $.level = "ERROR" || $.record.status = "timeout" || $.record.status = "error" }"#;
+
+/// What is looked for.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// A phrase, such as a correlation id or a stream, or a pattern of CloudWatch Logs: { $.level = "WARN" }. Without it, everything.
+    pattern: Option<String>,
+    /// Only what failed: errors, crashes, and functions that ran out of time.
+    #[arg(long, conflicts_with = "pattern")]
+    failures: bool,
+    /// For how long back: 15m, 6h, 2d.
+    #[arg(long, default_value = "1h")]
+    since: String,
+}
+
+/// Prints the lines, oldest first, each as the function wrote it.
+pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
+    let Ok(since) = options.since.parse::<SignedDuration>() else {
+        bail!("--since is a time such as 15m, 6h or 2d, not {}", options.since);
+    };
+    let group = deployment.of_type("AWS::Logs::LogGroup").find(|(id, _)| *id == "FunctionLogs");
+    let (_, group) = group.context("the stack has no FunctionLogs")?;
+    let pattern = match &options.pattern {
+        _ if options.failures => Some(FAILURES.to_owned()),
+        Some(pattern) if pattern.starts_with(['{', '"', '[']) => Some(pattern.clone()),
+        // A phrase is in quotation marks for CloudWatch, which would otherwise look for its words.
+        Some(phrase) => Some(format!("\"{phrase}\"")),
+        None => None,
+    };
+    let from = (Timestamp::now() - since.abs()).as_millisecond();
+    let filter = deployment.logs.filter_log_events().log_group_name(group).start_time(from);
+    let mut pages = filter.set_filter_pattern(pattern).into_paginator().send();
+    while let Some(page) = pages.next().await {
+        for event in page.context("the logs cannot be read")?.events.unwrap_or_default() {
+            let message = event.message.unwrap_or_default();
+            let at = event.timestamp.and_then(|at| Timestamp::from_millisecond(at).ok());
+            let function = event.log_stream_name.unwrap_or_default();
+            if out.json {
+                let said = serde_json::from_str(&message).unwrap_or(Value::String(message));
+                out.line(&json!({ "at": at, "in": function, "said": said }).to_string());
+            } else {
+                let at = at.map(|at| at.to_string()).unwrap_or_default();
+                out.line(&format!("{at}  {}", message.trim_end()));
+            }
+        }
+    }
+    Ok(())
+}
