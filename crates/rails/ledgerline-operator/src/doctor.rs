@@ -41,12 +41,14 @@ impl Findings {
 pub(crate) async fn run<L: Aggregates>(deployment: &Deployment, stack: &Stack, out: Out) -> Result<bool> {
     let source = Source::read(&stack.template)?;
     let template = source.json();
+    let busy = out.busy("looking at what is deployed");
     let mut findings = Findings::default();
     compare_templates(deployment, &template, &mut findings).await?;
     functions(deployment, &source, &mut findings).await?;
     tables(deployment, &template, &mut findings).await?;
     queues(deployment, &template, &mut findings).await?;
     readable::<L>(deployment, &mut findings).await?;
+    drop(busy);
     let looked: Vec<_> =
         findings.looked.iter().map(|(what, number)| json!({ "looked": what, "number": number })).collect();
     out.rows(&["looked", "number"], &looked);

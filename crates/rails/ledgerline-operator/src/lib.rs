@@ -25,7 +25,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use ledgerline::{Aggregates, StreamId};
 use serde_json::Value;
 
@@ -95,7 +95,7 @@ enum What {
         #[arg(long)]
         once: bool,
     },
-    /// Shows every commit that one request caused, in all streams, in the order of their times. Scans the whole log.
+    /// Shows every commit that one request caused, in all streams, in the order of their times, and which views and process managers have come to it. Scans the whole log.
     Trace {
         /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
         correlation_id: String,
@@ -190,6 +190,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     match what {
         What::Streams { category, find } => {
             let mut rows = Vec::new();
+            let busy = out.busy("reading the keys of the whole log");
             for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
                 let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
                     && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()));
@@ -199,6 +200,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
                     );
                 }
             }
+            drop(busy);
             out.rows(&["stream", "version", "at"], &rows);
         }
         What::Show { stream, at, payloads } => {
@@ -209,7 +211,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             log::tail(&deployment, category, &from, payloads, once, out).await?;
         }
         What::Trace { correlation_id, payloads } => {
-            log::trace(&deployment, &correlation_id, payloads, out).await?;
+            log::trace(&deployment, stack, &correlation_id, payloads, out).await?;
         }
         What::Reconcile(options) => {
             let is_clean = reconcile::run(&deployment, stack, &options, out).await?;
@@ -301,6 +303,20 @@ impl Out {
         let bar = ProgressBar::new(length);
         bar.set_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.enable_steady_tick(Duration::from_secs(1));
+        bar
+    }
+
+    /// Shows people that something is under way, and for how long, until the value is dropped. It is not shown before a second has passed.
+    fn busy(self, what: &'static str) -> ProgressBar {
+        if self.json {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear).with_message(what);
+        bar.set_style(
+            ProgressStyle::with_template("{elapsed_precise} {spinner} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
         );
         bar.enable_steady_tick(Duration::from_secs(1));
         bar

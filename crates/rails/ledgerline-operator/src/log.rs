@@ -10,7 +10,11 @@ use ledgerline::{
 };
 use serde_json::{Value, json};
 
-use crate::{Out, deployment::Deployment};
+use crate::{
+    Out, Stack,
+    deployment::Deployment,
+    followers::{Follower, followers},
+};
 
 /// The fields of a commit that are printed.
 const FIELDS: [&str; 6] = ["stream", "version", "at", "events", "correlation", "data"];
@@ -158,8 +162,15 @@ fn line(row: &Value, out: Out) -> String {
 }
 
 /// Prints every commit with this correlation id.
-pub(crate) async fn trace(deployment: &Deployment, id: &str, payloads: bool, out: Out) -> Result<()> {
+pub(crate) async fn trace(
+    deployment: &Deployment,
+    stack: &Stack,
+    id: &str,
+    payloads: bool,
+    out: Out,
+) -> Result<()> {
     let log = deployment.log()?;
+    let busy = out.busy("looking for the commits in the whole log");
     let mut commits = Vec::new();
     for (stream, version) in log.correlated(id).await? {
         commits.extend(log.get(&stream, version).await?);
@@ -168,9 +179,25 @@ pub(crate) async fn trace(deployment: &Deployment, id: &str, payloads: bool, out
         bail!("no commit has the correlation id {id}");
     }
     commits.sort_by_key(|commit| commit.at);
-    let rows: Vec<_> = commits.iter().map(|commit| row(commit, payloads)).collect();
-    let fields = ["at", "stream", "version", "events", "causation", "data"];
-    out.rows(if payloads { &fields } else { &fields[..5] }, &rows);
+    let followers = followers(deployment, stack).await?;
+    let mut rows = Vec::new();
+    for commit in &commits {
+        // What follows the stream, by whether it has come to this commit.
+        let (mut there, mut not_yet) = (Vec::new(), Vec::new());
+        for Follower { of_log, .. } in
+            followers.iter().filter(|follower| follower.of_log.takes(&commit.stream))
+        {
+            let reached = of_log.table.reached(of_log.keys(), &commit.stream).await?;
+            if reached >= commit.version { &mut there } else { &mut not_yet }.push(of_log.id.as_str());
+        }
+        let mut row = row(commit, payloads);
+        row["in"] = there.join(" ").into();
+        row["notYetIn"] = not_yet.join(" ").into();
+        rows.push(row);
+    }
+    drop(busy);
+    let fields = ["at", "stream", "version", "events", "causation", "in", "notYetIn", "data"];
+    out.rows(if payloads { &fields } else { &fields[..7] }, &rows);
     Ok(())
 }
 

@@ -70,7 +70,9 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         since: options.since,
         until,
     };
+    let busy = out.busy("comparing what follows the log with it");
     let found = comparison.run().await?;
+    drop(busy);
     print(&found, options.since.is_some(), out);
     let reads = deployment.units.taken();
     if out.json {

@@ -54,7 +54,9 @@ pub(crate) struct Options {
 
 /// Sends commits again, or says how many that would be. Returns whether all of them were taken.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+    let busy = out.busy("looking for the streams");
     let streams = options.streams(deployment).await?;
+    drop(busy);
     let to = if options.order { "SequencerFunction" } else { "FanoutFunction" };
     let commits: u64 = streams.values().map(|(first, last)| last + 1 - first).sum();
     let what = format!("send {commits} commits of {} streams through {to}", streams.len());

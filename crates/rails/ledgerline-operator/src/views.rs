@@ -98,7 +98,9 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
         since,
         until: now,
     };
+    let busy = out.busy("comparing what follows the log with it");
     let found = comparison.run().await?;
+    drop(busy);
     // By follower: the commits that it lacks, and the age of the oldest one.
     let mut lacks = BTreeMap::<&str, (u64, Option<Timestamp>)>::new();
     for missing in &found.missing {

@@ -594,6 +594,13 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
     assert_eq!(events[0], "TransferRequested");
     assert!(events.contains(&"AccountDebited") && events.contains(&"AccountCredited"), "{events:?}");
     assert!(traced.iter().all(|commit| commit["data"].is_null()), "rule 14: {traced:?}");
+    eventually("everything that follows has come to it", async || {
+        let (_, traced) = ledger.run(&["trace", "the-rent"]);
+        let in_each = |commit: &Value| (commit["in"].as_str().unwrap().to_owned(), commit["notYetIn"] == "");
+        let of_transfers = "TransferFunction TransfersProjectorFunction";
+        (traced.len() == 5 && in_each(&traced[0]) == (of_transfers.to_owned(), true)).then_some(())
+    })
+    .await;
     let (_, with) = ledger.run(&["trace", "the-rent", "--payloads"]);
     // A time, or an id, may have the same digits.
     let has_balance = |rows: &[Value]| format!("{rows:?}").contains("Number(970)");
