@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Consistency, EventStore, Range, StoreError, StreamId,
+    EventStore, StoreError, StreamId,
     all::{Entry, last_before, segments},
 };
 
@@ -75,6 +75,8 @@ pub struct Difference {
     pub head: u64,
     /// The last one there.
     pub found: u64,
+    /// Why that cannot be read, if it cannot. No value is in it (rule 14).
+    pub unreadable: Option<String>,
 }
 
 /// How many streams of one follower were looked at, and how they are.
@@ -90,6 +92,8 @@ pub struct Looked {
     pub ahead: usize,
     /// Those of which nothing is shown, and that are older than tombstones.
     pub forgotten: usize,
+    /// Those whose row or position cannot be read.
+    pub unreadable: usize,
 }
 
 /// What was found.
@@ -103,6 +107,8 @@ pub struct Found {
     pub ahead: Vec<Difference>,
     /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or they never heard of them.
     pub forgotten: Vec<Difference>,
+    /// Rows or positions that cannot be read: whoever writes them cannot go on with their streams either.
+    pub unreadable: Vec<Difference>,
     /// Streams with a hole in the log, each with the number of versions that are missing.
     pub holes: BTreeMap<StreamId, u64>,
     /// The streams that were written too recently, and left alone.
@@ -115,18 +121,24 @@ impl Found {
     /// Whether nothing is missing, nothing is ahead, and the log has no hole, as far as it was looked.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.missing.is_empty() && self.ahead.is_empty() && self.holes.is_empty()
+        [&self.missing, &self.ahead, &self.unreadable].iter().all(|found| found.is_empty())
+            && self.holes.is_empty()
     }
 
     fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>) {
+        let streams = looked.len() + forgotten.len();
+        let (unreadable, looked): (Vec<_>, Vec<_>) =
+            looked.into_iter().partition(|difference| difference.unreadable.is_some());
         let count = |is: fn(&Difference) -> bool| looked.iter().filter(|difference| is(difference)).count();
         self.looked.push(Looked {
             who: who.to_owned(),
-            streams: looked.len() + forgotten.len(),
+            streams,
             missing: count(|difference| difference.found < difference.head),
             ahead: count(|difference| difference.found > difference.head),
             forgotten: forgotten.len(),
+            unreadable: unreadable.len(),
         });
+        self.unreadable.extend(unreadable);
         self.forgotten.extend(forgotten);
         for difference in looked {
             match difference.found.cmp(&difference.head) {
@@ -185,7 +197,9 @@ impl Comparison<'_> {
         };
         let known = reached.iter().flat_map(|reached| reached.keys().cloned());
         let mut heads = if self.since.is_some() {
-            let heads = stream::iter(known).map(|stream| newest(self.log, stream)).buffer_unordered(AT_ONCE);
+            let head =
+                async |stream: StreamId| Ok::<_, StoreError>((stream.clone(), self.log.head(&stream).await?));
+            let heads = stream::iter(known).map(head).buffer_unordered(AT_ONCE);
             heads.try_collect::<BTreeMap<_, _>>().await?
         } else {
             let mut heads = self.log.heads(self.parts).await?;
@@ -209,7 +223,10 @@ impl Comparison<'_> {
             let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
             let is_forgotten = |looked: &Difference| {
                 let head = heads.get(&looked.stream).and_then(|head| head.at);
-                looked.kind == Some(Follows::States) && looked.found == 0 && head.is_some_and(|at| at < old)
+                looked.kind == Some(Follows::States)
+                    && looked.found == 0
+                    && looked.unreadable.is_none()
+                    && head.is_some_and(|at| at < old)
             };
             let (forgotten, looked): (Vec<_>, Vec<_>) = looked.into_iter().partition(is_forgotten);
             found.note(&follower.id, looked, forgotten);
@@ -235,12 +252,12 @@ impl Comparison<'_> {
         head: u64,
     ) -> Result<Difference, CompareError> {
         let first = look(follower, stream, head).await?;
-        if first.found == first.head {
+        if first.found == first.head || first.unreadable.is_some() {
             return Ok(first);
         }
-        let (_, head) = newest(self.log, stream.clone()).await?;
+        let head = self.log.head(stream).await?;
         let again = look(follower, stream, first.head.min(head.version)).await?;
-        let (_, head) = newest(self.log, stream.clone()).await?;
+        let head = self.log.head(stream).await?;
         // What the view has got to since is no difference, unless the log does not have it.
         Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
     }
@@ -255,34 +272,25 @@ impl Comparison<'_> {
         let mut head = head.version;
         // Ahead, if the newest entry is of a version that the log does not have: by a strong read, because the scan may be older than the order.
         if seen.newest() > head {
-            let (_, newest) = newest(self.log, stream.clone()).await?;
+            let newest = self.log.head(stream).await?;
             head = newest.version.min(seen.newest());
         }
         let found = if seen.newest() > head { seen.newest() } else { seen.up_to };
-        Ok(Difference { who: ORDER.to_owned(), kind: None, stream: stream.clone(), head, found })
+        let (who, stream) = (ORDER.to_owned(), stream.clone());
+        Ok(Difference { who, kind: None, stream, head, found, unreadable: None })
     }
 }
 
 /// How far a follower is in a stream.
 async fn look(follower: &Follower, stream: &StreamId, head: u64) -> Result<Difference, CompareError> {
-    let found = follower.table.reached(follower.keys(), stream).await?;
+    let (found, unreadable) = match follower.table.reached(follower.keys(), stream).await {
+        Ok(found) => (found, None),
+        // One row must not hide what is missing elsewhere (rule 11).
+        Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
     let (who, stream) = (follower.id.clone(), stream.clone());
-    Ok(Difference { who, kind: Some(follower.kind), stream, head, found })
-}
-
-/// The newest commit of a stream, read strongly.
-///
-/// # Errors
-/// When the log cannot be read.
-pub async fn newest(log: &DynamoDbStore, stream: StreamId) -> Result<(StreamId, Head), StoreError> {
-    let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
-    let page = log.read(&stream, newest, Consistency::Strong).await?;
-    let head = page.commits.first().map_or_else(Head::default, |commit| Head {
-        version: commit.version,
-        commits: commit.version,
-        at: Some(commit.at),
-    });
-    Ok((stream, head))
+    Ok(Difference { who, kind: Some(follower.kind), stream, head, found, unreadable })
 }
 
 /// The versions of a stream that `$all` has entries of.

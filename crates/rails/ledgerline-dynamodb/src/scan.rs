@@ -1,6 +1,6 @@
 //! Reads of the whole log, for operators: they cost half a read unit for each 4 KB that is in it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -116,8 +116,7 @@ impl DynamoDbStore {
             while let Some(found) = items.next().await {
                 let found = found.map_err(error::store_error)?;
                 let Some((stream, version)) = keys(&found) else { continue };
-                let at = found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok());
-                heads.entry(stream).or_default().add(&Head { version, commits: 1, at });
+                heads.entry(stream).or_default().add(&Head { version, commits: 1, at: time(&found) });
             }
             Ok::<_, StoreError>(heads)
         });
@@ -127,6 +126,34 @@ impl DynamoDbStore {
             heads.entry(stream).or_default().add(&head);
         }
         Ok(heads)
+    }
+
+    /// The newest commit of a stream, read strongly, without its events: one that is damaged has a version and keeps nobody from looking at the others (rule 11). The number of commits is
+    /// taken to be the version.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn head(&self, stream: &StreamId) -> Result<Head, StoreError> {
+        let query = self
+            .client
+            .query()
+            .table_name(&self.commits)
+            .consistent_read(true)
+            .scan_index_forward(false)
+            .limit(1)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .key_condition_expression("#stream = :stream")
+            .expression_attribute_values(":stream", AttributeValue::S(stream.to_string()))
+            .projection_expression("#stream, #version, #at")
+            .expression_attribute_names("#stream", item::STREAM)
+            .expression_attribute_names("#version", item::VERSION)
+            .expression_attribute_names("#at", item::AT);
+        let output = query.send().await.map_err(error::store_error)?;
+        let found = output.items().first().and_then(|found| {
+            let (_, version) = keys(found)?;
+            Some(Head { version, commits: version, at: time(found) })
+        });
+        Ok(found.unwrap_or_default())
     }
 
     /// The streams with a commit whose time is between these, each with the first version of that time and its last version in the log.
@@ -202,6 +229,11 @@ impl DynamoDbStore {
             found.iter().map(|(name, value)| (name.clone(), as_in_a_record(value))).collect();
         Ok(Some(json!({ "Keys": keys, "NewImage": image })))
     }
+}
+
+/// The time of a commit, if it has one.
+fn time(found: &HashMap<String, AttributeValue>) -> Option<Timestamp> {
+    found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok())
 }
 
 fn keys(item: &std::collections::HashMap<String, AttributeValue>) -> Option<(StreamId, u64)> {

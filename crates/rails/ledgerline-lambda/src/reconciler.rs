@@ -122,15 +122,23 @@ impl Reconciler {
             until: now - YOUNG,
         };
         let found = comparison.run().await?;
-        let Found { looked, missing, ahead, .. } = &found;
+        let Found { looked, missing, ahead, unreadable, .. } = &found;
         let streams: usize = looked.iter().map(|looked| looked.streams).sum();
-        for (what, differences) in [("missing", missing), ("ahead", ahead)] {
-            for Difference { who, kind: _, stream, head, found } in differences.iter().take(LOGGED) {
-                tracing::error!(what, who, %stream, version = head, there = found, "not reconciled");
+        for (what, differences) in [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)] {
+            for Difference { who, kind: _, stream, head, found, unreadable } in
+                differences.iter().take(LOGGED)
+            {
+                tracing::error!(what, who, %stream, version = head, there = found, reason = unreadable, "not reconciled");
             }
         }
-        tracing::info!(streams, missing = missing.len(), ahead = ahead.len(), "reconciled");
-        metrics::unreconciled(missing.len() + ahead.len());
+        tracing::info!(
+            streams,
+            missing = missing.len(),
+            ahead = ahead.len(),
+            unreadable = unreadable.len(),
+            "reconciled"
+        );
+        metrics::unreconciled(missing.len() + ahead.len() + unreadable.len());
         Ok(found)
     }
 }

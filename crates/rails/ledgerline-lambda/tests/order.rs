@@ -523,7 +523,7 @@ async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
     let (log, sequence) = (world.log.clone(), world.sequence.clone());
     let found =
         Reconciler { log, sequence, partitions: 1, followers: vec![follower] }.reconcile(at).await.unwrap();
-    let found = [found.missing, found.ahead].concat().into_iter();
+    let found = [found.missing, found.ahead, found.unreadable].concat().into_iter();
     let mut found: Vec<_> =
         found.map(|Difference { stream, head, found, .. }| (stream.to_string(), head, found)).collect();
     found.sort();
@@ -545,6 +545,23 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     let soon = Timestamp::now() + SignedDuration::from_mins(20);
     let expected = [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
     assert_eq!(reconciled(&world, soon).await, expected);
+    // A position and a commit that cannot be read hide nothing else.
+    let put = async |id: &str, position: AttributeValue| {
+        let put = world.client.put_item().table_name(testing::table("FillsTable"));
+        let put = put
+            .item("tankId", AttributeValue::S(id.into()))
+            .item("entry", AttributeValue::S("#position".into()));
+        put.item("position", position).send().await.unwrap();
+    };
+    put("tank-c", AttributeValue::S("one".into())).await;
+    let damaged = world.client.put_item().table_name(testing::table("CommitsTable"));
+    let damaged = damaged.item("stream", AttributeValue::S("tank-e".into()));
+    let damaged = damaged.item("version", AttributeValue::N("2".into()));
+    damaged.item("at", AttributeValue::S("2026-11-21T09:30:00Z".into())).send().await.unwrap();
+    let expected =
+        [("tank-a".into(), 2, 1), ("tank-c".into(), 1, 0), ("tank-d".into(), 1, 7), ("tank-e".into(), 2, 0)];
+    assert_eq!(reconciled(&world, soon).await, expected);
+    put("tank-c", AttributeValue::N("1".into())).await;
     // What is still on its way is nobody's fault.
     let at = commit("tank-a", 1).at;
     assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, []);
@@ -553,6 +570,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
     let calls = world.wire.take();
     assert!(calls.len() <= 5, "{calls:?}");
+    // The view goes on up to the damaged commit.
     world.subscriber().catch_up().await.unwrap();
-    assert_eq!(reconciled(&world, soon).await, [("tank-d".to_owned(), 1, 7)]);
+    assert_eq!(reconciled(&world, soon).await, [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]);
 }

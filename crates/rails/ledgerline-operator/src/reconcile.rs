@@ -97,19 +97,25 @@ fn counted(wanted: &[&Difference]) -> String {
 }
 
 fn print(found: &Found, in_part: bool, out: Out) {
-    let looked = |Looked { who, streams, missing, ahead, forgotten }: &Looked| json!({ "who": who, "streams": streams, "missing": missing, "ahead": ahead, "forgotten": forgotten });
+    let looked = |Looked { who, streams, missing, ahead, forgotten, unreadable }: &Looked| {
+        json!({
+            "who": who, "streams": streams, "missing": missing, "ahead": ahead, "forgotten": forgotten, "unreadable": unreadable,
+        })
+    };
     let counts: Vec<_> = found.looked.iter().map(looked).collect();
-    out.rows(&["who", "streams", "missing", "ahead", "forgotten"], &counts);
-    for (what, differences) in [("missing", &found.missing), ("ahead", &found.ahead)] {
+    out.rows(&["who", "streams", "missing", "ahead", "forgotten", "unreadable"], &counts);
+    let kinds = [("missing", &found.missing), ("ahead", &found.ahead), ("unreadable", &found.unreadable)];
+    for (what, differences) in kinds {
         let row = |difference: &Difference| {
-            let Difference { who, kind: _, stream, head, found } = difference;
-            json!({ "what": what, "who": who, "stream": stream, "log": head, "there": found })
+            let Difference { who, kind: _, stream, head, found, unreadable } = difference;
+            json!({ "what": what, "who": who, "stream": stream, "log": head, "there": found, "reason": unreadable })
         };
         let shown = if out.json { differences.len() } else { SHOWN };
         let rows: Vec<_> = differences.iter().take(shown).map(row).collect();
         if !rows.is_empty() {
             out.note("");
-            out.rows(&["what", "who", "stream", "log", "there"], &rows);
+            let fields = ["what", "who", "stream", "log", "there", "reason"];
+            out.rows(if what == "unreadable" { &fields } else { &fields[..5] }, &rows);
         }
         if differences.len() > shown {
             out.note(&format!("and {} more: see them with --json", differences.len() - shown));
@@ -188,7 +194,11 @@ async fn mend(
         sent.len() - failed,
         sent.len()
     ));
-    Ok(failed == 0 && (act || to_act == 0) && found.ahead.is_empty() && found.holes.is_empty())
+    let is_left = (!act && to_act > 0)
+        || !found.ahead.is_empty()
+        || !found.unreadable.is_empty()
+        || !found.holes.is_empty();
+    Ok(failed == 0 && !is_left)
 }
 
 /// Sends what is missing to a function.

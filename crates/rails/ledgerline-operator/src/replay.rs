@@ -8,7 +8,6 @@ use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
-use ledgerline_dynamodb::reconcile::newest;
 use serde_json::{Value, json};
 
 use crate::{
@@ -107,7 +106,7 @@ impl Options {
         }
         let stream = self.stream.clone().unwrap_or_default();
         let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
-        let (stream, head) = newest(&log, stream).await?;
+        let head = log.head(&stream).await?;
         let to = self.to.unwrap_or(head.version);
         if head.version == 0 {
             bail!("there is no stream {stream}");

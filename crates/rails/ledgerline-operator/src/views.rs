@@ -110,7 +110,8 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
             *oldest = Some(oldest.map_or(commit.at, |known| known.min(commit.at)));
         }
     }
-    let mut is_well = true;
+    // Who cannot read its position stands still there, and nobody knows since when.
+    let mut is_well = found.unreadable.is_empty();
     let mut rows = Vec::new();
     for looked in &found.looked {
         let follower = followers.iter().find(|follower| follower.of_log.id == looked.who);
@@ -122,11 +123,11 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
         let age = oldest.map(|oldest| now.duration_since(oldest));
         is_well &= age.is_none_or(|age| age.as_secs() <= options.older.into());
         rows.push(json!({
-            "view": looked.who, "streams": looked.streams, "behind": looked.missing, "commits": commits,
+            "view": looked.who, "streams": looked.streams, "behind": looked.missing, "unreadable": looked.unreadable, "commits": commits,
             "oldest": age.and_then(|age| age.round(Unit::Second).ok()).map(|age| age.to_string()),
             "queued": queue.map(|(waiting, _)| waiting), "taken": queue.map(|(_, taken)| taken),
         }));
     }
-    out.rows(&["view", "streams", "behind", "commits", "oldest", "queued", "taken"], &rows);
+    out.rows(&["view", "streams", "behind", "unreadable", "commits", "oldest", "queued", "taken"], &rows);
     Ok(is_well)
 }
