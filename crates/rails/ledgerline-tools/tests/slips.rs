@@ -550,6 +550,11 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
             "takes the states of thing: write ${ItemsProjectorFunction}:live thing",
         ),
         (
+            "/items-projector/source/states/events",
+            json!(["ItemCreated", "Replayed"]),
+            "its aggregate has an event named Replayed, as replays are: name it differently",
+        ),
+        (
             "/items-projector/source",
             json!({ "queue": ["item"] }),
             "STATE_VIEWS has ItemsProjectorFunction, which is no function of a state view",

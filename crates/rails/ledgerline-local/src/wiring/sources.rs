@@ -33,6 +33,12 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                     None => rule(template, function, &source, events),
                 };
                 found.extend(queues.of_retries(template, function));
+                if events.contains(REPLAYED) {
+                    let message = format!(
+                        "its aggregate has an event named {REPLAYED}, as replays are: name it differently"
+                    );
+                    found.push(template.problem(function.id, &[], &message));
+                }
                 (&["EventBridgeRule", "SQS"], found)
             }
             Events::Queue(categories) => (&["SQS"], queues.of_function(template, function, categories)),
