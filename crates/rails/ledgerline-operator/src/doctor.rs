@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use aws_sdk_dynamodb::types::{KeySchemaElement, TimeToLiveStatus};
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use ledgerline::{
-    Aggregate, Aggregates, Commit, Visitor,
-    all::{Filter, Subscription, newest},
+    Aggregate, Aggregates, Commit, EventStore, StoreError, Visitor,
+    all::{Entry, newest, segments},
     decode,
 };
 use ledgerline_local::{
@@ -20,7 +20,9 @@ use serde_json::{Value, json};
 use crate::{Out, Stack, deployment::Deployment};
 
 /// The number of the newest commits that are read, to see whether this code understands them.
-const NEWEST: u64 = 200;
+const NEWEST: usize = 200;
+/// The number of the newest segments of the order in which they are looked for. Each has a hundred entries at most, and one at least.
+const SEGMENTS: u64 = 200;
 /// The most places of a resource that are named in which the templates differ.
 const NAMED: usize = 5;
 
@@ -391,39 +393,42 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
 /// Whether this code reads the newest commits, which newer code may have written.
 async fn readable<L: Aggregates>(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let Some((sequence, partitions)) = deployment.order() else { return Ok(()) };
-    let filter = Filter::default();
-    let (limit, log) = (usize::try_from(NEWEST)?, deployment.log()?);
-    let subscription = Subscription { sequence, log, partitions, filter, limit };
-    // A time from which on there are not many more than that: segments have up to a hundred entries.
-    let mut since = None;
+    let log = deployment.log()?;
+    let mut looked = 0;
     for partition in 0..partitions {
-        if let Some(newest) = newest(&subscription.sequence, partition).await? {
-            let before = newest.number.saturating_sub(NEWEST / 100).max(1);
-            let segment = ledgerline::all::segments(&subscription.sequence, partition, before - 1).await?.0;
-            let at = segment.first().map(|segment| segment.at);
-            since = [since, at].into_iter().flatten().min();
+        let Some(newest) = newest(&sequence, partition).await? else { continue };
+        let mut entries = Vec::new();
+        let mut after = newest.number.saturating_sub(SEGMENTS);
+        while after < newest.number {
+            let (page, _) = segments(&sequence, partition, after).await?;
+            after = page.last().map_or(newest.number, |last| last.number);
+            entries.extend(page.into_iter().flat_map(|segment| segment.entries));
         }
-    }
-    let Some(since) = since else { return Ok(()) };
-    let page = subscription.next(&subscription.at(since).await?).await?;
-    findings.looked.push(("newest commits", page.delivered.len()));
-    for delivered in page.delivered {
-        let name = format!("{} {}", delivered.entry.stream, delivered.entry.version);
-        match delivered.commit {
-            Ok(commit) => {
-                let mut reading = Reading { commit: &commit, is_known: false, problem: None };
-                L::visit(&mut reading);
-                if !reading.is_known {
-                    findings.wrong("log", &name, "no aggregate of this workspace has its category");
+        for Entry { stream, version } in entries.iter().rev().take(NEWEST) {
+            looked += 1;
+            let name = format!("{stream} {version}");
+            match log.get(stream, *version).await {
+                Ok(Some(commit)) => {
+                    if let Some(problem) = unreadable::<L>(&commit) {
+                        findings.wrong("log", &name, problem);
+                    }
                 }
-                if let Some(problem) = reading.problem {
-                    findings.wrong("log", &name, problem);
-                }
+                Ok(None) => findings.wrong("log", &name, "it is missing, and $all names it"),
+                Err(StoreError::Corrupt { reason, .. }) => findings.wrong("log", &name, reason),
+                Err(error @ (StoreError::Throttled | StoreError::Unavailable(_))) => return Err(error.into()),
             }
-            Err(reason) => findings.wrong("log", &name, reason),
         }
     }
+    findings.looked.push(("newest commits", looked));
     Ok(())
+}
+
+/// Why this code cannot read a commit, if it cannot.
+fn unreadable<L: Aggregates>(commit: &Commit) -> Option<String> {
+    let mut reading = Reading { commit, is_known: false, problem: None };
+    L::visit(&mut reading);
+    let unknown = || "no aggregate of this workspace has its category".to_owned();
+    if reading.is_known { reading.problem } else { Some(unknown()) }
 }
 
 /// Reads the events of a commit as the aggregate with its category does.

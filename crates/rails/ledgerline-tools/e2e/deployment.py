@@ -77,6 +77,7 @@ def routes():
             },
         )["AuthorizerId"]
     numbers()
+    tables()
     made = []
     for path, methods in body["paths"].items():
         for method, operation in methods.items():
@@ -103,6 +104,20 @@ def routes():
             made.append(f"{route} {' '.join(scopes)}")
     protect()
     return {"url": f"{ENDPOINT}/_aws/execute-api/{api}/$default", "routes": made}
+
+
+def tables():
+    """Turns on what CloudFormation leaves out there of tables: backups and times to live."""
+    dynamodb = client("dynamodb")
+    for name, resource in template()["Resources"].items():
+        if resource["Type"] != "AWS::DynamoDB::Table":
+            continue
+        table, properties = physical(name), resource["Properties"]
+        if "PointInTimeRecoverySpecification" in properties:
+            dynamodb.update_continuous_backups(
+                TableName=table, PointInTimeRecoverySpecification=properties["PointInTimeRecoverySpecification"])
+        if "TimeToLiveSpecification" in properties:
+            dynamodb.update_time_to_live(TableName=table, TimeToLiveSpecification=properties["TimeToLiveSpecification"])
 
 
 def protect():
