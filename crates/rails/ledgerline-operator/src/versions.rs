@@ -48,9 +48,9 @@ async fn live(deployment: &Deployment) -> Result<BTreeMap<String, String>> {
     }
     let mut versions = BTreeMap::new();
     for (id, name) in deployment.of_type("AWS::Lambda::Function") {
-        let alias = deployment.lambda.get_alias().function_name(name).name(LIVE).send().await;
-        let alias = alias.with_context(|| format!("the alias {LIVE} of {id}"))?;
-        versions.insert(id.to_owned(), alias.function_version.unwrap_or_default());
+        let version = deployment.lambda.get_function_configuration().function_name(format!("{name}:{LIVE}"));
+        let version = version.send().await.with_context(|| format!("the alias {LIVE} of {id}"))?;
+        versions.insert(id.to_owned(), version.version.unwrap_or_default());
     }
     Ok(versions)
 }
