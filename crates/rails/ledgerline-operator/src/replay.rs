@@ -81,7 +81,9 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
             (stream, first, taken)
         }
     });
-    let sent: Vec<_> = sent.buffer_unordered(AT_ONCE).collect().await;
+    // The order has one head, for which sequencers would race.
+    let at_once = if options.order { 1 } else { AT_ONCE };
+    let sent: Vec<_> = sent.buffer_unordered(at_once).collect().await;
     bar.finish_and_clear();
     let mut failed = 0;
     for (stream, first, taken) in sent {
