@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventStore, StreamId, Visitor,
+    Aggregate, Aggregates, Commit, EventStore, REPLAYED, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
     decode, encode_state, fold,
 };
@@ -21,7 +21,10 @@ const FIELDS: [&str; 6] = ["stream", "version", "at", "events", "correlation", "
 
 /// A commit, without what is in its events unless that is wanted (rule 14).
 fn row(commit: &Commit, payloads: bool) -> Value {
-    let types: Vec<_> = commit.events.iter().map(|event| event.event_type.as_str()).collect();
+    let mut types: Vec<_> = commit.events.iter().map(|event| event.event_type.as_str()).collect();
+    if types.is_empty() {
+        types.push(REPLAYED);
+    }
     let mut row = json!({
         "stream": commit.stream, "version": commit.version, "at": commit.at, "events": types.join(", "),
         "correlation": commit.meta.correlation_id, "causation": commit.meta.causation_id,
