@@ -263,6 +263,20 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     }
 }
 
+/// Deletes the remembered answers and the positions.
+async fn forget_all_but_the_log(client: &Client) {
+    for (table, keys) in
+        [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
+    {
+        let items = client.scan().table_name(testing::table(table)).send().await.unwrap().items.unwrap();
+        assert!(!items.is_empty(), "{table}");
+        for item in items {
+            let key = keys.iter().map(|key| ((*key).to_owned(), item[*key].clone())).collect();
+            client.delete_item().table_name(testing::table(table)).set_key(Some(key)).send().await.unwrap();
+        }
+    }
+}
+
 /// A replay of the whole transfer moves nothing, however long ago it was, and whatever but the log was lost since.
 #[tokio::test]
 async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
@@ -273,22 +287,7 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
         bank.credit(A, 1_000).await;
         let before = (bank.balance(A).await, bank.balance(B).await, bank.transfer().await);
         let client = Client::new(&testing::sdk_config(&bank.dynamodb));
-        for (table, keys) in
-            [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
-        {
-            let items = client.scan().table_name(testing::table(table)).send().await.unwrap().items.unwrap();
-            assert!(!items.is_empty(), "{table}");
-            for item in items {
-                let key = keys.iter().map(|key| ((*key).to_owned(), item[*key].clone())).collect();
-                client
-                    .delete_item()
-                    .table_name(testing::table(table))
-                    .set_key(Some(key))
-                    .send()
-                    .await
-                    .unwrap();
-            }
-        }
+        forget_all_but_the_log(&client).await;
         assert!(bank.deliver(&bank.manager()).await);
         assert_eq!((bank.balance(A).await, bank.balance(B).await, bank.transfer().await), before, "{way:?}");
     }
@@ -332,6 +331,40 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
         }
     }
     assert!(points > 10, "{points}");
+}
+
+/// A decision of before that is delivered again, after everything but the log was lost, moves nothing, though a later one is under way.
+#[tokio::test]
+async fn an_older_decision_moves_no_money_of_a_later_one() {
+    const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
+    let settle = |to: &str| transfer::Command::Settle { to: valid(to), reason: valid("agreed") };
+    let bank = Bank::new().await;
+    Way::CannotGoBack.prepare(&bank).await;
+    let deliver_one = async |version: u64| {
+        let commit = bank.store().get(&the_transfer(), version).await.unwrap().unwrap();
+        let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
+        bank.manager().message(&body).await.is_ok()
+    };
+    assert!(deliver_one(1).await);
+    bank.send::<Account>(&account(A), account::Command::Close, "close").await;
+    assert!(bank.deliver(&bank.manager()).await);
+    bank.open(C, "EUR", 1).await;
+    bank.send::<Transfer>(&the_transfer(), settle(B), "to another currency").await;
+    assert!(bank.deliver(&bank.manager()).await);
+    bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
+    // The credit is appended, and the function ends before its outcome is recorded.
+    let client = Client::new(&testing::sdk_config(&bank.dynamodb));
+    let mut calls = 0;
+    while bank.balance(C).await == 1 {
+        calls += 1;
+        bank.crash.after(calls);
+        bank.deliver(&bank.manager()).await;
+        bank.crash.recover();
+    }
+    assert_eq!(bank.status().await, Status::Settling);
+    forget_all_but_the_log(&client).await;
+    assert!(deliver_one(5).await, "the first decision");
+    assert_eq!((bank.balance(C).await, bank.status().await), (31, Status::Settling));
 }
 
 /// A transfer from somebody else's account is refused, and nothing moves.

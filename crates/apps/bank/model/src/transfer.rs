@@ -30,8 +30,10 @@ ledgerline::events! {
         TransferRefunded: 1 {},
         /// The first account does not take the money back: a person has to decide where it goes.
         TransferRefundRefused: 1 { reason: String },
-        /// An operator decided to which account the money goes instead, and says why.
-        TransferSettlementRequested: 1 { to_account_id: String, reason: String, requested_by: Option<String> },
+        /// An operator decided to which account the money goes instead, and says why. Decisions are numbered, from 1.
+        TransferSettlementRequested: 1 {
+            decision: u64, to_account_id: String, reason: String, requested_by: Option<String>,
+        },
         /// The money arrived there.
         TransferSettled: 1 {},
         /// That account refused, too.
@@ -95,10 +97,14 @@ pub struct Order {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settlement {
+    /// The number of the decision: one of before, which is delivered again, moves nothing.
+    pub decision: u64,
     /// The account that the money goes to.
     pub to_account_id: String,
     /// Why it goes there.
     pub reason: String,
+    /// Who decided it.
+    pub requested_by: Option<String>,
 }
 
 impl State {
@@ -126,7 +132,9 @@ impl State {
             Self::Requested(_) => Some(Step::Debit),
             Self::Debited(_) => Some(Step::Credit),
             Self::Returning(_) => Some(Step::Refund),
-            Self::Settling(_) => Some(Step::Settle),
+            Self::Settling(order) => {
+                order.settlement.as_ref().map(|settlement| Step::Settle(settlement.decision))
+            }
             Self::Unrequested
             | Self::Refused(_)
             | Self::Completed(_)
@@ -202,8 +210,8 @@ pub enum Step {
     Credit,
     /// Gives it back to the first.
     Refund,
-    /// Gives it to the account that an operator chose.
-    Settle,
+    /// Gives it to the account that an operator chose in this decision.
+    Settle(u64),
 }
 
 impl Step {
@@ -214,7 +222,7 @@ impl Step {
             Event::TransferRequested { .. } => Some(Self::Debit),
             Event::TransferDebited {} => Some(Self::Credit),
             Event::TransferCreditRefused { .. } => Some(Self::Refund),
-            Event::TransferSettlementRequested { .. } => Some(Self::Settle),
+            Event::TransferSettlementRequested { decision, .. } => Some(Self::Settle(*decision)),
             Event::TransferRefused { .. }
             | Event::TransferCompleted {}
             | Event::TransferRefunded {}
@@ -248,16 +256,34 @@ fn record(state: &State, step: Step, outcome: &Result<(), String>) -> Option<Eve
         (Step::Credit, Err(reason)) => Event::TransferCreditRefused { reason },
         (Step::Refund, Ok(())) => Event::TransferRefunded {},
         (Step::Refund, Err(reason)) => Event::TransferRefundRefused { reason },
-        (Step::Settle, Ok(())) => Event::TransferSettled {},
-        (Step::Settle, Err(reason)) => Event::TransferSettlementRefused { reason },
+        (Step::Settle(_), Ok(())) => Event::TransferSettled {},
+        (Step::Settle(_), Err(reason)) => Event::TransferSettlementRefused { reason },
     })
 }
 
-/// Whether this is what was decided already, and is done or under way.
-fn is_settled_so(state: &State, to: &Id, reason: &Reason) -> bool {
-    let (State::Settling(order) | State::Settled(order)) = state else { return false };
-    let settlement = Settlement { to_account_id: to.to_string(), reason: reason.to_string() };
-    order.settlement == Some(settlement)
+/// The decision of an operator; none if it was decided so already, and is done or under way.
+fn settle(state: &State, to: &Id, reason: &Reason, context: &Context) -> Result<Vec<Event>, Refusal> {
+    let before = state.order().and_then(|order| order.settlement.as_ref());
+    let is_same =
+        before.is_some_and(|before| before.to_account_id == *to.get() && before.reason == *reason.get());
+    match state {
+        State::Stuck(_) => Ok(vec![Event::TransferSettlementRequested {
+            decision: before.map_or(0, |before| before.decision) + 1,
+            to_account_id: to.to_string(),
+            reason: reason.to_string(),
+            requested_by: context.actor.clone(),
+        }]),
+        State::Settling(_) | State::Settled(_) if is_same => Ok(Vec::new()),
+        State::Unrequested
+        | State::Requested(_)
+        | State::Refused(_)
+        | State::Debited(_)
+        | State::Completed(_)
+        | State::Returning(_)
+        | State::Refunded(_)
+        | State::Settling(_)
+        | State::Settled(_) => Err(NOT_STUCK),
+    }
 }
 
 /// The transfer aggregate. The id of a transfer is a UUID.
@@ -304,8 +330,13 @@ impl Aggregate for Transfer {
             Event::TransferRefundRefused { reason } | Event::TransferSettlementRefused { reason } => {
                 state.becomes(State::Stuck, Some(reason))
             }
-            Event::TransferSettlementRequested { to_account_id, reason, requested_by: _ } => {
-                let settlement = Settlement { to_account_id: to_account_id.clone(), reason: reason.clone() };
+            Event::TransferSettlementRequested { decision, to_account_id, reason, requested_by } => {
+                let settlement = Settlement {
+                    decision: *decision,
+                    to_account_id: to_account_id.clone(),
+                    reason: reason.clone(),
+                    requested_by: requested_by.clone(),
+                };
                 let order = state.order().cloned();
                 order.map_or(State::Unrequested, |order| {
                     State::Settling(Order { settlement: Some(settlement), ..order })
@@ -333,15 +364,7 @@ impl Aggregate for Transfer {
                 }])
             }
             Command::Settle { .. } | Command::Record { .. } if *state == State::Unrequested => Err(UNKNOWN),
-            Command::Settle { to, reason } if matches!(state, State::Stuck(_)) => {
-                Ok(vec![Event::TransferSettlementRequested {
-                    to_account_id: to.to_string(),
-                    reason: reason.to_string(),
-                    requested_by: context.actor.clone(),
-                }])
-            }
-            Command::Settle { to, reason } if is_settled_so(state, to, reason) => Ok(Vec::new()),
-            Command::Settle { .. } => Err(NOT_STUCK),
+            Command::Settle { to, reason } => settle(state, to, reason, context),
             Command::Record { step, outcome } => Ok(record(state, *step, outcome).into_iter().collect()),
         }
     }
@@ -396,9 +419,9 @@ mod tests {
         ]
     }
 
-    fn settling(to: &str) -> Event {
+    fn settling(decision: u64, to: &str) -> Event {
         let (reason, requested_by) = ("agreed".into(), Some("ada".into()));
-        Event::TransferSettlementRequested { to_account_id: to.into(), reason, requested_by }
+        Event::TransferSettlementRequested { decision, to_account_id: to.into(), reason, requested_by }
     }
 
     fn record(step: Step, outcome: Result<(), &str>) -> Command {
@@ -420,12 +443,18 @@ mod tests {
     #[test]
     fn an_operator_decides_where_the_money_of_a_stuck_transfer_goes_and_decides_again_if_it_is_refused() {
         let ops = by_ada();
-        given::<Transfer>(stuck()).when(settle(B, "agreed"), &ops).then([settling(B)]);
-        let under_way = [stuck(), vec![settling(B)]].concat();
+        given::<Transfer>(stuck()).when(settle(B, "agreed"), &ops).then([settling(1, B)]);
+        let under_way = [stuck(), vec![settling(1, B)]].concat();
         given::<Transfer>(under_way.clone()).when(settle(A, "agreed"), &ops).then_refused(&NOT_STUCK);
         let refused = Event::TransferSettlementRefused { reason: "no".into() };
         let again = [under_way.clone(), vec![refused]].concat();
-        given::<Transfer>(again).when(settle(A, "agreed"), &ops).then([settling(A)]);
+        given::<Transfer>(again.clone()).when(settle(A, "agreed"), &ops).then([settling(2, A)]);
+        // The outcome of a decision of before is not that of the one that is under way.
+        let second = [again, vec![settling(2, A)]].concat();
+        given::<Transfer>(second.clone()).when(record(Step::Settle(1), Ok(())), &ops).then([]);
+        given::<Transfer>(second)
+            .when(record(Step::Settle(2), Ok(())), &ops)
+            .then([Event::TransferSettled {}]);
         let settled = [under_way, vec![Event::TransferSettled {}]].concat();
         given::<Transfer>(settled.clone()).when(settle(B, "agreed"), &ops).then([]);
         given::<Transfer>(settled).when(settle(A, "agreed"), &ops).then_refused(&NOT_STUCK);
@@ -461,7 +490,7 @@ mod tests {
         let refused = |reason: &str| Event::TransferRefused { reason: reason.into() };
         let returning = || Event::TransferCreditRefused { reason: "no".into() };
         let refund_refused = || Event::TransferRefundRefused { reason: "no".into() };
-        let settling_now = || [stuck()[1..].to_vec(), vec![settling(B)]].concat();
+        let settling_now = || [stuck()[1..].to_vec(), vec![settling(1, B)]].concat();
         for (history, step, outcome, expected) in [
             (vec![], Step::Debit, Ok(()), Event::TransferDebited {}),
             (vec![], Step::Debit, no(), refused("no")),
@@ -469,8 +498,8 @@ mod tests {
             (vec![Event::TransferDebited {}], Step::Credit, no(), returning()),
             (vec![Event::TransferDebited {}, returning()], Step::Refund, Ok(()), Event::TransferRefunded {}),
             (vec![Event::TransferDebited {}, returning()], Step::Refund, no(), refund_refused()),
-            (settling_now(), Step::Settle, Ok(()), Event::TransferSettled {}),
-            (settling_now(), Step::Settle, no(), Event::TransferSettlementRefused { reason: "no".into() }),
+            (settling_now(), Step::Settle(1), Ok(()), Event::TransferSettled {}),
+            (settling_now(), Step::Settle(1), no(), Event::TransferSettlementRefused { reason: "no".into() }),
         ] {
             let history = [vec![requested()], history].concat();
             assert_eq!(Step::after(history.last().unwrap()), Some(step));
@@ -494,7 +523,7 @@ mod tests {
             let mut state = fold::<Transfer>(Transfer::initial(), &[requested()]);
             let (mut first, mut second) = (100, 0);
             for (step, done) in outcomes {
-                let command = match [Step::Debit, Step::Credit, Step::Refund, Step::Settle].get(step) {
+                let command = match [Step::Debit, Step::Credit, Step::Refund, Step::Settle(1)].get(step) {
                     Some(step) => record(*step, if done { Ok(()) } else { Err("no") }),
                     None => settle(B, "agreed"),
                 };
@@ -540,7 +569,7 @@ mod tests {
                     },
                     1 => Command::Settle { to: account(to).ok()?, reason: Reason::new(text.clone()).ok()? },
                     _ => {
-                        let step = [Step::Debit, Step::Credit, Step::Refund, Step::Settle][from];
+                        let step = [Step::Debit, Step::Credit, Step::Refund, Step::Settle(1)][from];
                         record(step, if good { Ok(()) } else { Err(&text) })
                     }
                 };

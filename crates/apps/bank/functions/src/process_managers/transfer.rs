@@ -71,19 +71,21 @@ impl<S: EventStore> Transfers<S> {
             tracing::info!(stream = %commit.stream, version = commit.version, outcome = "done before", "transfer");
             return Ok(());
         };
+        let settlement = order.settlement.as_ref();
         let (name, record, account) = match step {
             Step::Debit => ("debit", "record-debit", &order.from_account_id),
             Step::Credit => ("credit", "record-credit", &order.to_account_id),
             Step::Refund => ("refund", "record-refund", &order.from_account_id),
-            Step::Settle => {
-                let settlement = order.settlement.as_ref();
+            Step::Settle(_) => {
                 let settlement =
                     settlement.ok_or_else(|| ApplyError::Effect("nobody settled it".to_owned()))?;
                 ("settle", "record-settlement", &settlement.to_account_id)
             }
         };
         let stream = Account::stream(account).map_err(|error| ApplyError::Effect(error.to_string()))?;
-        let actor = order.requested_by.as_deref();
+        // What was decided by an operator is not the payer's doing.
+        let decided = settlement.filter(|_| matches!(step, Step::Settle(_)));
+        let actor = decided.map_or(&order.requested_by, |settlement| &settlement.requested_by).as_deref();
         // If a rule of the values was tightened since the request, money that is under way must not be lost: the message fails, and its dead letter
         // tells a person.
         let command = &to_account(step, order).map_err(|invalid| ApplyError::Effect(invalid.to_string()))?;
@@ -102,6 +104,6 @@ fn to_account(step: Step, order: &Order) -> Result<account::Command, Invalid> {
     let booking = Booking { amount: Amount::new(order.amount)?, reference };
     Ok(match step {
         Step::Debit => account::Command::Send(booking, currency),
-        Step::Credit | Step::Refund | Step::Settle => account::Command::Receive(booking, currency),
+        Step::Credit | Step::Refund | Step::Settle(_) => account::Command::Receive(booking, currency),
     })
 }
