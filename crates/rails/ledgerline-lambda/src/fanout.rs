@@ -29,7 +29,7 @@ use crate::{
     Error, config,
     fanout::{
         attach::{Attach, Missing},
-        bus::{Bus, details},
+        bus::Bus,
         queues::Queues,
         suspicion::{Plan, Suspected},
         views::{State, Views},
@@ -38,6 +38,7 @@ use crate::{
     metrics,
     needs::{Needs, Source},
     stream::{self, Handler, Record, Unreadable},
+    wire::details,
 };
 
 /// The largest entry, invocation or message in bytes, if the template does not set one: 256 KB, the lowest limit that EventBridge or SQS

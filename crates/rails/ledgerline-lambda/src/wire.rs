@@ -1,7 +1,9 @@
 //! The formats of what functions send to each other: entries on the bus, messages on the queues.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
-use ledgerline::{Commit, Meta, StreamId};
+use ledgerline::{Commit, Meta, REPLAYED, RecordedEvent, RecordedState, StreamId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
@@ -50,6 +52,55 @@ pub struct Event {
     pub payload: Box<RawValue>,
     /// The time of its commit.
     pub at: Timestamp,
+}
+
+/// The schema number of an entry without a state; no aggregate has the number 0. The fanout attaches it to an event that it cannot fold,
+/// because a newer program wrote the event or because the event is damaged. A reader of the entry takes the state from the log, once its
+/// program can. So the order in which a deployment replaces functions does not matter, and a reader that never can reports the failure
+/// itself (rule 11).
+const UNKNOWN: u32 = 0;
+
+/// What stands for a state that is not known.
+#[must_use]
+pub fn unknown_state() -> RecordedState {
+    RecordedState { schema: UNKNOWN, data: "{}".into() }
+}
+
+/// The `detail` of each entry of a commit: one event, and the state. A state projector folds the [unknown one](unknown_state) from the log.
+///
+/// # Errors
+/// When an event or the state is not JSON.
+pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
+    let detail = |(index, event): (usize, &RecordedEvent)| {
+        let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
+        let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
+        let entry = BusEntry {
+            stream: commit.stream.clone(),
+            aggregate: Aggregate { last_known_version: commit.version, state: fields },
+            aggregate_schema: state.schema,
+            last_event: Event {
+                stream: commit.stream.clone(),
+                version: commit.version,
+                index,
+                event_type: event.event_type.clone(),
+                schema: event.schema,
+                payload,
+                at: commit.at,
+            },
+            meta: commit.meta.clone(),
+        };
+        serde_json::to_string(&entry).map_err(|error| error.to_string())
+    };
+    told(commit).iter().enumerate().map(detail).collect()
+}
+
+/// The events of a commit; those who follow states are told of a commit without events as of one with the event [`REPLAYED`].
+pub(crate) fn told(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
+    if !commit.events.is_empty() {
+        return Cow::Borrowed(&commit.events);
+    }
+    let (event_type, data) = (REPLAYED.to_owned(), "null".to_owned());
+    Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
 }
 
 /// A message on a FIFO queue: a commit, or a reference to one that is too large for a message.

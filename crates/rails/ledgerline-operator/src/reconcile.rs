@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_lambda::{primitives::Blob, types::InvocationType};
 use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{Commit, EventStore, StreamId};
+use ledgerline::{Commit, EventStore, RecordedEvent, StreamId};
 use ledgerline_dynamodb::reconcile::{Comparison, Difference, Follows, Found, Looked, ORDER};
+use ledgerline_lambda::wire::{Reference, details, unknown_state};
 use serde_json::{Value, json};
 
 use crate::{
@@ -223,7 +224,7 @@ async fn send(
             let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
             let commit =
                 commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
-            invoke(deployment, &missing.who, &state_of(&commit)).await
+            invoke(deployment, &missing.who, &state_of(&commit)?).await
         }
     }
 }
@@ -233,28 +234,22 @@ async fn queue_head(deployment: &Deployment, queue: &str, missing: &Difference) 
     if missing.stream.as_str().len() > MAX_GROUP {
         bail!("its name is longer than that of a group of the queue: replay it (docs/runbook.md)");
     }
-    let reference = json!({ "stream": missing.stream, "version": missing.head });
-    let send = deployment.sqs.send_message().queue_url(queue).message_body(reference.to_string());
+    let reference = Reference { stream: missing.stream.clone(), version: missing.head };
+    let body = serde_json::to_string(&reference)?;
+    let send = deployment.sqs.send_message().queue_url(queue).message_body(body);
     // The queue may have seen the commit itself in the last five minutes: this message is another one.
     let send = send.message_deduplication_id(format!("reconcile-{}", uuid::Uuid::new_v4()));
     send.message_group_id(missing.stream.as_str()).send().await?;
     Ok(())
 }
 
-/// What makes a state projector fold a stream from the log: a state of a schema that no program reads.
-fn state_of(commit: &Commit) -> Value {
-    let last = commit.events.last();
-    json!({ "states": [{
-        "stream": commit.stream,
-        "aggregate": { "lastKnownVersion": commit.version },
-        "aggregateSchema": 0,
-        "lastEvent": {
-            "stream": commit.stream, "version": commit.version, "index": commit.events.len().saturating_sub(1),
-            "eventType": last.map(|event| &event.event_type), "schema": last.map(|event| event.schema),
-            "payload": null, "at": commit.at,
-        },
-        "meta": commit.meta,
-    }] })
+/// What makes a state projector fold a stream from the log: its newest commit, without what is in its events, and without a state.
+fn state_of(commit: &Commit) -> Result<Value> {
+    let without = |event: &RecordedEvent| RecordedEvent { data: "null".to_owned(), ..event.clone() };
+    let commit = Commit { events: commit.events.iter().map(without).collect(), ..commit.clone() };
+    let details = details(&commit, &unknown_state()).map_err(|error| anyhow!(error))?;
+    let last: Value = serde_json::from_str(details.last().context("a commit has a detail")?)?;
+    Ok(json!({ "states": [last] }))
 }
 
 /// Hands the records of the versions that `$all` has no entry of to the sequencer, as the table's stream would.

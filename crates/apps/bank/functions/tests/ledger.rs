@@ -479,6 +479,13 @@ async fn a_replay_makes_whoever_follows_states_write_the_row_of_one_stream_again
     assert_eq!((shown.version(), &shown.body["totalBalance"]), (3, &json!(1_000)));
     bank.shows_its_transactions(&id, 3).await;
     assert_eq!(row(&other).await, untouched);
+    // A replay whose state is lost is found and sent, as every other commit.
+    let delete = client.delete_item().table_name(table("BalancesTable"));
+    delete.key("accountId", AttributeValue::S(id.clone())).send().await.unwrap();
+    let reconcile = ["reconcile", "--younger", "0", "--only", "BalancesProjectorFunction"];
+    assert_eq!(ledger.run(&[&reconcile[..], &sure].concat()).0, 0);
+    bank.settled(&id).await;
+    assert_eq!(ledger.run(&["dead-letters"]).0, 0);
     eventually("nobody lacks the replay", async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(()))
         .await;
     let wrong =

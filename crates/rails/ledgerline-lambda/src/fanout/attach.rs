@@ -9,21 +9,13 @@ use ledgerline::{
 };
 use tokio::time::{Instant, timeout_at};
 
+use crate::wire::unknown_state;
+
 /// The fold of every aggregate, by its category.
 pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
 
 type StatesOf<S> =
     for<'a> fn(&'a S, &'a [&'a Commit], Instant) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
-
-/// The schema number of an entry without a state; no aggregate has the number 0. The fanout attaches it to an event that it cannot fold,
-/// because a newer program wrote the event or because the event is damaged. A reader of the entry takes the state from the log, once its
-/// program can. So the order in which a deployment replaces functions does not matter, and a reader that never can reports the failure
-/// itself (rule 11).
-const UNKNOWN: u32 = 0;
-
-fn unknown() -> RecordedState {
-    RecordedState { schema: UNKNOWN, data: "{}".into() }
-}
 
 /// The reason why a commit has no state that could be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +57,7 @@ impl<S: EventStore> Attach<S> {
             None => {
                 let (stream, version) = (&commits[0].stream, commits[0].version);
                 tracing::warn!(%stream, version, "no aggregate has this category: it goes without its state");
-                commits.iter().map(|_| Ok(unknown())).collect()
+                commits.iter().map(|_| Ok(unknown_state())).collect()
             }
         }
     }
@@ -96,7 +88,7 @@ async fn recorded_states<A: Aggregate>(
             let (stream, version) = (&commits[0].stream, commits[0].version);
             let error = Causes(&error).to_string();
             tracing::warn!(%stream, version, error, "a commit cannot be read: it goes without its state");
-            return commits.iter().map(|commit| Ok(embedded(commit).unwrap_or_else(unknown))).collect();
+            return commits.iter().map(|commit| Ok(embedded(commit).unwrap_or_else(unknown_state))).collect();
         }
         Err(error) => {
             let missing = match &error {

@@ -1,17 +1,16 @@
 //! The event bus. It gets one entry for each event that it wants, with the state attached.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::collections::BTreeSet;
 
 use aws_sdk_eventbridge::{Client, types::PutEventsRequestEntry};
-use ledgerline::{Causes, Commit, REPLAYED, RecordedEvent, RecordedState};
-use serde_json::value::RawValue;
+use ledgerline::{Causes, Commit};
 
 use crate::{
     fanout::{
         Sent,
         send::{Declined, all_refused, calls, send_all},
     },
-    wire::{Aggregate, BusEntry, Event},
+    wire::told,
 };
 
 /// An event bus.
@@ -121,43 +120,6 @@ impl Bus {
             }
         }
     }
-}
-
-/// The details of a commit's entries: each has one event, and the state.
-///
-/// # Errors
-/// When an event or the state is not JSON.
-pub(crate) fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
-    let detail = |(index, event): (usize, &RecordedEvent)| {
-        let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
-        let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
-        let entry = BusEntry {
-            stream: commit.stream.clone(),
-            aggregate: Aggregate { last_known_version: commit.version, state: fields },
-            aggregate_schema: state.schema,
-            last_event: Event {
-                stream: commit.stream.clone(),
-                version: commit.version,
-                index,
-                event_type: event.event_type.clone(),
-                schema: event.schema,
-                payload,
-                at: commit.at,
-            },
-            meta: commit.meta.clone(),
-        };
-        serde_json::to_string(&entry).map_err(|error| error.to_string())
-    };
-    told(commit).iter().enumerate().map(detail).collect()
-}
-
-/// The events of a commit; those who follow states are told of a commit without events as of one with the event [`REPLAYED`].
-fn told(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
-    if !commit.events.is_empty() {
-        return Cow::Borrowed(&commit.events);
-    }
-    let (event_type, data) = (REPLAYED.to_owned(), "null".to_owned());
-    Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
 }
 
 /// The size of an entry as EventBridge counts it. Source: the user guide, "Calculating PutEvents event entry size".
