@@ -566,13 +566,19 @@ impl ReadTable {
     /// The last version of the stream that a table with these keys has: that of its row, if there is no sort key, or the position in it; 0 for none.
     ///
     /// # Errors
-    /// When the table fails.
+    /// When the table fails, or the row has no version.
     pub async fn reached(&self, keys: KeyNames<'_>, stream: &StreamId) -> Result<u64, TableError> {
         if keys.sort.is_some() {
             return self.position_read(keys, stream, false).await;
         }
         let key = HashMap::from([(keys.partition.to_owned(), self.partition(stream.id()))]);
-        Ok(number_of(self.item(key, false).await?.as_ref(), VERSION))
+        match self.item(key, false).await? {
+            Some(item) => match number_of(Some(&item), VERSION) {
+                0 => Err(TableError::Row(format!("its {VERSION} is missing, or no number"))),
+                version => Ok(version),
+            },
+            None => Ok(0),
+        }
     }
 
     async fn position_read<'k>(

@@ -111,7 +111,7 @@ pub struct Found {
     pub unreadable: Vec<Difference>,
     /// Streams with a hole in the log, each with the number of versions that are missing.
     pub holes: BTreeMap<StreamId, u64>,
-    /// The streams that were written too recently, and left alone.
+    /// The differences of commits that are too young: they may be on their way.
     pub too_young: usize,
     /// What `$all` has of the streams that it lacks something of.
     pub seen: BTreeMap<StreamId, Seen>,
@@ -179,7 +179,7 @@ pub struct Comparison<'a> {
     pub followers: &'a [Follower],
     /// Only streams that came to `$all` since this time, instead of all. This costs what was written since then; it finds no holes, and nothing that never came to `$all`.
     pub since: Option<Timestamp>,
-    /// Leaves alone the streams that were written after this time: their commits may be on their way.
+    /// Leaves alone what lacks only commits of after this time: they may be on their way.
     pub until: Timestamp,
 }
 
@@ -196,7 +196,7 @@ impl Comparison<'_> {
             None => None,
         };
         let known = reached.iter().flat_map(|reached| reached.keys().cloned());
-        let mut heads = if self.since.is_some() {
+        let heads = if self.since.is_some() {
             let head =
                 async |stream: StreamId| Ok::<_, StoreError>((stream.clone(), self.log.head(&stream).await?));
             let heads = stream::iter(known).map(head).buffer_unordered(AT_ONCE);
@@ -207,20 +207,18 @@ impl Comparison<'_> {
             known.for_each(|stream| _ = heads.entry(stream).or_default());
             heads
         };
-        let streams = heads.len();
         let mut found = Found::default();
         let hole = |(stream, head): (&StreamId, &Head)| {
             (self.since.is_none() && head.commits < head.version)
                 .then(|| (stream.clone(), head.version - head.commits))
         };
         found.holes.extend(heads.iter().filter_map(hole));
-        heads.retain(|_, head| head.at.is_none_or(|at| at <= self.until));
-        found.too_young = streams - heads.len();
         for follower in self.followers {
             let of_it = heads.iter().filter(|(stream, _)| follower.takes(stream));
             let looked =
                 stream::iter(of_it).map(|(stream, head)| self.look_twice(follower, stream, head.version));
             let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            let looked = self.without_the_young(looked, &heads, &mut found).await?;
             let is_forgotten = |looked: &Difference| {
                 let head = heads.get(&looked.stream).and_then(|head| head.at);
                 looked.kind == Some(Follows::States)
@@ -235,6 +233,7 @@ impl Comparison<'_> {
         if let Some(reached) = reached.as_ref().filter(|_| self.since.is_none() && self.with_order) {
             let looked = stream::iter(&heads).map(|(stream, head)| self.look_at_order(reached, stream, head));
             let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            let looked = self.without_the_young(looked, &heads, &mut found).await?;
             found.note(ORDER, looked, Vec::new());
             let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
             found.seen = missing
@@ -242,6 +241,31 @@ impl Comparison<'_> {
                 .collect();
         }
         Ok(found)
+    }
+
+    /// Leaves out what lacks only young commits. The first one that is missing counts, not the newest: a stream that is written all the time would never be compared otherwise.
+    async fn without_the_young(
+        &self,
+        looked: Vec<Difference>,
+        heads: &BTreeMap<StreamId, Head>,
+        found: &mut Found,
+    ) -> Result<Vec<Difference>, CompareError> {
+        let mut left = Vec::new();
+        for difference in looked {
+            let Difference { stream, head, found: there, unreadable, .. } = &difference;
+            let is_missing = there < head && unreadable.is_none();
+            // If the newest commit is old, all are.
+            let is_young = heads.get(stream).and_then(|head| head.at).is_some_and(|at| at > self.until);
+            if is_missing && is_young {
+                let first = self.log.time_of(stream, there + 1).await?;
+                if first.is_some_and(|at| at > self.until) {
+                    found.too_young += 1;
+                    continue;
+                }
+            }
+            left.push(difference);
+        }
+        Ok(left)
     }
 
     /// How far a follower is in a stream. The log and the view go on while they are looked at: a difference must still be there when they are looked at again, in this order.

@@ -156,6 +156,19 @@ impl DynamoDbStore {
         Ok(found.unwrap_or_default())
     }
 
+    /// The time of a commit, read strongly, without its events; `None` if the commit is not there, or has no time because it is damaged.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn time_of(&self, stream: &StreamId, version: u64) -> Result<Option<Timestamp>, StoreError> {
+        let get = self.client.get_item().table_name(&self.commits).consistent_read(true);
+        let get = get.key(item::STREAM, AttributeValue::S(stream.to_string()));
+        let get = get.key(item::VERSION, AttributeValue::N(version.to_string()));
+        let get = get.projection_expression("#at").expression_attribute_names("#at", item::AT);
+        let output = get.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await;
+        Ok(output.map_err(error::store_error)?.item.as_ref().and_then(time))
+    }
+
     /// The streams with a commit whose time is between these, each with the first version of that time and its last version in the log.
     ///
     /// # Errors
@@ -236,7 +249,7 @@ fn time(found: &HashMap<String, AttributeValue>) -> Option<Timestamp> {
     found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok())
 }
 
-fn keys(item: &std::collections::HashMap<String, AttributeValue>) -> Option<(StreamId, u64)> {
+fn keys(item: &HashMap<String, AttributeValue>) -> Option<(StreamId, u64)> {
     let stream = StreamId::try_from(item.get(item::STREAM)?.as_s().ok()?.clone()).ok()?;
     Some((stream, item.get(item::VERSION)?.as_n().ok()?.parse().ok()?))
 }

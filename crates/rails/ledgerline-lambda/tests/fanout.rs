@@ -373,7 +373,6 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     assert_eq!(taken.messages.len(), 5);
 }
 
-/// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that wants no event costs nothing.
 /// A replay has no events: whoever follows states gets the state under a new version, the bus an event of its own, and a queue the commit.
 #[tokio::test]
 async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
@@ -399,6 +398,7 @@ async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
     assert_eq!(world.queued(), vec![(stream(1).to_string(), 3); 3]);
 }
 
+/// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that wants no event costs nothing.
 #[tokio::test]
 async fn views_keep_the_budget_of_a_batch() {
     let mut world = World::with(256 * 1024, &["levels", "heights"]).await;

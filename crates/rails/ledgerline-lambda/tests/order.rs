@@ -564,7 +564,12 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     put("tank-c", AttributeValue::N("1".into())).await;
     // What is still on its way is nobody's fault.
     let at = commit("tank-a", 1).at;
-    assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, []);
+    let ahead = [("tank-d".to_owned(), 1, 7)];
+    assert_eq!(
+        reconciled(&world, at + SignedDuration::from_mins(14)).await,
+        ahead,
+        "no commit is on its way to it"
+    );
     // After two days it costs nothing to look: only the newest segments are read, to find where to begin.
     world.wire.take();
     assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
@@ -573,4 +578,12 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     // The view goes on up to the damaged commit.
     world.subscriber().catch_up().await.unwrap();
     assert_eq!(reconciled(&world, soon).await, [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]);
+    // What is old and missing is found, though the newest commit of its stream is young.
+    world.commit(&[("tank-f", 1)]).await;
+    let young = Commit { at: Timestamp::now(), ..commit("tank-f", 2) };
+    world.log.append(&young, None).await.unwrap();
+    assert_eq!(world.sequencing.handle(&[record(Ok(young))]).await, None);
+    let found = reconciled(&world, at + SignedDuration::from_mins(16)).await;
+    assert_eq!(found.last(), Some(&("tank-f".to_owned(), 2, 0)));
+    assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);
 }

@@ -322,6 +322,11 @@ impl Out {
         bar
     }
 
+    /// Prints a value for programs, or says it to people.
+    fn line_or_note(self, value: &Value, text: impl FnOnce() -> String) {
+        self.line(&if self.json { value.to_string() } else { text() });
+    }
+
     /// Says something to people.
     fn note(self, text: &str) {
         if !self.json {

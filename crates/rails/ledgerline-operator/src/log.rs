@@ -4,10 +4,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventStore, REPLAYED, StreamId, Visitor,
+    Aggregate, Aggregates, Commit, EventStore, REPLAYED, StoreError, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
     decode, encode_state, fold,
 };
+use ledgerline_dynamodb::TableError;
 use serde_json::{Value, json};
 
 use crate::{
@@ -174,24 +175,35 @@ pub(crate) async fn trace(
 ) -> Result<()> {
     let log = deployment.log()?;
     let busy = out.busy("looking for the commits in the whole log");
-    let mut commits = Vec::new();
+    let (mut commits, mut rows) = (Vec::new(), Vec::new());
     for (stream, version) in log.correlated(id).await? {
-        commits.extend(log.get(&stream, version).await?);
+        match log.get(&stream, version).await {
+            Ok(commit) => commits.extend(commit),
+            // One that is damaged does not hide the others (rule 11).
+            Err(StoreError::Corrupt { reason, .. }) => {
+                rows.push(json!({ "stream": stream, "version": version, "events": format!("cannot be read: {reason}") }));
+            }
+            Err(error @ (StoreError::Throttled | StoreError::Unavailable(_))) => return Err(error.into()),
+        }
     }
-    if commits.is_empty() {
+    if commits.is_empty() && rows.is_empty() {
         bail!("no commit has the correlation id {id}");
     }
     commits.sort_by_key(|commit| commit.at);
     let followers = followers(deployment, stack).await?;
-    let mut rows = Vec::new();
     for commit in &commits {
         // What follows the stream, by whether it has come to this commit.
         let (mut there, mut not_yet) = (Vec::new(), Vec::new());
         for Follower { of_log, .. } in
             followers.iter().filter(|follower| follower.of_log.takes(&commit.stream))
         {
-            let reached = of_log.table.reached(of_log.keys(), &commit.stream).await?;
-            if reached >= commit.version { &mut there } else { &mut not_yet }.push(of_log.id.as_str());
+            let is_there = match of_log.table.reached(of_log.keys(), &commit.stream).await {
+                Ok(reached) => reached >= commit.version,
+                // Who cannot read its own position has not come to it.
+                Err(TableError::Row(_)) => false,
+                Err(error) => return Err(error.into()),
+            };
+            if is_there { &mut there } else { &mut not_yet }.push(of_log.id.as_str());
         }
         let mut row = row(commit, payloads);
         row["in"] = there.join(" ").into();

@@ -76,11 +76,10 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     drop(busy);
     print(&found, options.since.is_some(), out);
     let reads = deployment.units.taken();
-    if out.json {
-        out.line(&json!({ "what": "cost", "reads": reads }).to_string());
-    }
-    out.note(&format!("the comparison took {reads:.0} read units, {:.4} US$", reads * READS / 1e6));
-    if found.is_clean() {
+    out.line_or_note(&json!({ "what": "cost", "reads": reads }), || {
+        format!("the comparison took {reads:.0} read units, {:.4} US$", reads * READS / 1e6)
+    });
+    if found.is_clean() && (found.forgotten.is_empty() || !options.writing.write) {
         return Ok(true);
     }
     let queue = |follower: &&Follower| Some((follower.of_log.id.clone(), follower.queue.clone()?));
@@ -100,12 +99,17 @@ fn counted(wanted: &[&Difference]) -> String {
 fn print(found: &Found, in_part: bool, out: Out) {
     let looked = |Looked { who, streams, missing, ahead, forgotten, unreadable }: &Looked| {
         json!({
-            "who": who, "streams": streams, "missing": missing, "ahead": ahead, "forgotten": forgotten, "unreadable": unreadable,
+            "what": "looked", "who": who, "streams": streams, "missing": missing, "ahead": ahead, "forgotten": forgotten, "unreadable": unreadable,
         })
     };
     let counts: Vec<_> = found.looked.iter().map(looked).collect();
     out.rows(&["who", "streams", "missing", "ahead", "forgotten", "unreadable"], &counts);
-    let kinds = [("missing", &found.missing), ("ahead", &found.ahead), ("unreadable", &found.unreadable)];
+    let kinds = [
+        ("missing", &found.missing),
+        ("ahead", &found.ahead),
+        ("unreadable", &found.unreadable),
+        ("forgotten", &found.forgotten),
+    ];
     for (what, differences) in kinds {
         let row = |difference: &Difference| {
             let Difference { who, kind: _, stream, head, found, unreadable } = difference;
@@ -129,17 +133,24 @@ fn print(found: &Found, in_part: bool, out: Out) {
         out.rows(&["what", "stream", "versions"], &holes);
     }
     if found.too_young > 0 {
-        out.note(&format!("\n{} streams were written too recently, and left alone", found.too_young));
+        out.line_or_note(&json!({ "what": "tooYoung", "count": found.too_young }), || {
+            format!("\n{} differences are of commits that are too young, and left alone", found.too_young)
+        });
     }
     if !found.forgotten.is_empty() {
-        out.note("\nforgotten: views show nothing of these streams, which are older than their tombstones: they forgot them, or never heard of them");
+        out.note(
+            "\nforgotten: views show nothing of these streams, which are older than tombstones. They forgot them, or their rows are lost: --write sends them, and does no harm to what was forgotten",
+        );
     }
     if found.is_clean() {
-        out.note(match in_part {
-            true => {
+        out.note(match (in_part, found.forgotten.is_empty()) {
+            (true, _) => {
                 "\nnothing that came to the order since then is missing or ahead; holes were not looked for"
             }
-            false => "\nnothing is missing, nothing is ahead, and the log has no hole",
+            (false, true) => "\nnothing is missing, nothing is ahead, and the log has no hole",
+            (false, false) => {
+                "\nbesides what views may have forgotten, nothing is missing, nothing is ahead, and the log has no hole"
+            }
         });
     }
     if !found.ahead.is_empty() {
@@ -162,7 +173,8 @@ async fn mend(
         Some(Follows::Order) => woken.insert(missing.who.clone()),
         Some(Follows::States | Follows::Log) | None => true,
     };
-    let wanted: Vec<_> = found.missing.iter().filter(is_wanted).collect();
+    // A state that was forgotten leaves a tombstone once more, and one whose row was lost has a row again.
+    let wanted: Vec<_> = found.missing.iter().chain(&found.forgotten).filter(is_wanted).collect();
     let to_act = found.missing.iter().filter(|missing| missing.kind == Some(Follows::ToAct)).count();
     if to_act > 0 && !act {
         out.note(&format!("\n{to_act} commits are left to process managers, which would act on them: --act"));

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use clap::Args;
-use jiff::{SignedDuration, Timestamp, Unit};
-use ledgerline::EventStore;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::all::newest;
 use ledgerline_dynamodb::{
     Phase,
-    reconcile::{Comparison, Follows},
+    reconcile::{Comparison, Follows, Looked, ORDER},
 };
 use serde_json::json;
 
@@ -66,12 +66,12 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
         let described = deployment.dynamodb.describe_table().table_name(table.name()).send().await?;
         let items = described.table.and_then(|table| table.item_count);
         rows.push(json!({
-            "view": follower.of_log.id, "from": kind(follower.of_log.kind), "of": follower.of_log.of.join(", "), "table": table.name(),
+            "who": follower.of_log.id, "from": kind(follower.of_log.kind), "of": follower.of_log.of.join(", "), "table": table.name(),
             "items": items, "generation": generations.read, "other": other,
             "rebuild": if follower.can_be_made_again { "yes" } else { "no" },
         }));
     }
-    out.rows(&["view", "from", "of", "table", "items", "generation", "other", "rebuild"], &rows);
+    out.rows(&["who", "from", "of", "table", "items", "generation", "other", "rebuild"], &rows);
     Ok(())
 }
 
@@ -101,33 +101,47 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
     let busy = out.busy("comparing what follows the log with it");
     let found = comparison.run().await?;
     drop(busy);
-    // By follower: the commits that it lacks, and the age of the oldest one.
+    // By follower: the commits that it lacks, and the time of the oldest one.
     let mut lacks = BTreeMap::<&str, (u64, Option<Timestamp>)>::new();
+    let limit = now - SignedDuration::from_secs(options.older.into());
+    // Who is ahead, or cannot read its position, does not get on by waiting.
+    let mut is_well = found.ahead.is_empty() && found.unreadable.is_empty();
     for missing in &found.missing {
         let (commits, oldest) = lacks.entry(&missing.who).or_default();
         *commits += missing.head - missing.found;
-        if let Some(commit) = log.get(&missing.stream, missing.found + 1).await? {
-            *oldest = Some(oldest.map_or(commit.at, |known| known.min(commit.at)));
-        }
+        let at = log.time_of(&missing.stream, missing.found + 1).await?;
+        // A commit that has no time is a hole, or damaged.
+        is_well &= at.is_some_and(|at| at >= limit);
+        *oldest = [*oldest, at].into_iter().flatten().min();
     }
-    // Who cannot read its position stands still there, and nobody knows since when.
-    let mut is_well = found.unreadable.is_empty();
     let mut rows = Vec::new();
-    for looked in &found.looked {
-        let follower = followers.iter().find(|follower| follower.of_log.id == looked.who);
+    for Looked { who, streams, missing, ahead, forgotten: _, unreadable } in &found.looked {
+        let follower = followers.iter().find(|follower| follower.of_log.id == *who);
         let queue = match follower {
             Some(follower) => waiting(deployment, follower).await?,
             None => None,
         };
-        let (commits, oldest) = lacks.get(looked.who.as_str()).copied().unwrap_or_default();
-        let age = oldest.map(|oldest| now.duration_since(oldest));
-        is_well &= age.is_none_or(|age| age.as_secs() <= options.older.into());
+        let (commits, oldest) = lacks.get(who.as_str()).copied().unwrap_or_default();
         rows.push(json!({
-            "view": looked.who, "streams": looked.streams, "behind": looked.missing, "unreadable": looked.unreadable, "commits": commits,
-            "oldest": age.and_then(|age| age.round(Unit::Second).ok()).map(|age| age.to_string()),
+            "who": who, "streams": streams, "missing": missing, "ahead": ahead, "unreadable": unreadable, "commits": commits, "oldest": oldest,
             "queued": queue.map(|(waiting, _)| waiting), "taken": queue.map(|(_, taken)| taken),
         }));
     }
-    out.rows(&["view", "streams", "behind", "unreadable", "commits", "oldest", "queued", "taken"], &rows);
+    let fields = ["who", "streams", "missing", "ahead", "unreadable", "commits", "oldest", "queued", "taken"];
+    out.rows(&fields, &rows);
+    if let (Some((sequence, partitions)), Some(_)) = (&order, since) {
+        let mut entered = None;
+        for partition in 0..*partitions {
+            let at = newest(sequence, partition).await?.map(|segment| segment.at);
+            entered = [entered, at].into_iter().flatten().max();
+        }
+        out.line_or_note(&json!({ "who": ORDER, "newest": entered }), || {
+            let entered =
+                entered.map_or_else(|| "nothing ever did".to_owned(), |at| format!("the newest did at {at}"));
+            format!(
+                "\nwhat never came to the order is not seen here; {entered}. --all compares the whole log"
+            )
+        });
+    }
     Ok(is_well)
 }

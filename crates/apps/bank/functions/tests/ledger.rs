@@ -76,7 +76,8 @@ async fn what_is_missing_is_found_and_sent_to_whom_it_is_missing_and_to_nobody_e
     assert_eq!(only, (2, BTreeSet::from([missing(log, 1, 3), missing(log, 2, 3)])));
     assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
     // What is young is left alone, and without --yes nobody who is not there is asked.
-    assert_eq!(ledger.run(&["reconcile"]).0, 0);
+    assert_eq!(ledger.run(&["reconcile", "--only", log]).0, 0);
+    assert_eq!(ledger.run(&["reconcile"]).0, 2, "what is ahead is not on its way");
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
     assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--why", "a test"]).0, 1);
     assert_eq!(ledger.found(&[]), (2, expected));
@@ -342,14 +343,14 @@ async fn how_far_views_are_is_shown_and_what_one_lacks_is_sent_again() {
     bank.settled(&id).await;
     let ledger = Ledger::at(&bank);
     let (code, views) = ledger.run(&["views"]);
-    let of = |view: &str| views.iter().find(|row| row["view"] == view).unwrap().clone();
+    let of = |view: &str| views.iter().find(|row| row["who"] == view).unwrap().clone();
     assert_eq!((code, &of("BalancesProjectorFunction")["of"]), (0, &json!("account")));
     assert_eq!(of("TransferFunction")["from"], "acts");
 
     let lag = |arguments: &[&str]| {
         let (code, rows) = ledger.run(&[&["lag"], arguments].concat());
-        let row = rows.into_iter().find(|row| row["view"] == "BalancesProjectorFunction").unwrap();
-        (code, row["behind"].clone(), row["commits"].clone())
+        let row = rows.into_iter().find(|row| row["who"] == "BalancesProjectorFunction").unwrap();
+        (code, row["missing"].clone(), row["commits"].clone())
     };
     eventually("the order has everything", async || (lag(&[]) == (0, json!(0), json!(0))).then_some(()))
         .await;
