@@ -1,22 +1,27 @@
 //! Commands that only operators may send. They go through the API like all others, so that the domain decides, and the log has who sent them and why.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use http::{Request, StatusCode};
+use http::{Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use ledgerline_local::{template::Source, wiring::needs_of};
 use rustls::crypto::ring::default_provider;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
-    Out, Stack, Writing,
+    DEFAULT_LOCAL, Out, Stack, Writing,
     deployment::Deployment,
     records::{self, Record},
 };
 
-/// The address of the local stack's API.
+/// The time after which an answer does not come any more: the API waits for a function for thirty seconds.
+const PATIENCE: Duration = Duration::from_secs(35);
+/// The address of the local stack's API, if nothing else is said.
 const LOCAL: &str = "http://localhost:3000";
 
 /// The command that is sent.
@@ -31,9 +36,12 @@ pub(crate) struct Options {
     /// The token of somebody with the scope for it (docs/runbook.md). The local stack needs none.
     #[arg(long, env = "LEDGER_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// The address of the API, if it is not the one in the outputs of the stack.
+    /// The address of the API, if it is not the one in the outputs of the stack, or that which the local stack has by default.
     #[arg(long)]
     api: Option<String>,
+    /// The Idempotency-Key. Of a command whose answer was lost, say the key that was printed: then it is not carried out twice.
+    #[arg(long)]
+    key: Option<String>,
     #[command(flatten)]
     writing: Writing,
 }
@@ -65,15 +73,26 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     let api = match &options.api {
         Some(api) => api.clone(),
-        None if deployment.is_local => LOCAL.to_owned(),
+        None if stack.local.as_deref() == Some(DEFAULT_LOCAL) => LOCAL.to_owned(),
+        None if deployment.is_local => {
+            bail!("say --api: it is not known which API belongs to that local stack")
+        }
         None => deployment.output("ApiUrl").await?,
     };
+    let url: Uri = format!("{}{path}", api.trim_end_matches('/')).parse().context("--api is no address")?;
+    let is_here = url.host().is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
+    if options.token.is_some() && url.scheme_str() != Some("https") && !is_here {
+        bail!("{api} is not https: the token would be readable on the way");
+    }
     // Before it is sent: what was done must not be without a record.
+    let table = records::table(deployment)?;
     let (what, why) = (format!("{method} {path}"), options.writing.why.clone());
-    let record = Record { kind: "command", what, why, detail: body.clone() };
-    records::keep_if_possible(deployment, record).await?;
-    let (status, said) =
-        send(method, &format!("{}{path}", api.trim_end_matches('/')), &body, options).await?;
+    records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() }).await?;
+    let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let sent = send(method, &url, &body, (&key, options.token.as_deref())).await;
+    let lost =
+        || format!("{url} gave no answer. It may have been done: send the same again with --key {key}");
+    let (status, said) = sent.with_context(lost)?;
     if !status.is_success() {
         bail!("refused with {status}: {said}");
     }
@@ -82,19 +101,22 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
 }
 
 /// Sends the request. Returns the status and the body of its answer.
-async fn send(method: &str, url: &str, body: &Value, options: &Options) -> Result<(StatusCode, Value)> {
-    // The same command is not carried out twice, whatever is tried again on the way.
-    let key = uuid::Uuid::new_v4().to_string();
+async fn send(
+    method: &str,
+    url: &Uri,
+    body: &Value,
+    (key, token): (&str, Option<&str>),
+) -> Result<(StatusCode, Value)> {
     let request = Request::builder().method(method).uri(url);
     let mut request = request.header("content-type", "application/json").header("idempotency-key", key);
-    if let Some(token) = &options.token {
+    if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
     let request = request.body(body.to_string()).context("that is no request")?;
     let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());
     let https = https.context("this computer has no certificates to trust")?;
     let client = Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
-    let answer = client.request(request).await.with_context(|| format!("{url} does not answer"))?;
+    let answer = timeout(PATIENCE, client.request(request)).await??;
     let status = answer.status();
     let text = answer.into_body().collect().await?.to_bytes();
     let said = serde_json::from_slice(&text).unwrap_or_else(|_| String::from_utf8_lossy(&text).into());

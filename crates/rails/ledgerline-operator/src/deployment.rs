@@ -15,9 +15,11 @@ use aws_sdk_dynamodb::{
     },
     error::BoxError,
 };
+use aws_sdk_lambda::types::EnvironmentResponse;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
+use futures::{StreamExt, stream};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_local::services;
 use serde::Deserialize;
@@ -25,10 +27,16 @@ use serde_json::Value;
 
 use crate::Stack;
 
+/// The name of the alias that events come to.
+pub(crate) const LIVE: &str = "live";
+/// The number of functions that are looked at at once.
+const AT_ONCE: usize = 8;
+
 /// The resources of a stack, and clients for what they use.
 pub(crate) struct Deployment {
-    stack: String,
-    cloudformation: aws_sdk_cloudformation::Client,
+    pub(crate) stack: String,
+    pub(crate) cloudformation: aws_sdk_cloudformation::Client,
+    pub(crate) events: aws_sdk_eventbridge::Client,
     pub(crate) dynamodb: aws_sdk_dynamodb::Client,
     pub(crate) lambda: aws_sdk_lambda::Client,
     pub(crate) logs: aws_sdk_cloudwatchlogs::Client,
@@ -39,8 +47,18 @@ pub(crate) struct Deployment {
     pub(crate) units: Units,
     /// By its logical id: the type of each resource, and its physical id, which is the name, or the URL of a queue.
     resources: BTreeMap<String, (String, String)>,
-    /// By its logical id: the name of each function, and its environment.
-    functions: BTreeMap<String, (String, BTreeMap<String, String>)>,
+    /// By their logical ids.
+    functions: BTreeMap<String, Function>,
+}
+
+/// A function.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    pub(crate) name: String,
+    /// The variables of the version to which events come, which an alias names: those that a deployment wrote last may not have come to it.
+    pub(crate) variables: BTreeMap<String, String>,
+    /// Whether that version has the variables that were deployed last, or why it is not known.
+    pub(crate) is_newest: Result<bool, String>,
 }
 
 impl Deployment {
@@ -57,6 +75,7 @@ impl Deployment {
         let mut deployment = Self {
             stack: stack.stack.clone(),
             cloudformation: aws_sdk_cloudformation::Client::new(&sdk),
+            events: aws_sdk_eventbridge::Client::new(&sdk),
             dynamodb: aws_sdk_dynamodb::Client::from_conf(dynamodb),
             units,
             lambda: aws_sdk_lambda::Client::from_conf(lambda),
@@ -95,19 +114,39 @@ impl Deployment {
     async fn list_functions(&mut self) -> Result<()> {
         let of_it = self.of_type("AWS::Lambda::Function");
         let ids: BTreeMap<_, _> = of_it.map(|(id, name)| (name.to_owned(), id.to_owned())).collect();
-        let mut functions = self.lambda.list_functions().into_paginator().items().send();
-        while let Some(function) = functions.next().await {
+        let mut listed = self.lambda.list_functions().into_paginator().items().send();
+        let mut newest = Vec::new();
+        while let Some(function) = listed.next().await {
             let function = function.context("the functions cannot be listed")?;
             let name = function.function_name.unwrap_or_default();
             if let Some(id) = ids.get(&name) {
-                let variables = function.environment.and_then(|environment| environment.variables);
-                let variables = variables.unwrap_or_default().into_iter().collect();
-                self.functions.insert(id.clone(), (name, variables));
+                newest.push((id.clone(), name, variables(function.environment)));
             }
         }
-        if self.functions.is_empty() {
+        if newest.is_empty() {
             bail!("the stack {} has no function", self.stack);
         }
+        // The local stack runs the newest version of each.
+        let live = stream::iter(newest).map(|(id, name, newest)| async {
+            let function = if self.is_local {
+                Function { name, variables: newest, is_newest: Ok(true) }
+            } else {
+                let get = self.lambda.get_function_configuration().function_name(format!("{name}:{LIVE}"));
+                match get.send().await {
+                    Ok(live) => {
+                        let live = variables(live.environment);
+                        Function { name, is_newest: Ok(live == newest), variables: live }
+                    }
+                    Err(error) => {
+                        let reason = format!("{:#}", anyhow::Error::from(error));
+                        Function { name, is_newest: Err(reason), variables: newest }
+                    }
+                }
+            };
+            (id, function)
+        });
+        let live: Vec<_> = live.buffer_unordered(AT_ONCE).collect().await;
+        self.functions = live.into_iter().collect();
         Ok(())
     }
 
@@ -125,20 +164,19 @@ impl Deployment {
         template.template_body.context("CloudFormation gives no template")
     }
 
-    /// The name and the environment of the function with this logical id.
-    pub(crate) fn function(&self, id: &str) -> Option<(&str, &BTreeMap<String, String>)> {
-        self.functions.get(id).map(|(name, variables)| (name.as_str(), variables))
+    /// The function with this logical id.
+    pub(crate) fn function(&self, id: &str) -> Result<&Function> {
+        self.functions.get(id).with_context(|| format!("{id} is not deployed"))
     }
 
     /// The name that the events of a function come to.
     pub(crate) fn name(&self, id: &str) -> Result<String> {
-        let (name, _) = self.function(id).with_context(|| format!("{id} is not deployed"))?;
-        Ok(format!("{name}:live"))
+        Ok(format!("{}:{LIVE}", self.function(id)?.name))
     }
 
     /// The value of a variable that names the same thing in every function that has it.
     pub(crate) fn shared(&self, variable: &str) -> Result<&str> {
-        let mut named = self.functions.values().filter_map(|(_, variables)| variables.get(variable));
+        let mut named = self.functions.values().filter_map(|function| function.variables.get(variable));
         let value = named.find(|value| !value.is_empty());
         value
             .map(String::as_str)
@@ -183,7 +221,7 @@ impl Deployment {
         let has_it = self
             .functions
             .iter()
-            .filter(|(_, (_, variables))| variables.values().any(|value| value == table));
+            .filter(|(_, function)| function.variables.values().any(|value| value == table));
         let timeout = |id: &String| {
             let nodes = [&template["Resources"][id]["Properties"], &template["Globals"]["Function"]];
             nodes.iter().find_map(|node| node["Timeout"].as_u64()).unwrap_or(3)
@@ -259,6 +297,10 @@ impl Intercept for Units {
             consumed.map_or(0.0, |consumed| consumed.capacity_units);
         Ok(())
     }
+}
+
+fn variables(environment: Option<EnvironmentResponse>) -> BTreeMap<String, String> {
+    environment.and_then(|environment| environment.variables).unwrap_or_default().into_iter().collect()
 }
 
 /// Timeouts of a client that waits for functions. Lambda ends a function after fifteen minutes.

@@ -1,10 +1,14 @@
 //! What is deployed, beside what this workspace expects: first the template, whole, and then what somebody may have changed since by hand.
 
-use std::{collections::BTreeSet, path::Path};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use aws_sdk_cloudformation::types::{StackDriftDetectionStatus, StackResourceDriftStatus};
 use aws_sdk_dynamodb::types::{KeySchemaElement, TimeToLiveStatus};
+use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
+use backon::{ConstantBuilder, Retryable};
+use clap::Args;
 use ledgerline::{
     Aggregate, Aggregates, Commit, EventStore, StoreError, Visitor,
     all::{Entry, newest, segments},
@@ -17,7 +21,10 @@ use ledgerline_local::{
 };
 use serde_json::{Value, json};
 
-use crate::{Out, Stack, deployment::Deployment};
+use crate::{
+    Out, Stack,
+    deployment::{Deployment, Function, LIVE},
+};
 
 /// The number of the newest commits that are read, to see whether this code understands them.
 const NEWEST: usize = 200;
@@ -25,6 +32,14 @@ const NEWEST: usize = 200;
 const SEGMENTS: u64 = 200;
 /// The most places of a resource that are named in which the templates differ.
 const NAMED: usize = 5;
+
+/// What is looked at.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Also has CloudFormation compare every resource, roles and alarms among them, with what was deployed. This takes minutes, and the right to read all of them, such as ReadOnlyAccess.
+    #[arg(long)]
+    drift: bool,
+}
 
 /// What was looked at, and what is not as it should be.
 #[derive(Debug, Default)]
@@ -37,10 +52,22 @@ impl Findings {
     fn wrong(&mut self, of: &str, name: &str, is: impl Into<String>) {
         self.wrong.push(json!({ "of": of, "name": name, "wrong": is.into() }));
     }
+
+    /// Notes that a resource is not there, unless it has a condition, which may not hold.
+    fn absent(&mut self, of: &str, id: &str, resource: &Value) {
+        if resource["Condition"].is_null() {
+            self.wrong(of, id, "it is not there");
+        }
+    }
 }
 
 /// Looks at everything. Returns whether all is as it should be.
-pub(crate) async fn run<L: Aggregates>(deployment: &Deployment, stack: &Stack, out: Out) -> Result<bool> {
+pub(crate) async fn run<L: Aggregates>(
+    deployment: &Deployment,
+    stack: &Stack,
+    options: &Options,
+    out: Out,
+) -> Result<bool> {
     let source = Source::read(&stack.template)?;
     let template = source.json();
     let busy = out.busy("looking at what is deployed");
@@ -49,6 +76,12 @@ pub(crate) async fn run<L: Aggregates>(deployment: &Deployment, stack: &Stack, o
     functions(deployment, &source, &mut findings).await?;
     tables(deployment, &template, &mut findings).await?;
     queues(deployment, &template, &mut findings).await?;
+    if !deployment.is_local {
+        schedules(deployment, &mut findings).await?;
+    }
+    if options.drift {
+        drift(deployment, &mut findings).await?;
+    }
     readable::<L>(deployment, &mut findings).await?;
     drop(busy);
     let looked: Vec<_> =
@@ -56,7 +89,10 @@ pub(crate) async fn run<L: Aggregates>(deployment: &Deployment, stack: &Stack, o
     out.rows(&["looked", "number"], &looked);
     out.note("");
     if findings.wrong.is_empty() {
-        out.note("everything is as this workspace expects it");
+        out.note(match options.drift {
+            true => "all of that is as this workspace expects it",
+            false => "all of that is as this workspace expects it; roles and alarms by the template that was deployed: --drift asks whether somebody changed them since",
+        });
     } else {
         out.rows(&["of", "name", "wrong"], &findings.wrong);
     }
@@ -154,10 +190,8 @@ async fn functions(deployment: &Deployment, source: &Source, findings: &mut Find
     let needs = needs_of(source, root.as_std_path())?;
     let (mut looked, mut mappings) = (0, 0);
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
-        let Some((name, variables)) = deployment.function(id) else {
-            if function["Condition"].is_null() {
-                findings.wrong("function", id, "it is not there");
-            }
+        let Ok(Function { name, variables, is_newest }) = deployment.function(id) else {
+            findings.absent("function", id, function);
             continue;
         };
         looked += 1;
@@ -167,13 +201,13 @@ async fn functions(deployment: &Deployment, source: &Source, findings: &mut Find
         if !missing.is_empty() {
             findings.wrong("function", id, format!("its code needs the variables {}", missing.join(", ")));
         }
-        // The local stack has the newest version of each function, and takes its sources from the template.
+        match is_newest {
+            Ok(true) => {}
+            Ok(false) => findings.wrong("function", id, "events come to a version with other variables than those that were deployed last: ledger publish, or ledger go-back, or leave it so"),
+            Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, to which events come: {error}")),
+        }
+        // The local stack takes the sources from the template.
         if !deployment.is_local {
-            let live = deployment.lambda.get_function_configuration().function_name(format!("{name}:live"));
-            if let Err(error) = live.send().await {
-                let error = anyhow::Error::from(error);
-                findings.wrong("function", id, format!("the alias live, to which events come: {error:#}"));
-            }
             mappings += sources(deployment, (id, name), &function["Properties"]["Events"], findings).await?;
         }
     }
@@ -210,26 +244,33 @@ async fn sources(
             format!("it takes events from {} streams and queues, not {}", found.len(), wanted.len());
         findings.wrong("function", id, message);
     }
-    let patterns: BTreeSet<_> =
-        wanted.iter().flat_map(|wanted| list_of_patterns(&wanted["FilterCriteria"]["Filters"])).collect();
+    let urls = deployment.queues();
     for mapping in &found {
         let state = mapping.state.as_deref().unwrap_or_default();
         if !["Enabled", "Enabling", "Updating", "Creating"].contains(&state) {
             findings.wrong("function", id, format!("a source of its events is {state}"));
         }
+        // A queue is known by its name; the only stream is that of the log.
+        let arn = mapping.event_source_arn().unwrap_or_default();
+        let is_of_it = |wanted: &&&Value| match referred(&wanted["Queue"]) {
+            Some(queue) => urls.get(queue).and_then(|url| url.rsplit('/').next()) == arn.rsplit(':').next(),
+            None => arn.contains(":table/"),
+        };
+        let Some(wanted) = wanted.iter().find(is_of_it) else {
+            findings.wrong("function", id, format!("it takes events from {arn}"));
+            continue;
+        };
         let filters = mapping.filter_criteria.as_ref().map(|criteria| criteria.filters()).unwrap_or_default();
-        for filter in filters {
-            let pattern = filter.pattern().unwrap_or_default();
-            if !patterns.contains(&normal(pattern)) {
-                findings.wrong(
-                    "function",
-                    id,
-                    format!("a source of its events has another filter: {pattern}"),
-                );
-            }
-        }
-        if filters.is_empty() && !patterns.is_empty() && found.len() == 1 {
-            findings.wrong("function", id, "a source of its events has no filter");
+        let there: BTreeSet<_> =
+            filters.iter().map(|filter| normal(filter.pattern().unwrap_or_default())).collect();
+        let wanted: BTreeSet<_> =
+            list_of_patterns(&wanted["FilterCriteria"]["Filters"]).into_iter().collect();
+        if there != wanted {
+            findings.wrong(
+                "function",
+                id,
+                format!("a source of its events has the filters {there:?}, not {wanted:?}"),
+            );
         }
     }
     Ok(found.len())
@@ -251,9 +292,7 @@ async fn tables(deployment: &Deployment, template: &Value, findings: &mut Findin
     let mut looked = 0;
     for (id, table) in resources(template, &["AWS::DynamoDB::Table"]) {
         let Some(name) = deployment.table_named(id) else {
-            if table["Condition"].is_null() {
-                findings.wrong("table", id, "it is not there");
-            }
+            findings.absent("table", id, table);
             continue;
         };
         looked += 1;
@@ -349,9 +388,7 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
     let mut looked = 0;
     for (id, queue) in resources(template, &["AWS::SQS::Queue"]) {
         let Some(url) = urls.get(id) else {
-            if queue["Condition"].is_null() {
-                findings.wrong("queue", id, "it is not there");
-            }
+            findings.absent("queue", id, queue);
             continue;
         };
         looked += 1;
@@ -386,6 +423,67 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
     }
     findings.looked.push(("queues", looked));
     Ok(())
+}
+
+// --- What begins by itself, and what CloudFormation compares ----------------------------------------------------
+
+/// Rules that are on: those of schedules, without which nothing begins, and those that bring states to views.
+async fn schedules(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
+    let mut looked = 0;
+    for (id, rule) in deployment.of_type("AWS::Events::Rule") {
+        looked += 1;
+        // A rule that is not on the default bus has the name of its bus before its own.
+        let (bus, name) = rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
+        let describe =
+            deployment.events.describe_rule().name(name).set_event_bus_name(bus.map(ToOwned::to_owned));
+        match describe.send().await {
+            Ok(found) if found.state() == Some(&RuleState::Enabled) => {}
+            Ok(found) => findings.wrong("rule", id, format!("it is {:?}", found.state())),
+            Err(error) => findings.wrong("rule", id, format!("{:#}", anyhow::Error::from(error))),
+        }
+    }
+    findings.looked.push(("rules", looked));
+    Ok(())
+}
+
+/// Has CloudFormation compare the resources with what it deployed, and waits for it.
+async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
+    let client = &deployment.cloudformation;
+    let begun = client.detect_stack_drift().stack_name(&deployment.stack).send().await;
+    let id = begun.context("CloudFormation does not compare")?.stack_drift_detection_id.unwrap_or_default();
+    let ask = async || {
+        let status =
+            client.describe_stack_drift_detection_status().stack_drift_detection_id(&id).send().await?;
+        match status.detection_status() {
+            Some(StackDriftDetectionStatus::DetectionInProgress) => {
+                bail!("CloudFormation is still comparing")
+            }
+            // Some resources could not be compared; those that could be are worth to be known.
+            _ => Ok(status.detection_status_reason),
+        }
+    };
+    let often = ConstantBuilder::default().with_delay(Duration::from_secs(2)).with_max_times(300);
+    if let Some(reason) = ask.retry(often).sleep(tokio::time::sleep).await? {
+        findings.wrong("drift", &deployment.stack, reason);
+    }
+    let changed = [StackResourceDriftStatus::Modified, StackResourceDriftStatus::Deleted];
+    let mut after = None;
+    loop {
+        let list = client.describe_stack_resource_drifts().stack_name(&deployment.stack);
+        let list = list.set_stack_resource_drift_status_filters(Some(changed.to_vec())).set_next_token(after);
+        let page = list.send().await.context("what CloudFormation found cannot be read")?;
+        for drift in page.stack_resource_drifts() {
+            let id = drift.logical_resource_id().unwrap_or_default();
+            let places: Vec<_> =
+                drift.property_differences().iter().filter_map(|one| one.property_path()).collect();
+            let is = drift.stack_resource_drift_status().map(|status| status.as_str()).unwrap_or_default();
+            findings.wrong("drift", id, format!("{is} {}", places.join(" ")));
+        }
+        after = page.next_token;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
 }
 
 // --- The log ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ use ledgerline_local::{
     wiring::needs_of,
 };
 
-use crate::{Stack, deployment::Deployment};
+use crate::{
+    Stack,
+    deployment::{Deployment, Function},
+};
 
 /// Something that follows the log, and what the tool has to know of its function.
 #[derive(Debug, Clone)]
@@ -38,11 +41,11 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
         let Some(needs) = needs.get(binary) else { continue };
         let Some(follower) = needs.follower() else { continue };
-        let Some((name, environment)) = deployment.function(id) else {
+        let Ok(Function { name, variables, .. }) = deployment.function(id) else {
             eprintln!("{id} is not deployed, and is not looked at");
             continue;
         };
-        let table = environment.get(follower.variable);
+        let table = variables.get(follower.variable);
         let table = table.with_context(|| format!("{name} has no variable {}", follower.variable))?;
         let (name_of_table, table) = (table, deployment.table(table));
         table.recent_generations(KeyNames { partition: follower.partition, sort: follower.sort }).await?;

@@ -41,6 +41,9 @@ struct Ledger {
     what: What,
 }
 
+/// The AWS address of the local stack, if nothing else is said.
+const DEFAULT_LOCAL: &str = "http://127.0.0.1:4566";
+
 /// The stack that is looked at.
 #[derive(Debug, Args)]
 struct Stack {
@@ -48,7 +51,7 @@ struct Stack {
     #[arg(long, global = true, env = "STACK", default_value = "ledgerline")]
     stack: String,
     /// The local stack, at its AWS address, instead of AWS.
-    #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = "http://127.0.0.1:4566")]
+    #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
     local: Option<String>,
     /// The template that the stack was made of.
     #[arg(long, global = true, default_value = "template.yaml")]
@@ -128,7 +131,7 @@ enum What {
     Publish(Writing),
     /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
     /// Ends with 2 if something is not as it should be.
-    Doctor,
+    Doctor(doctor::Options),
     /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
     /// Ends with 2 while there are any.
     DeadLetters(dead_letters::Options),
@@ -240,8 +243,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             let is_done = versions::publish(&deployment, &writing, out).await?;
             return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
-        What::Doctor => {
-            let is_well = doctor::run::<L>(&deployment, stack, out).await?;
+        What::Doctor(options) => {
+            let is_well = doctor::run::<L>(&deployment, stack, &options, out).await?;
             return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
         }
         What::DeadLetters(options) => {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{Out, deployment::Deployment};
@@ -25,9 +25,7 @@ pub(crate) struct Options {
 
 /// Prints the lines, oldest first, each as the function wrote it.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
-    let Ok(since) = options.since.parse::<SignedDuration>() else {
-        bail!("--since is a time such as 15m, 6h or 2d, not {}", options.since);
-    };
+    let since = back(&options.since)?;
     let group = deployment.of_type("AWS::Logs::LogGroup").find(|(id, _)| *id == "FunctionLogs");
     let (_, group) = group.context("the stack has no FunctionLogs")?;
     let pattern = match &options.pattern {
@@ -37,7 +35,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         Some(phrase) => Some(format!("\"{phrase}\"")),
         None => None,
     };
-    let from = (Timestamp::now() - since.abs()).as_millisecond();
+    let from = (Timestamp::now() - since).as_millisecond();
     let filter = deployment.logs.filter_log_events().log_group_name(group).start_time(from);
     let mut pages = filter.set_filter_pattern(pattern).into_paginator().send();
     while let Some(page) = pages.next().await {
@@ -55,4 +53,30 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         }
     }
     Ok(())
+}
+
+/// A time such as 15m, 6h or 2d.
+fn back(text: &str) -> Result<SignedDuration> {
+    let span = text.parse::<Span>().ok();
+    // A day has 24 hours: nobody here asks for the day before a clock was changed.
+    let time = span.and_then(|span| span.to_duration(SpanRelativeTo::days_are_24_hours()).ok());
+    match time {
+        Some(time) => Ok(time.abs()),
+        None => bail!("--since is a time such as 15m, 6h or 2d, not {text}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_back_has_minutes_hours_or_days() {
+        for (text, minutes) in [("15m", 15), ("6h", 360), ("2d", 2_880), ("1d12h", 2_160)] {
+            assert_eq!(back(text).unwrap(), SignedDuration::from_mins(minutes), "{text}");
+        }
+        for wrong in ["yesterday", "", "2"] {
+            assert!(back(wrong).unwrap_err().to_string().contains("--since"), "{wrong}");
+        }
+    }
 }

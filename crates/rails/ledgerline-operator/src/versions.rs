@@ -1,12 +1,13 @@
 //! The versions of functions to which events come, and the way back to those of before a deployment.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
+use aws_sdk_lambda::types::AliasRoutingConfiguration;
 use clap::Args;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,9 @@ use serde_json::json;
 
 use crate::{
     Out, Writing,
-    deployment::Deployment,
+    deployment::{Deployment, LIVE},
     records::{self, Record},
 };
-
-/// The name of the alias that events come to.
-const LIVE: &str = "live";
 
 /// Where the functions go back to.
 #[derive(Debug, Args)]
@@ -41,55 +39,60 @@ struct Live {
     version: String,
 }
 
-/// The versions to which events come, by the logical ids of the functions.
-async fn live(deployment: &Deployment) -> Result<BTreeMap<String, String>> {
+/// What the alias of a function names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Alias {
+    version: String,
+    /// Whether a part of the events goes to another version, as in the middle of a deployment in steps.
+    is_split: bool,
+}
+
+/// What the aliases name, by the logical ids of the functions.
+async fn live(deployment: &Deployment) -> Result<BTreeMap<String, Alias>> {
     if deployment.is_local {
         bail!("the local stack has one version of each function, the newest");
     }
-    let mut versions = BTreeMap::new();
+    let mut aliases = BTreeMap::new();
     for (id, name) in deployment.of_type("AWS::Lambda::Function") {
-        let version = deployment.lambda.get_function_configuration().function_name(format!("{name}:{LIVE}"));
-        let version = version.send().await.with_context(|| format!("the alias {LIVE} of {id}"))?;
-        versions.insert(id.to_owned(), version.version.unwrap_or_default());
+        let alias = deployment.lambda.get_alias().function_name(name).name(LIVE).send().await;
+        let alias = alias.with_context(|| format!("the alias {LIVE} of {id}"))?;
+        let weights = alias.routing_config.and_then(|routing| routing.additional_version_weights);
+        let is_split = weights.is_some_and(|weights| !weights.is_empty());
+        let version = alias.function_version.unwrap_or_default();
+        aliases.insert(id.to_owned(), Alias { version, is_split });
     }
-    Ok(versions)
+    Ok(aliases)
 }
 
-/// Prints them.
+/// Prints the versions to which events come.
 pub(crate) async fn list(deployment: &Deployment, out: Out) -> Result<()> {
-    let live = live(deployment).await?.into_iter();
-    let rows: Vec<_> =
-        live.map(|(function, version)| json!({ "function": function, "version": version })).collect();
+    let row = |(function, Alias { version, is_split: _ })| json!(Live { function, version });
+    let rows: Vec<_> = live(deployment).await?.into_iter().map(row).collect();
     out.rows(&["function", "version"], &rows);
     Ok(())
 }
 
-/// Lets events come to the versions of before. Returns whether all of them do, or nothing was to be done.
+/// Lets events come to the versions of before. Returns whether all of them do.
 pub(crate) async fn go_back(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
     let live = live(deployment).await?;
-    let wanted = match (&options.to, options.before) {
-        (Some(file), _) => written_down(file)?,
+    let (wanted, cannot) = match (&options.to, options.before) {
+        (Some(file), _) => (written_down(file)?, Vec::new()),
         (None, Some(before)) => from_before(deployment, &live, before).await?,
         (None, None) => bail!("say --to or --before"),
     };
-    let moves: Vec<_> = wanted
-        .into_iter()
-        .filter_map(|Live { function, version }| {
-            let from = live.get(&function)?.clone();
-            (from != version).then_some((function, from, version))
-        })
-        .collect();
-    let rows: Vec<_> = moves
-        .iter()
-        .map(|(function, from, to)| json!({ "function": function, "from": from, "to": to }))
-        .collect();
+    let moves = moves(wanted, &live)?;
+    let row = |Live { function, version }: &Live| json!({ "function": function, "from": live[function].version, "to": version });
+    let rows: Vec<_> = moves.iter().map(row).collect();
     out.rows(&["function", "from", "to"], &rows);
+    for function in &cannot {
+        eprintln!("{function} has no version of before that time, and stays where it is");
+    }
     if moves.is_empty() {
-        out.note("\nevery function is there already");
-        return Ok(true);
+        out.note("\nno function has to go anywhere");
+        return Ok(cannot.is_empty());
     }
     if !options.writing.write {
-        return Ok(true);
+        return Ok(cannot.is_empty());
     }
     let what = format!("go back with {} functions", moves.len());
     if !options.writing.is_agreed(&format!("{what}?"))? {
@@ -97,8 +100,22 @@ pub(crate) async fn go_back(deployment: &Deployment, options: &Options, out: Out
     }
     let (why, detail) = (options.writing.why.clone(), json!(rows));
     records::keep_if_possible(deployment, Record { kind: "go-back", what, why, detail }).await?;
-    let moves = moves.into_iter().map(|(function, _, version)| Live { function, version });
-    move_all(deployment, moves.collect()).await
+    Ok(move_all(deployment, moves).await? && cannot.is_empty())
+}
+
+/// Those that are not where they should be, or only with a part of their events.
+fn moves(wanted: Vec<Live>, live: &BTreeMap<String, Alias>) -> Result<Vec<Live>> {
+    let mut moves = Vec::new();
+    for wanted in wanted {
+        let now = live.get(&wanted.function);
+        let now = now.with_context(|| {
+            format!("this stack has no function {}: is the list of another one?", wanted.function)
+        })?;
+        if now.version != wanted.version || now.is_split {
+            moves.push(wanted);
+        }
+    }
+    Ok(moves)
 }
 
 /// Publishes a version of each function as it is configured now, and lets events come to it.
@@ -112,11 +129,12 @@ pub(crate) async fn publish(deployment: &Deployment, writing: &Writing, out: Out
     if !writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let (why, detail) = (writing.why.clone(), json!(live));
+    let versions: BTreeMap<_, _> = live.iter().map(|(function, alias)| (function, &alias.version)).collect();
+    let (why, detail) = (writing.why.clone(), json!(versions));
     records::keep_if_possible(deployment, Record { kind: "publish", what, why, detail }).await?;
     let mut published = Vec::new();
     for function in live.into_keys() {
-        let (name, _) = deployment.function(&function).with_context(|| format!("{function} is gone"))?;
+        let name = &deployment.function(&function)?.name;
         // A function that has not changed since its last version gets no new one: AWS gives that again.
         let version = deployment.lambda.publish_version().function_name(name).send().await;
         let version = version.with_context(|| format!("{function} is not published"))?.version;
@@ -131,11 +149,10 @@ pub(crate) async fn publish(deployment: &Deployment, writing: &Writing, out: Out
 async fn move_all(deployment: &Deployment, moves: Vec<Live>) -> Result<bool> {
     let mut is_done = true;
     for Live { function, version } in moves {
-        let (name, _) = deployment.function(&function).with_context(|| format!("{function} is gone"))?;
+        let name = &deployment.function(&function)?.name;
         // A deployment in steps leaves a part of the events to another version: that ends here.
-        let routing = aws_sdk_lambda::types::AliasRoutingConfiguration::builder()
-            .set_additional_version_weights(Some(std::collections::HashMap::new()))
-            .build();
+        let routing =
+            AliasRoutingConfiguration::builder().set_additional_version_weights(Some(HashMap::new())).build();
         let update = deployment.lambda.update_alias().function_name(name).name(LIVE);
         if let Err(error) = update.function_version(&version).routing_config(routing).send().await {
             is_done = false;
@@ -151,19 +168,24 @@ fn written_down(file: &Path) -> Result<Vec<Live>> {
     let read = |(place, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| format!("{}:{}", file.display(), place + 1))
     };
-    text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()).map(read).collect()
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let list: Vec<_> = lines.map(read).collect::<Result<_>>()?;
+    if list.is_empty() {
+        bail!("{} names no function", file.display());
+    }
+    Ok(list)
 }
 
-/// Of each function whose version is of this time or younger: its highest version from before.
+/// Of each function whose version is of this time or younger: its highest version from before; and the functions that have none.
 async fn from_before(
     deployment: &Deployment,
-    live: &BTreeMap<String, String>,
+    live: &BTreeMap<String, Alias>,
     before: Timestamp,
-) -> Result<Vec<Live>> {
-    let mut found = Vec::new();
-    for (id, now) in live {
-        let (name, _) = deployment.function(id).with_context(|| format!("{id} is gone"))?;
-        let list = deployment.lambda.list_versions_by_function().function_name(name);
+) -> Result<(Vec<Live>, Vec<String>)> {
+    let (mut found, mut cannot) = (Vec::new(), Vec::new());
+    for (id, alias) in live {
+        let list =
+            deployment.lambda.list_versions_by_function().function_name(&deployment.function(id)?.name);
         let mut items = list.into_paginator().items().send();
         let mut versions = BTreeMap::new();
         while let Some(version) = items.next().await {
@@ -173,11 +195,13 @@ async fn from_before(
                 versions.insert(number, at);
             }
         }
-        if let Some(version) = highest_before(&versions, now, before) {
-            found.push(Live { function: id.clone(), version: version.to_string() });
+        let function = id.clone();
+        match at_or_before(&versions, &alias.version, before) {
+            Some(number) => found.push(Live { function, version: number.to_string() }),
+            None => cannot.push(function),
         }
     }
-    Ok(found)
+    Ok((found, cannot))
 }
 
 /// Lambda writes an offset without a colon: 2026-11-23T10:00:00.000+0000.
@@ -185,13 +209,11 @@ fn modified(text: &str) -> Option<Timestamp> {
     text.parse().ok().or_else(|| Timestamp::strptime("%Y-%m-%dT%H:%M:%S%.f%z", text).ok())
 }
 
-/// The highest version from before a time, if the one that is live is not.
-fn highest_before(versions: &BTreeMap<u64, Timestamp>, live: &str, before: Timestamp) -> Option<u64> {
-    let live = versions.get(&live.parse().ok()?)?;
-    if *live < before {
-        return None;
-    }
-    versions.iter().rev().find(|(_, at)| **at < before).map(|(number, _)| *number)
+/// The version that is live, if it is from before a time, or else the highest one that is.
+fn at_or_before(versions: &BTreeMap<u64, Timestamp>, live: &str, before: Timestamp) -> Option<u64> {
+    let number = live.parse().ok().filter(|live| versions.get(live).is_some_and(|at| *at < before));
+    let highest = || versions.iter().rev().find(|(_, at)| **at < before).map(|(number, _)| *number);
+    number.or_else(highest)
 }
 
 #[cfg(test)]
@@ -208,10 +230,10 @@ mod tests {
         .map(|(number, at)| (number, modified(at).unwrap()))
         .into();
         let before = "2026-11-23T09:00:00Z".parse().unwrap();
-        for (live, expected) in [("3", Some(2)), ("2", None), ("1", None), ("9", None), ("$LATEST", None)] {
-            assert_eq!(highest_before(&versions, live, before), expected, "{live}");
+        for (live, expected) in [("3", 2), ("2", 2), ("1", 1), ("9", 2), ("$LATEST", 2)] {
+            assert_eq!(at_or_before(&versions, live, before), Some(expected), "{live}");
         }
-        assert_eq!(highest_before(&versions, "3", "2026-11-19T00:00:00Z".parse().unwrap()), None);
+        assert_eq!(at_or_before(&versions, "3", "2026-11-19T00:00:00Z".parse().unwrap()), None);
     }
 
     #[test]
@@ -221,7 +243,22 @@ mod tests {
         fs::write(&file, "{\"function\":\"FanoutFunction\",\"version\":\"7\"}\n\n").unwrap();
         let expected = Live { function: "FanoutFunction".into(), version: "7".into() };
         assert_eq!(written_down(&file).unwrap(), [expected]);
+        fs::write(&file, "\n").unwrap();
+        assert!(written_down(&file).unwrap_err().to_string().ends_with("names no function"));
         fs::write(&file, "FanoutFunction 7\n").unwrap();
         assert!(written_down(&file).unwrap_err().to_string().ends_with("live.jsonl:1"));
+    }
+
+    #[test]
+    fn a_function_goes_back_if_it_is_elsewhere_or_only_partly_there_and_a_foreign_list_is_refused() {
+        let alias = |version: &str, is_split| Alias { version: version.into(), is_split };
+        let live = BTreeMap::from([
+            ("A".to_owned(), alias("7", false)),
+            ("B".to_owned(), alias("7", true)),
+            ("C".to_owned(), alias("8", false)),
+        ]);
+        let to = |function: &str| Live { function: function.into(), version: "7".into() };
+        assert_eq!(moves(vec![to("A"), to("B"), to("C")], &live).unwrap(), [to("B"), to("C")]);
+        assert!(moves(vec![to("A"), to("D")], &live).unwrap_err().to_string().contains("no function D"));
     }
 }

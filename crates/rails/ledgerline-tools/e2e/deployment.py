@@ -332,10 +332,9 @@ def operators():
         role = iam.create_role(RoleName=f"operator-{who}", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
         for policy in policies:
             iam.attach_role_policy(RoleName=role["RoleName"], PolicyArn=physical(policy))
-        if who == "writer":
-            # The emulator takes UpdateAlias for ListAliases.
-            iam.put_role_policy(RoleName=role["RoleName"], PolicyName="emulator", PolicyDocument=json.dumps({
-                "Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "lambda:ListAliases", "Resource": "*"}]}))
+        # The emulator takes GetAlias and UpdateAlias for ListAliases.
+        iam.put_role_policy(RoleName=role["RoleName"], PolicyName="emulator", PolicyDocument=json.dumps({
+            "Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "lambda:ListAliases", "Resource": "*"}]}))
         given = credentials(role["Arn"])
         dynamodb, functions = client("dynamodb", **given), client("lambda", **given)
         tried = []
@@ -352,6 +351,22 @@ def operators():
                 attempt(f"PartiQL INSERT into {table}", dynamodb.execute_statement,
                         Statement=f'INSERT INTO "{name}" VALUE {{{item}}}', Parameters=list(key.values())),
             ]
+        # What belongs to a stack whose name begins with that of this one.
+        other = f"{STACK}-other-BalancesTable-1ABCDEFGHIJKL"
+        tried += [
+            attempt("Scan of another stack", dynamodb.scan, TableName=other),
+            attempt("PutItem into another stack", dynamodb.put_item, TableName=other, Item={"accountId": {"S": "$generations"}}),
+            attempt("BatchWriteItem into another stack", dynamodb.batch_write_item,
+                    RequestItems={other: [{"DeleteRequest": {"Key": {"accountId": {"S": "a"}}}}]}),
+            attempt("Invoke in another stack", functions.invoke,
+                    FunctionName=f"{STACK}-other-BalancesProjectorFunction-1ABCDEFGHIJKL:live", Payload=b"{}"),
+        ]
+        positions = [name for name in sorted(resources) if name.endswith("PositionsTable")] + ["OperationsTable"]
+        for name in positions:
+            keys = client("dynamodb").describe_table(TableName=physical(name))["Table"]["KeySchema"]
+            item = {key["AttributeName"]: {"S": "attempt"} for key in keys}
+            tried.append(attempt(f"BatchWriteItem into {name}", dynamodb.batch_write_item,
+                                 RequestItems={physical(name): [{"PutRequest": {"Item": item}}]}))
         command = next(name for name in sorted(resources) if name.endswith("CommandsFunction"))
         tried.append(attempt(f"Invoke of {command}", functions.invoke, FunctionName=f"{physical(command)}:live", Payload=b"{}"))
         if who == "reader":

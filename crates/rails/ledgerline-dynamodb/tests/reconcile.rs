@@ -1,0 +1,63 @@
+//! The comparison of the log with a view of states, against an emulated DynamoDB.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{Commit, EventStore, StreamId, contract};
+use ledgerline_dynamodb::{
+    DynamoDbStore, ReadTable,
+    reconcile::{Comparison, Difference, Follower, Follows, Found},
+};
+use ledgerline_local::testing;
+
+/// Ids of streams.
+fn ids(differences: &[Difference]) -> Vec<&str> {
+    let mut ids: Vec<_> = differences.iter().map(|difference| difference.stream.id()).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// What is there without a version is damaged. What is not there may have been forgotten, once it is older than tombstones; it is named all the same.
+#[tokio::test]
+async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apart() {
+    let dynamodb = testing::dynamodb(&["CommitsTable", "LevelsTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
+    let now = Timestamp::now();
+    let days = |days: i64| now - SignedDuration::from_hours(days * 24);
+    for (id, at) in
+        [("shown", days(60)), ("damaged", days(60)), ("forgotten", days(60)), ("missing", days(2))]
+    {
+        let stream = StreamId::new("tank", id).unwrap();
+        log.append(&Commit { at, ..contract::commit(&stream, 1) }, None).await.unwrap();
+    }
+    for (id, version) in
+        [("shown", AttributeValue::N("1".into())), ("damaged", AttributeValue::S("1".into()))]
+    {
+        let put = client.put_item().table_name(testing::table("LevelsTable"));
+        put.item("tankId", AttributeValue::S(id.into())).item("version", version).send().await.unwrap();
+    }
+    let followers = [Follower {
+        id: "LevelsFunction".into(),
+        kind: Follows::States,
+        of: vec!["tank".into()],
+        table: ReadTable::new(client, testing::table("LevelsTable")),
+        partition: "tankId".into(),
+        sort: None,
+    }];
+    let comparison = Comparison {
+        log: &log,
+        parts: 1,
+        order: None,
+        with_order: false,
+        followers: &followers,
+        since: None,
+        until: now,
+    };
+    let found = comparison.run().await.unwrap();
+    let Found { looked, missing, ahead, forgotten, unreadable, .. } = &found;
+    assert_eq!((ids(missing), ids(ahead)), (vec!["missing"], vec![]));
+    assert_eq!((ids(forgotten), ids(unreadable)), (vec!["forgotten"], vec!["damaged"]));
+    assert_eq!((looked[0].streams, looked[0].forgotten, looked[0].unreadable), (4, 1, 1));
+}
