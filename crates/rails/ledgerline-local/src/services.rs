@@ -247,6 +247,15 @@ where
     }
 }
 
+/// The capacity units that an answer of the database reports; 0 if it reports none, as errors do. A transaction reports those of each of its tables.
+#[must_use]
+pub fn consumed(answer: &[u8]) -> f64 {
+    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+    let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
+    let consumed = &answer["ConsumedCapacity"];
+    consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum())
+}
+
 /// An SDK configuration for an emulated service: its URL, and credentials that no service checks.
 #[must_use]
 pub fn sdk_config(url: &str) -> SdkConfig {

@@ -214,13 +214,7 @@ impl Intercept for Wire {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let body = context.response().body().bytes().unwrap_or_default();
-        let body: Value = serde_json::from_slice(body).unwrap_or_default();
-        let consumed = &body["ConsumedCapacity"];
-        let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
-        // A transaction reports the capacity of each of its tables.
-        let units =
-            consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum());
+        let units = services::consumed(context.response().body().bytes().unwrap_or_default());
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
             // Of calls at once, the last one has the units of all: their sum is right.
             call.units += units;

@@ -22,7 +22,6 @@ use aws_types::SdkConfig;
 use futures::{StreamExt, stream};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_local::services;
-use serde::Deserialize;
 use serde_json::Value;
 
 use crate::Stack;
@@ -265,19 +264,6 @@ impl Units {
     }
 }
 
-/// An answer of the database, as far as its price goes.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Priced {
-    consumed_capacity: Option<Consumed>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Consumed {
-    capacity_units: f64,
-}
-
 impl Intercept for Units {
     fn name(&self) -> &'static str {
         "Units"
@@ -289,12 +275,8 @@ impl Intercept for Units {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let body = context.response().body().bytes().unwrap_or_default();
-        // An answer without a price, such as that of a write or an error, counts for nothing.
-        let consumed =
-            serde_json::from_slice::<Priced>(body).ok().and_then(|priced| priced.consumed_capacity);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) +=
-            consumed.map_or(0.0, |consumed| consumed.capacity_units);
+        let consumed = services::consumed(context.response().body().bytes().unwrap_or_default());
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) += consumed;
         Ok(())
     }
 }
