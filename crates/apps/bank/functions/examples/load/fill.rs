@@ -81,7 +81,7 @@ pub(crate) fn fill(database: &Database, log: &str, tables: &[&str], enough: usiz
 }
 
 /// All items of a table.
-pub(crate) fn items(database: &Database, table: &str) -> Result<Vec<Value>> {
+fn items(database: &Database, table: &str) -> Result<Vec<Value>> {
     let (mut all, mut after) = (Vec::new(), Value::Null);
     loop {
         let mut request = json!({ "TableName": table });
