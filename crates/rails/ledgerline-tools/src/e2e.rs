@@ -132,6 +132,26 @@ fn operators(emulator: &Emulator) -> Result<()> {
             .with_context(|| format!("an operator who is a {who}"))?;
         println!("  {who}: ledger publish and go-back: {}", if who == "writer" { "done" } else { "refused" });
     }
+    if operators.is_empty() { Ok(()) } else { drift(emulator) }
+}
+
+/// What was changed by hand is found: the roles that the attempts let themselves take, and nothing else.
+fn drift(emulator: &Emulator) -> Result<()> {
+    let administrator = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    let administrator = administrator.map(|name| (name.to_owned(), "test".to_owned())).into();
+    let (code, printed) = emulator.ledger(&administrator, &["doctor", "--drift"])?;
+    let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let wrong: Vec<_> = lines.filter(|line| line["wrong"].is_string()).collect();
+    let is_ours = |line: &Value| {
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        text("of") == "drift"
+            && text("name").ends_with("Role")
+            && text("wrong").contains("AssumeRolePolicyDocument")
+    };
+    if code != Some(2) || wrong.is_empty() || !wrong.iter().all(is_ours) {
+        bail!("ledger doctor --drift ended with {code:?}: {printed}");
+    }
+    println!("  an administrator: ledger doctor --drift: {} changed roles are found", wrong.len());
     Ok(())
 }
 
