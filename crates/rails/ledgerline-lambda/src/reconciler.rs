@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use futures::{FutureExt, future::LocalBoxFuture};
+use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline_dynamodb::{
-    DynamoDbStore, KeyNames, ReadTable,
+    DynamoDbStore, ReadTable,
     reconcile::{CompareError, Comparison, Difference, Follower, Follows, Found},
 };
 use serde_json::Value;
@@ -74,14 +74,7 @@ pub async fn run() -> Result<(), Error> {
             .boxed_local()
         }) as Handle<Value, ()>)
     };
-    serve(needs.metric(metrics::UNRECONCILED), build.boxed_local()).await
-}
-
-fn serve(
-    needs: Needs,
-    build: LocalBoxFuture<'_, Result<Handle<Value, ()>, Error>>,
-) -> LocalBoxFuture<'_, Result<(), Error>> {
-    start(needs, build)
+    start(needs.metric(metrics::UNRECONCILED), build.boxed_local()).await
 }
 
 /// Reads a line of `FOLLOWERS`.
@@ -108,8 +101,7 @@ impl Reconciler {
     pub async fn reconcile(&self, now: Timestamp) -> Result<Found, CompareError> {
         let mut followers = self.followers.clone();
         for follower in &mut followers {
-            let keys = KeyNames { partition: &follower.partition, sort: follower.sort.as_deref() };
-            follower.table.recent_generations(keys).await?;
+            follower.table.recent_generations(follower.keys()).await?;
             follower.table = follower.table.at_what_is_read();
         }
         let comparison = Comparison {

@@ -8,7 +8,7 @@ use http::{Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use ledgerline_local::{template::Source, wiring::needs_of};
+use ledgerline_local::template::Source;
 use rustls::crypto::ring::default_provider;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::{
     DEFAULT_LOCAL, Out, Stack, Writing,
     deployment::Deployment,
+    needs,
     records::{self, Record},
 };
 
@@ -125,9 +126,7 @@ async fn send(
 
 /// Methods and paths of all commands of operators.
 fn routes(stack: &Stack) -> Result<Vec<String>> {
-    let source = Source::read(&stack.template)?;
-    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
-    let needs = needs_of(&source, root.as_std_path())?;
+    let needs = needs(&Source::read(&stack.template)?)?;
     Ok(needs.values().flat_map(|needs| needs.routes_of_operators()).map(ToOwned::to_owned).collect())
 }
 

@@ -17,13 +17,13 @@ use ledgerline::{
 use ledgerline_local::{
     permissions::{list, referred, resources},
     template::Source,
-    wiring::needs_of,
 };
 use serde_json::{Value, json};
 
 use crate::{
     Out, Stack,
     deployment::{Deployment, Function, LIVE},
+    needs,
 };
 
 /// The number of the newest commits that are read, to see whether this code understands them.
@@ -186,8 +186,7 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
 /// Functions that are deployed, with the variables that this code needs; on AWS, with the alias that events come to, and with their sources.
 async fn functions(deployment: &Deployment, source: &Source, findings: &mut Findings) -> Result<()> {
     let template = source.json();
-    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
-    let needs = needs_of(source, root.as_std_path())?;
+    let needs = needs(source)?;
     let (mut looked, mut mappings) = (0, 0);
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
         let Ok(Function { name, variables, is_newest }) = deployment.function(id) else {
@@ -233,7 +232,7 @@ async fn sources(
     if wanted.is_empty() {
         return Ok(0);
     }
-    let list = deployment.lambda.list_event_source_mappings().function_name(format!("{name}:live"));
+    let list = deployment.lambda.list_event_source_mappings().function_name(format!("{name}:{LIVE}"));
     let mut items = list.into_paginator().items().send();
     let mut found = Vec::new();
     while let Some(mapping) = items.next().await {
@@ -451,19 +450,24 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let client = &deployment.cloudformation;
     let begun = client.detect_stack_drift().stack_name(&deployment.stack).send().await;
     let id = begun.context("CloudFormation does not compare")?.stack_drift_detection_id.unwrap_or_default();
+    // Only its going on is an error that is tried again; what it says instead, or that nobody may ask, ends the waiting.
     let ask = async || {
         let status =
-            client.describe_stack_drift_detection_status().stack_drift_detection_id(&id).send().await?;
-        match status.detection_status() {
-            Some(StackDriftDetectionStatus::DetectionInProgress) => {
+            client.describe_stack_drift_detection_status().stack_drift_detection_id(&id).send().await;
+        match status {
+            Ok(status)
+                if status.detection_status() == Some(&StackDriftDetectionStatus::DetectionInProgress) =>
+            {
                 bail!("CloudFormation is still comparing")
             }
-            // Some resources could not be compared; those that could be are worth to be known.
-            _ => Ok(status.detection_status_reason),
+            other => Ok(other),
         }
     };
     let often = ConstantBuilder::default().with_delay(Duration::from_secs(2)).with_max_times(300);
-    if let Some(reason) = ask.retry(often).sleep(tokio::time::sleep).await? {
+    let status = ask.retry(often).sleep(tokio::time::sleep).await?;
+    // Some resources could not be compared; those that could be are worth knowing.
+    if let Some(reason) = status.context("how far CloudFormation is cannot be read")?.detection_status_reason
+    {
         findings.wrong("drift", &deployment.stack, reason);
     }
     let changed = [StackResourceDriftStatus::Modified, StackResourceDriftStatus::Deleted];

@@ -8,12 +8,12 @@ use ledgerline_dynamodb::{
 use ledgerline_local::{
     permissions::{referred, resources},
     template::Source,
-    wiring::needs_of,
 };
 
 use crate::{
     Stack,
     deployment::{Deployment, Function},
+    needs,
 };
 
 /// Something that follows the log, and what the tool has to know of its function.
@@ -32,8 +32,7 @@ pub(crate) struct Follower {
 /// What follows the log, by the needs of the functions.
 pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<Vec<Follower>> {
     let source = Source::read(&stack.template)?;
-    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
-    let needs = needs_of(&source, root.as_std_path())?;
+    let needs = needs(&source)?;
     let template = source.json();
     let queues = deployment.queues();
     let mut followers = Vec::new();

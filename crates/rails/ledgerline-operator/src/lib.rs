@@ -16,6 +16,7 @@ mod versions;
 mod views;
 
 use std::{
+    collections::BTreeMap,
     io::{ErrorKind, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
@@ -27,6 +28,10 @@ use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use ledgerline::{Aggregates, StreamId};
+use ledgerline_local::{
+    template::Source,
+    wiring::{Needs, needs_of},
+};
 use serde_json::Value;
 
 use crate::deployment::Deployment;
@@ -137,6 +142,12 @@ enum What {
     DeadLetters(dead_letters::Options),
 }
 
+/// Builds the functions of the workspace, and asks them what they need. The keys are the names of the binaries.
+fn needs(source: &Source) -> Result<BTreeMap<String, Needs>> {
+    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
+    needs_of(source, root.as_std_path())
+}
+
 /// Whether the tool writes, and why.
 #[derive(Debug, Args)]
 struct Writing {
@@ -190,7 +201,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
 async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     let out = Out { json: stack.json };
     let deployment = Deployment::find(stack).await?;
-    match what {
+    let is_well = match what {
         What::Streams { category, find } => {
             let mut rows = Vec::new();
             let busy = out.busy("reading the keys of the whole log");
@@ -205,58 +216,44 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             }
             drop(busy);
             out.rows(&["stream", "version", "at"], &rows);
+            true
         }
         What::Show { stream, at, payloads } => {
             let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
             log::show::<L>(&deployment, &stream, at, payloads, out).await?;
+            true
         }
         What::Tail { category, from, payloads, once } => {
             log::tail(&deployment, category, &from, payloads, once, out).await?;
+            true
         }
         What::Trace { correlation_id, payloads } => {
             log::trace(&deployment, stack, &correlation_id, payloads, out).await?;
+            true
         }
-        What::Reconcile(options) => {
-            let is_clean = reconcile::run(&deployment, stack, &options, out).await?;
-            return Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        What::Reconcile(options) => reconcile::run(&deployment, stack, &options, out).await?,
+        What::Views => {
+            views::list(&deployment, stack, out).await?;
+            true
         }
-        What::Views => views::list(&deployment, stack, out).await?,
-        What::Lag(options) => {
-            let is_well = views::lag(&deployment, stack, &options, out).await?;
-            return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        What::Lag(options) => views::lag(&deployment, stack, &options, out).await?,
+        What::Replay(options) => replay::run(&deployment, &options, out).await?,
+        What::Command(options) => command::run(&deployment, stack, &options, out).await?,
+        What::Logs(options) => {
+            logs::run(&deployment, &options, out).await?;
+            true
         }
-        What::Replay(options) => {
-            let is_done = replay::run(&deployment, &options, out).await?;
-            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
+        What::Versions => {
+            versions::list(&deployment, out).await?;
+            true
         }
-        What::Command(options) => {
-            let is_taken = command::run(&deployment, stack, &options, out).await?;
-            return Ok(if is_taken { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
-        }
-        What::Logs(options) => logs::run(&deployment, &options, out).await?,
-        What::Versions => versions::list(&deployment, out).await?,
-        What::GoBack(options) => {
-            let is_done = versions::go_back(&deployment, &options, out).await?;
-            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
-        }
-        What::Publish(writing) => {
-            let is_done = versions::publish(&deployment, &writing, out).await?;
-            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
-        }
-        What::Doctor(options) => {
-            let is_well = doctor::run::<L>(&deployment, stack, &options, out).await?;
-            return Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
-        }
-        What::DeadLetters(options) => {
-            let is_done = dead_letters::run(&deployment, stack, &options, out).await?;
-            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
-        }
-        What::Rebuild(options) => {
-            let is_done = rebuild::run(&deployment, stack, &options, out).await?;
-            return Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::from(FOUND) });
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+        What::GoBack(options) => versions::go_back(&deployment, &options, out).await?,
+        What::Publish(writing) => versions::publish(&deployment, &writing, out).await?,
+        What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
+        What::DeadLetters(options) => dead_letters::run(&deployment, stack, &options, out).await?,
+        What::Rebuild(options) => rebuild::run(&deployment, stack, &options, out).await?,
+    };
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
 }
 
 /// Prints for people or for programs.
