@@ -191,15 +191,14 @@ pub fn needs_of(source: &Source, root: &Path) -> Result<BTreeMap<String, Needs>>
 #[must_use]
 pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Vec<String> {
     let json = source.json();
-    let mut functions = Vec::new();
-    for (id, resource) in resources(&json, &["AWS::Serverless::Function"]) {
-        let binary = resource["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        // A missing binary is reported by the build.
-        let Some(needs) = needs.get(binary) else { continue };
-        functions.push(Function { id, properties: &resource["Properties"], needs });
-    }
-    let template = Template { source, json: &json, functions };
+    let template = Template::of(source, &json, needs);
     [sources::problems(&template), tables::problems(&template), roles::problems(&template)].concat()
+}
+
+/// The lines by which a reconciler knows what follows the log: a function, its table as the template names it, the table's keys, and the categories whose commits it takes.
+#[must_use]
+pub fn followers(source: &Source, needs: &BTreeMap<String, Needs>) -> BTreeSet<String> {
+    sources::follower_lines(&Template::of(source, &source.json(), needs))
 }
 
 /// The template, and what its functions need.
@@ -218,6 +217,17 @@ struct Function<'a> {
 }
 
 impl<'t> Template<'t> {
+    fn of(source: &'t Source, json: &'t Value, needs: &'t BTreeMap<String, Needs>) -> Self {
+        let mut functions = Vec::new();
+        for (id, resource) in resources(json, &["AWS::Serverless::Function"]) {
+            let binary = resource["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
+            // A missing binary is reported by the build.
+            let Some(needs) = needs.get(binary) else { continue };
+            functions.push(Function { id, properties: &resource["Properties"], needs });
+        }
+        Self { source, json, functions }
+    }
+
     /// A problem with a function: its place, which is the closest of these keys below the function's properties, and what is wrong.
     fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
         let path = [&["Resources", function, "Properties"], keys].concat();

@@ -149,6 +149,11 @@ impl Deployment {
         Ok(())
     }
 
+    /// All resources: their logical ids, types and physical ids.
+    pub(crate) fn resources(&self) -> impl Iterator<Item = (&str, &str, &str)> {
+        self.resources.iter().map(|(id, (kind, name))| (id.as_str(), kind.as_str(), name.as_str()))
+    }
+
     /// The resources of a type: their logical ids, and their names, or the URLs of queues.
     pub(crate) fn of_type(&self, kind: &str) -> impl Iterator<Item = (&str, &str)> {
         let resources = self.resources.iter().filter(move |(_, (of, _))| of == kind);

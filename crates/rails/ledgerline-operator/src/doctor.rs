@@ -21,7 +21,7 @@ use ledgerline_local::{
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack,
+    Out, Stack, concurrency,
     deployment::{Deployment, Function, LIVE},
     needs,
 };
@@ -212,6 +212,10 @@ async fn functions(deployment: &Deployment, source: &Source, findings: &mut Find
     }
     findings.looked.push(("functions", looked));
     if !deployment.is_local {
+        let reserved = concurrency::reserved(deployment, &[]).await?;
+        for (id, _) in reserved.iter().filter(|(_, reserved)| **reserved == Some(0)) {
+            findings.wrong("function", id, "it is stopped: ledger concurrency --release");
+        }
         findings.looked.push(("event source mappings", mappings));
     }
     Ok(())

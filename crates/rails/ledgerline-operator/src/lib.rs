@@ -2,6 +2,7 @@
 #![expect(clippy::print_stderr, reason = "this is a program for people")]
 
 mod command;
+mod concurrency;
 mod dead_letters;
 mod deployment;
 mod doctor;
@@ -76,6 +77,14 @@ enum What {
         /// Only streams with this text in their names.
         #[arg(long)]
         find: Option<String>,
+        /// Only streams of this version or a higher one: the long ones.
+        #[arg(long, value_name = "VERSION", default_value_t = 1)]
+        from: u64,
+    },
+    /// Prints the names of the stack's resources, as CloudFormation lists them, or of one: what the AWS CLI wants.
+    Names {
+        /// Its logical id, such as CommitsTable.
+        id: Option<String>,
     },
     /// Shows the commits of a stream, and the state after them.
     Show {
@@ -134,6 +143,8 @@ enum What {
     GoBack(versions::Options),
     /// Publishes a version of each function as it is configured now, and lets events come to it: after a deployment that changed only what holds for all functions.
     Publish(Writing),
+    /// Shows how many invocations of each function may run at once, and what the account has left; with --write, stops functions, reserves a number for them, or releases them.
+    Concurrency(concurrency::Options),
     /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
     /// Ends with 2 if something is not as it should be.
     Doctor(doctor::Options),
@@ -202,12 +213,13 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     let out = Out { json: stack.json };
     let deployment = Deployment::find(stack).await?;
     let is_well = match what {
-        What::Streams { category, find } => {
+        What::Streams { category, find, from } => {
             let mut rows = Vec::new();
             let busy = out.busy("reading the keys of the whole log");
             for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
                 let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
-                    && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()));
+                    && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
+                    && head.version.get() >= from;
                 if is_wanted {
                     rows.push(
                         serde_json::json!({ "stream": stream, "version": head.version, "at": head.at }),
@@ -216,6 +228,10 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             }
             drop(busy);
             out.rows(&["stream", "version", "at"], &rows);
+            true
+        }
+        What::Names { id } => {
+            names(&deployment, id.as_deref(), out)?;
             true
         }
         What::Show { stream, at, payloads } => {
@@ -248,12 +264,27 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             true
         }
         What::GoBack(options) => versions::go_back(&deployment, &options, out).await?,
+        What::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
         What::Publish(writing) => versions::publish(&deployment, &writing, out).await?,
         What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
         What::DeadLetters(options) => dead_letters::run(&deployment, stack, &options, out).await?,
         What::Rebuild(options) => rebuild::run(&deployment, stack, &options, out).await?,
     };
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only that.
+fn names(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
+    let row = |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
+    match id {
+        None => out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>()),
+        Some(id) => {
+            let found = deployment.resources().find(|(resource, ..)| *resource == id);
+            let found = found.with_context(|| format!("the stack has no {id}: `ledger names` lists all"))?;
+            out.line_or_note(&row(found), || found.2.to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Prints for people or for programs.

@@ -1,4 +1,4 @@
-//! What functions logged.
+//! What functions logged, and how the API answered.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// Only what failed: errors, crashes, and functions that ran out of time.
     #[arg(long, conflicts_with = "pattern")]
     failures: bool,
+    /// The lines of the API, one for each request, instead of those of functions: { $.status >= 500 }.
+    #[arg(long, conflicts_with = "failures")]
+    access: bool,
     /// For how long back: 15m, 6h, 2d.
     #[arg(long, default_value = "1h")]
     since: String,
@@ -26,8 +29,12 @@ pub(crate) struct Options {
 /// Prints the lines, oldest first, each as the function wrote it.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
     let since = back(&options.since)?;
-    let group = deployment.of_type("AWS::Logs::LogGroup").find(|(id, _)| *id == "FunctionLogs");
-    let (_, group) = group.context("the stack has no FunctionLogs")?;
+    if options.access && deployment.is_local {
+        bail!("the local stack keeps no lines of the API");
+    }
+    let logs = if options.access { "AccessLogs" } else { "FunctionLogs" };
+    let group = deployment.of_type("AWS::Logs::LogGroup").find(|(id, _)| *id == logs);
+    let (_, group) = group.with_context(|| format!("the stack has no {logs}"))?;
     let pattern = match &options.pattern {
         _ if options.failures => Some(FAILURES.to_owned()),
         Some(pattern) if pattern.starts_with(['{', '"', '[']) => Some(pattern.clone()),

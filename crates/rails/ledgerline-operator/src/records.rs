@@ -26,7 +26,7 @@ pub(crate) struct Record {
 /// The name of the table.
 pub(crate) fn table(deployment: &Deployment) -> Result<&str> {
     deployment.table_named(OPERATIONS).with_context(|| {
-        format!("the stack has no {OPERATIONS}, in which it is kept who does this and why: see CHANGELOG.md, and deploy it first")
+        format!("the stack has no {OPERATIONS}, in which it is kept who does this and why: `cargo xtask new operators` lays it down; deploy it first")
     })
 }
 

@@ -113,6 +113,9 @@ fn operators(emulator: &Emulator) -> Result<()> {
             &["dead-letters"],
             &["versions"],
             &["logs", "--failures"],
+            &["logs", "--access"],
+            &["names"],
+            &["concurrency"],
         ];
         for arguments in reads {
             // A comparison that found something ends with 2.
@@ -130,9 +133,34 @@ fn operators(emulator: &Emulator) -> Result<()> {
         println!("  {who}: ledger replay --write: {}", if who == "writer" { "done" } else { "refused" });
         go_back(emulator, credentials, who == "writer")
             .with_context(|| format!("an operator who is a {who}"))?;
-        println!("  {who}: ledger publish and go-back: {}", if who == "writer" { "done" } else { "refused" });
+        stop(emulator, credentials, who == "writer")
+            .with_context(|| format!("an operator who is a {who}"))?;
+        let done = if who == "writer" { "done" } else { "refused" };
+        println!("  {who}: ledger publish, go-back and concurrency: {done}");
     }
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
+}
+
+/// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found. Others are refused.
+fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
+    let sure = ["--write", "--yes", "--why", "a try of the deployment"];
+    let concurrency = |to: &[&str]| {
+        emulator.ledger(credentials, &[&["concurrency", "SequencerFunction"], to, &sure].concat())
+    };
+    let (code, printed) = concurrency(&["--reserve", "0"])?;
+    if (code == Some(0)) != may {
+        bail!("ledger concurrency ended with {code:?}: {printed}");
+    }
+    if may {
+        let (_, found) = emulator.ledger(credentials, &["doctor"])?;
+        let (code, printed) = concurrency(&["--release"])?;
+        let (_, after) = emulator.ledger(credentials, &["doctor"])?;
+        let stopped = "it is stopped";
+        if code != Some(0) || !found.contains(stopped) || after.contains(stopped) {
+            bail!("ledger concurrency ended with {code:?}: {printed}{found}{after}");
+        }
+    }
+    Ok(())
 }
 
 /// What was changed by hand is found: the roles that the attempts let themselves take, and nothing else.

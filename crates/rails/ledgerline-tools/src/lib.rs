@@ -48,8 +48,8 @@ enum Task {
     New {
         /// The kind of thing that is laid down.
         kind: new::Kind,
-        /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is such a name.
-        name: String,
+        /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is such a name. What operators need has none.
+        name: Option<String>,
         /// The application that a new aggregate is in. If the application is not there yet, it is laid down too.
         #[arg(long = "in", value_name = "APPLICATION")]
         application: Option<String>,
@@ -123,7 +123,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
         Task::Check { template } => check(&template, &categories),
         Task::Permissions => permissions(),
         Task::New { kind, name, application, of, log } => {
-            new::run::<L>(kind, &name, application.as_deref(), of.as_deref(), log)
+            new::run::<L>(kind, name.as_deref(), application.as_deref(), of.as_deref(), log)
         }
         Task::Lint => lint::run(&categories),
         Task::E2e { no_build } => e2e::run(!no_build),

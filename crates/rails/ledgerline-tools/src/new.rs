@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_local::template::Source;
+use ledgerline_local::{template::Source, wiring};
 use serde_json::{Value, json};
 
 use self::template::{TEMPLATE, with_listed, with_name, with_section};
@@ -45,6 +45,9 @@ pub(crate) enum Kind {
     Subscription,
     /// A function that answers from a read model.
     Query,
+    /// What operators need: policies for their roles, the table that keeps what they did, and a function that finds once a day what is missing behind the log. There is one of it, without a
+    /// name. If the order of everything is not there yet, it is laid down too.
+    Operators,
     /// A workspace of its own, with a small application. Its name is the folder, which must be new or empty.
     Workspace,
 }
@@ -106,7 +109,7 @@ const TYPES: [&str; 42] = [
 
 /// Packages of a workspace, and those that the packages of an application name. An application must not have such a name, nor must a
 /// function have the name of a program of the workspace.
-const PACKAGES: [&str; 23] = [
+const PACKAGES: [&str; 24] = [
     "alloc",
     "anyhow",
     "applications",
@@ -119,6 +122,7 @@ const PACKAGES: [&str; 23] = [
     "ledgerline",
     "local",
     "proofs",
+    "reconciler",
     "reqwest",
     "sequencer",
     "serde",
@@ -138,7 +142,7 @@ const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 /// Lays something down in the workspace that is the current folder.
 pub(crate) fn run<L: Aggregates>(
     kind: Kind,
-    name: &str,
+    name: Option<&str>,
     application: Option<&str>,
     of: Option<&str>,
     log: bool,
@@ -150,9 +154,16 @@ pub(crate) fn run<L: Aggregates>(
         if application.is_some() || of.is_some() {
             bail!("a workspace is laid down by its folder alone");
         }
-        return workspace::lay_down(Path::new(name));
+        return workspace::lay_down(Path::new(name.context("say its folder")?));
     }
-    let words = Words::of::<L>(kind, name, application, of)?;
+    let words = if kind == Kind::Operators {
+        if name.or(application).or(of).is_some() {
+            bail!("what operators need has no name, and is for all applications");
+        }
+        Words::default()
+    } else {
+        Words::of::<L>(kind, name.context("say its name")?, application, of)?
+    };
     lay_down(kind, &words, log)?;
     finish()?;
     next_steps(kind, &words);
@@ -169,6 +180,7 @@ fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
         Kind::ProcessManager => process_manager(words, &mut change)?,
         Kind::Subscription => subscription(words, &mut change)?,
         Kind::Query => query(words, log, &mut change)?,
+        Kind::Operators => operators(&mut change)?,
         Kind::Workspace => bail!("a workspace is no part of another"),
     }
     change.make()
@@ -190,13 +202,14 @@ fn next_steps(kind: Kind, words: &Words) {
         Kind::ProcessManager => text!("next-process-manager"),
         Kind::Subscription => text!("next-subscription"),
         Kind::Query => text!("next-query"),
+        Kind::Operators => text!("next-operators"),
         Kind::Workspace => text!("workspace/next"),
     };
     println!("{}", words.fill(text).trim_end());
 }
 
 /// The words that the texts are filled with.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Words(BTreeMap<&'static str, String>);
 
 impl Words {
@@ -210,7 +223,7 @@ impl Words {
             check_name(name)?;
         }
         let category = match kind {
-            Kind::Workspace => bail!("a workspace is no part of another"),
+            Kind::Operators | Kind::Workspace => bail!("this has no words"),
             Kind::Aggregate if of.is_some() => bail!("--of is for what is about an aggregate"),
             Kind::Aggregate if application.is_none() => {
                 bail!("say --in which application: a new one is laid down too")
@@ -235,7 +248,12 @@ impl Words {
         StreamId::new(&category, "1")?;
         match kind {
             Kind::Aggregate => Ok(Self::named(name, &category, application.unwrap_or_default())),
-            Kind::Projector | Kind::ProcessManager | Kind::Subscription | Kind::Query | Kind::Workspace => {
+            Kind::Projector
+            | Kind::ProcessManager
+            | Kind::Subscription
+            | Kind::Query
+            | Kind::Operators
+            | Kind::Workspace => {
                 let known = Known::of::<L>(&category)?;
                 Self::named(name, &category, &known.application).about(&known)
             }
@@ -585,8 +603,7 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
     change.file(format!("{functions}/src/queries/{module}.rs"), words.fill(code));
     change.file(format!("{functions}/src/bin/{name}-queries.rs"), words.fill(text!("query-bin.rs")));
     let mut request: Value = serde_json::from_str(
-        &words
-            .fill(text!("request.json"))
+        &text!("request.json")
             .replace("{{method}}", "GET")
             .replace("{{route}}", &format!("GET /{name}/{{id}}"))
             .replace("{{rawPath}}", &format!("/{name}/{ID}"))
@@ -627,17 +644,13 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
 
 /// Adds a function that follows the log to what the reconciler compares, if there is one.
 fn compared(words: &Words, change: &mut Change, function: &str, table: &str, keys: &str) -> Result<()> {
-    const LINES: &str = "          FOLLOWERS: !Sub |";
-    if fs::read_to_string(TEMPLATE).context(TEMPLATE)?.lines().any(|line| line == LINES) {
-        let line = format!("{function} ${{{table}}} {keys} {}", words.get("category"));
-        change.listed(LINES, "            ", &line);
-        let after = "                  # The tables of the lines above.";
-        change.listed(after, "                  - !GetAtt ", &format!("{table}.Arn"));
+    if has_resource("ReconcilerFunction")? {
+        change.follower(&format!("{function} ${{{table}}} {keys} {}", words.get("category")));
     }
     Ok(())
 }
 
-/// A sample of what wakes a subscription.
+/// A sample of what wakes a function at its time.
 const AGAIN: &str = r#"{
   "source": "aws.events",
   "detail-type": "Scheduled Event",
@@ -649,8 +662,8 @@ const AGAIN: &str = r#"{
 fn subscription(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
     let [model, functions] = words.packages();
-    if !fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains("\n  SequenceTable:\n") {
-        order(words, change)?;
+    if !has_resource("SequenceTable")? {
+        order(change)?;
     }
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("ordered-read-model.rs")));
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
@@ -675,8 +688,37 @@ fn subscription(words: &Words, change: &mut Change) -> Result<()> {
     compared(words, change, &function, &format!("{upper}Table"), "part entry")
 }
 
+/// Whether the template has this resource.
+fn has_resource(id: &str) -> Result<bool> {
+    Ok(fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains(&format!("\n  {id}:\n")))
+}
+
+/// What operators need. The functions are built, because they say what follows the log.
+fn operators(change: &mut Change) -> Result<()> {
+    if has_resource("OperationsTable")? {
+        bail!("what operators need is there already");
+    }
+    let source = Source::read(Path::new(TEMPLATE))?;
+    let followers = wiring::followers(&source, &wiring::needs_of(&source, Path::new("."))?);
+    if !has_resource("SequenceTable")? {
+        order(change)?;
+    }
+    change.inserted(TEMPLATE, "  # --- Watching -", text!("operators.yaml"));
+    for line in &followers {
+        change.follower(line);
+    }
+    change.named("Functions", "Reconciler".to_owned());
+    change.inserted("crates/fanout/Cargo.toml", "[dependencies]", text!("operators-bin.toml"));
+    change.file("crates/fanout/src/reconciler.rs".to_owned(), text!("operators-reconciler.rs").to_owned());
+    change.file("events/reconciler/daily.json".to_owned(), AGAIN.to_owned());
+    let answer = "| daily.json | the schedule: it compares what was written in the last two days | `null` |";
+    change.file("events/reconciler/answers.md".to_owned(), answers(answer));
+    change.inserted("docs/runbook.md", "## Dead letters", text!("operators-runbook.md"));
+    Ok(())
+}
+
 /// The order of everything: the function that makes it, and the one that shows it.
-fn order(words: &Words, change: &mut Change) -> Result<()> {
+fn order(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", text!("order-parameter.yaml"));
     change.inserted(TEMPLATE, "  # --- Watching -", text!("order.yaml"));
     let scope = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
@@ -694,8 +736,7 @@ fn order(words: &Words, change: &mut Change) -> Result<()> {
     let answer = "| commits.json | commits from the stream | `{\"batchItemFailures\": []}` |";
     change.file("events/sequencer/answers.md".to_owned(), answers(answer));
     let mut request: Value = serde_json::from_str(
-        &words
-            .fill(text!("request.json"))
+        &text!("request.json")
             .replace("{{method}}", "GET")
             .replace("{{route}}", "GET /events")
             .replace("{{rawPath}}", "/events")
@@ -810,6 +851,16 @@ impl Change {
     /// Adds a line to the list in the template that follows the line `after`, in its alphabetical place.
     fn listed(&mut self, after: &str, begins: &str, line: &str) {
         self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// Adds a line to what the reconciler compares, and lets it read the table in it.
+    fn follower(&mut self, line: &str) {
+        self.listed("          FOLLOWERS: !Sub |", "            ", line);
+        let table = line.split_once("${").and_then(|(_, rest)| rest.split_once('}'));
+        if let Some((table, _)) = table {
+            let after = "                  # The tables of the lines above.";
+            self.listed(after, "                  - !GetAtt ", &format!("{table}.Arn"));
+        }
     }
 
     /// Puts a text before the first line of a file that begins like this.

@@ -600,6 +600,12 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
     let (code, streams) = ledger.run(&["streams", "--category", "transfer"]);
     assert_eq!((code, streams.len(), &streams[0]["version"]), (0, 1, &json!(3)));
 
+    let long = |from: &str| ledger.run(&["streams", "--category", "transfer", "--from", from]).1.len();
+    assert_eq!((long("3"), long("4")), (1, 0));
+    let (_, names) = ledger.run(&["names", "CommitsTable"]);
+    assert_eq!((names.len(), &names[0]["type"]), (1, &json!("AWS::DynamoDB::Table")));
+    assert!(names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["names"]).1.len() > 100);
+
     let (_, traced) = ledger.run(&["trace", "the-rent"]);
     let events: Vec<_> = traced.iter().map(|commit| commit["events"].as_str().unwrap()).collect();
     assert_eq!(events[0], "TransferRequested");
@@ -645,7 +651,10 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
         &["tail", "--from", "yesterday"],
         &["--stack", "other", "streams"],
         &["logs", "--since", "yesterday"],
+        &["logs", "--access"],
         &["versions"],
+        &["concurrency"],
+        &["names", "Nothing"],
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }

@@ -204,19 +204,24 @@ fn followers(template: &Template<'_>) -> Vec<String> {
         words.join(" ")
     });
     let written: BTreeSet<_> = written.filter(|line| !line.is_empty()).collect();
-    let line = |function: &Function<'_>| {
-        let follower = function.needs.follower()?;
-        let table = named(template, function, follower.variable)?;
-        let (sort, of) = (follower.sort.unwrap_or("-"), follower.of.join(" "));
-        Some(format!("{} ${{{table}}} {} {sort} {of}", function.id, follower.partition))
-    };
-    let wanted: BTreeSet<_> = template.functions.iter().filter_map(line).collect();
+    let wanted = follower_lines(template);
     let missing = wanted
         .difference(&written)
         .map(|line| format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default()));
     let nobodys =
         written.difference(&wanted).map(|line| format!("nothing follows the log like this: {line}"));
     missing.chain(nobodys).map(|message| template.problem(reconciler.id, &place, &message)).collect()
+}
+
+/// The lines that the reconciler should have: one for each function that follows the log.
+pub(super) fn follower_lines(template: &Template<'_>) -> BTreeSet<String> {
+    let line = |function: &Function<'_>| {
+        let follower = function.needs.follower()?;
+        let table = named(template, function, follower.variable)?;
+        let (sort, of) = (follower.sort.unwrap_or("-"), follower.of.join(" "));
+        Some(format!("{} ${{{table}}} {} {sort} {of}", function.id, follower.partition))
+    };
+    template.functions.iter().filter_map(line).collect()
 }
 
 /// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.

@@ -210,6 +210,23 @@ mod tests {
         assert!(lines.eq(order.split_once("  # --- One order of everything").unwrap().1.lines()));
     }
 
+    /// Where the rails are developed: what operators need is what a new workspace gets by its command, but for what follows the log.
+    #[test]
+    fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
+        let ours = std::fs::read_to_string(ours).unwrap();
+        let operators = text!("operators.yaml");
+        let ours = ours.split_once("  # --- Operators -").map(|(_, rest)| rest).unwrap();
+        let ours = ours.split_once("  # --- Watching -").map(|(ours, _)| ours).unwrap();
+        let is_follower = |line: &str| {
+            let table = line.strip_prefix("                  - !GetAtt ");
+            line.contains("Function ${")
+                || table.is_some_and(|table| !["CommitsTable.Arn", "SequenceTable.Arn"].contains(&table))
+        };
+        let lines = ours.lines().filter(|line| !is_follower(line));
+        assert!(lines.eq(operators.split_once("  # --- Operators -").unwrap().1.lines()));
+    }
+
     /// Where the rails are developed: the loops of the template there are those of a new workspace, with other names in their lists. One
     /// whose list would be empty is not there.
     #[test]

@@ -1,0 +1,114 @@
+//! How many invocations of a function may run at once: none, to stop it; a number that is kept for it; or what the account has left.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::json;
+
+use crate::{
+    Out, Writing,
+    deployment::Deployment,
+    records::{self, Record},
+};
+
+/// Which functions, and what becomes of them.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Functions, by their logical ids or the ends of these: FanoutFunction, CommandsFunction. Without any, all are shown.
+    functions: Vec<String>,
+    /// Keep so many invocations for each of them, out of the account's. 0 stops them.
+    #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
+    reserve: Option<i32>,
+    /// Let each of them have what the account has left, as without this command.
+    #[arg(long, requires_all = ["functions", "write"])]
+    release: bool,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Shows what is reserved, or changes it. Returns whether all functions are as they should be.
+pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+    if deployment.is_local {
+        bail!("on the local stack, functions have no limits");
+    }
+    let reserved = reserved(deployment, &options.functions).await?;
+    let row = |(function, reserved): (&String, &Option<i32>)| json!({ "function": function, "reserved": reserved });
+    let rows: Vec<_> = reserved.iter().map(row).collect();
+    out.rows(&["function", "reserved"], &rows);
+    let to = match (options.reserve, options.release) {
+        (Some(number), _) => Some(number),
+        (None, true) => None,
+        (None, false) => {
+            if options.writing.write {
+                bail!("say --reserve or --release");
+            }
+            let limit = deployment.lambda.get_account_settings().send().await;
+            let limit = limit.context("the account's limit cannot be read")?.account_limit;
+            let (all, left) = limit.map_or((0, None), |limit| {
+                (limit.concurrent_executions, limit.unreserved_concurrent_executions)
+            });
+            let left = left.unwrap_or(all);
+            out.line_or_note(&json!({ "account": all, "left": left }), || {
+                format!("\nthe account runs {all} at once, and {left} of them are reserved for no function")
+            });
+            return Ok(true);
+        }
+    };
+    let what = match to {
+        Some(0) => format!("stop {} functions", reserved.len()),
+        Some(number) => format!("reserve {number} for each of {} functions", reserved.len()),
+        None => format!("release {} functions", reserved.len()),
+    };
+    if !options.writing.is_agreed(&format!("{what}?"))? {
+        return Ok(false);
+    }
+    let (why, detail) = (options.writing.why.clone(), json!(rows));
+    records::keep_if_possible(deployment, Record { kind: "concurrency", what, why, detail }).await?;
+    let mut is_done = true;
+    for function in reserved.keys() {
+        if let Err(error) = set(deployment, function, to).await {
+            is_done = false;
+            eprintln!("{function} stays as it is: {error:#}");
+        }
+    }
+    Ok(is_done)
+}
+
+/// What is reserved for each function that is named, or for all; `None` where nothing is.
+///
+/// # Errors
+/// When no function has a name that was said.
+pub(crate) async fn reserved(
+    deployment: &Deployment,
+    named: &[String],
+) -> Result<BTreeMap<String, Option<i32>>> {
+    let ids: Vec<_> = deployment.of_type("AWS::Lambda::Function").map(|(id, _)| id.to_owned()).collect();
+    if let Some(nobody) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str()))) {
+        bail!("this stack has no function whose logical id is {nobody}, or ends so");
+    }
+    let mut reserved = BTreeMap::new();
+    for id in ids {
+        if named.is_empty() || named.iter().any(|end| id.ends_with(end.as_str())) {
+            let get =
+                deployment.lambda.get_function_concurrency().function_name(&deployment.function(&id)?.name);
+            let found = get.send().await.with_context(|| format!("what is reserved for {id}"))?;
+            reserved.insert(id, found.reserved_concurrent_executions);
+        }
+    }
+    Ok(reserved)
+}
+
+async fn set(deployment: &Deployment, function: &str, to: Option<i32>) -> Result<()> {
+    let name = &deployment.function(function)?.name;
+    match to {
+        Some(number) => {
+            let put = deployment.lambda.put_function_concurrency().function_name(name);
+            put.reserved_concurrent_executions(number).send().await?;
+        }
+        None => {
+            deployment.lambda.delete_function_concurrency().function_name(name).send().await?;
+        }
+    }
+    Ok(())
+}
