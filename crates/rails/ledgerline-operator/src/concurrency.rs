@@ -33,7 +33,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         bail!("on the local stack, functions have no limits");
     }
     let reserved = reserved(deployment, &options.functions).await?;
-    let row = |(function, reserved): (&String, &Option<i32>)| json!({ "function": function, "reserved": reserved });
+    let row =
+        |(function, reserved): (&String, &Option<i32>)| json!({ "function": function, "reserved": reserved });
     let rows: Vec<_> = reserved.iter().map(row).collect();
     out.rows(&["function", "reserved"], &rows);
     let to = match (options.reserve, options.release) {

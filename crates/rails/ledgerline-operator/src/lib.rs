@@ -219,7 +219,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
                 let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
                     && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
-                    && head.version.get() >= from;
+                    && head.version >= from;
                 if is_wanted {
                     rows.push(
                         serde_json::json!({ "stream": stream, "version": head.version, "at": head.at }),
@@ -275,7 +275,8 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
 
 /// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only that.
 fn names(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
-    let row = |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
+    let row =
+        |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
     match id {
         None => out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>()),
         Some(id) => {

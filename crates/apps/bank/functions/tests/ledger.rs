@@ -604,7 +604,9 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
     assert_eq!((long("3"), long("4")), (1, 0));
     let (_, names) = ledger.run(&["names", "CommitsTable"]);
     assert_eq!((names.len(), &names[0]["type"]), (1, &json!("AWS::DynamoDB::Table")));
-    assert!(names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["names"]).1.len() > 100);
+    assert!(
+        names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["names"]).1.len() > 100
+    );
 
     let (_, traced) = ledger.run(&["trace", "the-rent"]);
     let events: Vec<_> = traced.iter().map(|commit| commit["events"].as_str().unwrap()).collect();
