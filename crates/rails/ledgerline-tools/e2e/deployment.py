@@ -332,9 +332,10 @@ def operators():
         role = iam.create_role(RoleName=f"operator-{who}", AssumeRolePolicyDocument=json.dumps(trust))["Role"]
         for policy in policies:
             iam.attach_role_policy(RoleName=role["RoleName"], PolicyArn=physical(policy))
-        # The emulator takes GetAlias and UpdateAlias for ListAliases.
+        # The emulator takes GetAlias and UpdateAlias for ListAliases, and GetFunctionConcurrency for PutFunctionConcurrency.
+        taken = ["lambda:ListAliases"] + (["lambda:PutFunctionConcurrency"] if who == "reader" else [])
         iam.put_role_policy(RoleName=role["RoleName"], PolicyName="emulator", PolicyDocument=json.dumps({
-            "Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "lambda:ListAliases", "Resource": "*"}]}))
+            "Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": taken, "Resource": "*"}]}))
         given = credentials(role["Arn"])
         dynamodb, functions = client("dynamodb", **given), client("lambda", **given)
         tried = []
