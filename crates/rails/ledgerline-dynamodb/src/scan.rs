@@ -36,6 +36,8 @@ impl Head {
     }
 }
 
+type Item = HashMap<String, AttributeValue>;
+
 /// A page of one part of the log.
 #[derive(Debug)]
 pub struct Scanned {
@@ -113,11 +115,26 @@ impl DynamoDbStore {
                 .expression_attribute_names("#version", item::VERSION)
                 .expression_attribute_names("#at", item::AT);
             let mut items = scan.into_paginator().items().send();
+            // The commits of a stream follow each other, so that its name is read once, and only the newest one's time.
+            let mut run: Option<(StreamId, Head, Item)> = None;
             while let Some(found) = items.next().await {
                 let found = found.map_err(error::store_error)?;
-                let Some((stream, version)) = keys(&found) else { continue };
-                heads.entry(stream).or_default().add(&Head { version, commits: 1, at: time(&found) });
+                match &mut run {
+                    Some((stream, head, newest)) if is_of(&found, stream) => {
+                        let Some(version) = version(&found) else { continue };
+                        head.commits += 1;
+                        if version > head.version {
+                            (head.version, *newest) = (version, found);
+                        }
+                    }
+                    Some(_) | None => {
+                        let Some((stream, version)) = keys(&found) else { continue };
+                        let head = Head { version, commits: 1, at: None };
+                        end(&mut heads, run.replace((stream, head, found)));
+                    }
+                }
             }
+            end(&mut heads, run);
             Ok::<_, StoreError>(heads)
         });
         let parts: Vec<_> = read.buffer_unordered(AT_ONCE).try_collect().await?;
@@ -245,13 +262,28 @@ impl DynamoDbStore {
 }
 
 /// The time of a commit, if it has one.
-fn time(found: &HashMap<String, AttributeValue>) -> Option<Timestamp> {
+fn time(found: &Item) -> Option<Timestamp> {
     found.get(item::AT).and_then(|at| at.as_s().ok()?.parse().ok())
 }
 
-fn keys(item: &HashMap<String, AttributeValue>) -> Option<(StreamId, u64)> {
+fn keys(item: &Item) -> Option<(StreamId, u64)> {
     let stream = StreamId::try_from(item.get(item::STREAM)?.as_s().ok()?.clone()).ok()?;
-    Some((stream, item.get(item::VERSION)?.as_n().ok()?.parse().ok()?))
+    Some((stream, version(item)?))
+}
+
+fn version(item: &Item) -> Option<u64> {
+    item.get(item::VERSION)?.as_n().ok()?.parse().ok()
+}
+
+fn is_of(item: &Item, stream: &StreamId) -> bool {
+    item.get(item::STREAM).and_then(|name| name.as_s().ok()).is_some_and(|name| name == stream.as_str())
+}
+
+/// Adds the commits of a stream that followed each other, of which this is the newest one.
+fn end(heads: &mut BTreeMap<StreamId, Head>, run: Option<(StreamId, Head, Item)>) {
+    if let Some((stream, head, newest)) = run {
+        heads.entry(stream).or_default().add(&Head { at: time(&newest), ..head });
+    }
 }
 
 /// A value in DynamoDB's JSON. Commits have no sets and no binary values.

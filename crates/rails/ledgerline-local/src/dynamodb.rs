@@ -21,8 +21,11 @@ use axum::{
 use dynoxide::{
     Database, DynoxideError,
     actions::{
-        execute_transaction::ExecuteTransactionRequest, transact_write_items::TransactWriteItemsRequest,
+        batch_write_item::{BatchWriteItemRequest, BatchWriteItemResponse, DeleteRequest, PutRequest},
+        execute_transaction::ExecuteTransactionRequest,
+        transact_write_items::{TransactDelete, TransactPut, TransactWriteItem, TransactWriteItemsRequest},
     },
+    types::{CapacityDetail, ConsumedCapacity},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::TcpListener;
@@ -31,6 +34,9 @@ use crate::iam::Iam;
 
 /// How long a token is remembered, as on AWS.
 const TOKEN_AGE: Duration = Duration::from_secs(600);
+
+/// The most writes of a batch.
+const MAX_BATCH: usize = 25;
 
 /// The most characters that a token has.
 const MAX_TOKEN: usize = 36;
@@ -93,10 +99,13 @@ impl Wire {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;
         let done = match operation {
+            "BatchGetItem" => call(body, |request| database.batch_get_item(request)),
+            "BatchWriteItem" => batch(database, body),
             "ExecuteStatement" => call(body, |request| database.execute_statement(request)),
             "GetItem" => call(body, |request| database.get_item(request)),
             "PutItem" => call(body, |request| database.put_item(request)),
             "Query" => call(body, |request| database.query(request)),
+            "Scan" => call(body, |request| database.scan(request)),
             "UpdateItem" => call(body, |request| database.update_item(request)),
             "ExecuteTransaction" => {
                 let mut request: ExecuteTransactionRequest = serde_json::from_slice(body).ok()?;
@@ -191,6 +200,67 @@ fn call<Q: DeserializeOwned, A: Serialize>(
     call: impl FnOnce(Q) -> Result<A, DynoxideError>,
 ) -> Option<Vec<u8>> {
     serde_json::to_vec(&call(serde_json::from_slice(body).ok()?).ok()?).ok()
+}
+
+/// Writes a batch. The database would write each item in a transaction of its own, which takes most of the time of a view that is made again: here it is one for all of them. The result is `None` if the batch is refused, or has more than a batch may have.
+fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
+    let request: BatchWriteItemRequest = serde_json::from_slice(body).ok()?;
+    if request.return_item_collection_metrics.is_some() {
+        return None;
+    }
+    let mut transact_items = Vec::new();
+    for (table_name, writes) in request.request_items {
+        for write in writes {
+            transact_items.push(match (write.put_request, write.delete_request) {
+                (Some(PutRequest { item }), None) => {
+                    let put = TransactPut { table_name: table_name.clone(), item, ..TransactPut::default() };
+                    TransactWriteItem { put: Some(put), ..TransactWriteItem::default() }
+                }
+                (None, Some(DeleteRequest { key })) => {
+                    let delete =
+                        TransactDelete { table_name: table_name.clone(), key, ..TransactDelete::default() };
+                    TransactWriteItem { delete: Some(delete), ..TransactWriteItem::default() }
+                }
+                (Some(_), Some(_)) | (None, None) => return None,
+            });
+        }
+    }
+    if transact_items.len() > MAX_BATCH {
+        return None;
+    }
+    let mode = request.return_consumed_capacity.filter(|mode| mode != "NONE");
+    let transaction = TransactWriteItemsRequest {
+        transact_items,
+        return_consumed_capacity: mode.as_ref().map(|_| "INDEXES".to_owned()),
+        ..TransactWriteItemsRequest::default()
+    };
+    let done = database.transact_write_items(transaction).ok()?;
+    let is_detailed = mode.as_deref() == Some("INDEXES");
+    let consumed = |capacity| of_no_transaction(capacity, is_detailed);
+    let consumed_capacity = mode
+        .is_some()
+        .then(|| done.consumed_capacity.unwrap_or_default().into_iter().map(consumed).collect());
+    serde_json::to_vec(&BatchWriteItemResponse { consumed_capacity, ..BatchWriteItemResponse::default() })
+        .ok()
+}
+
+/// The units of a transaction, which takes those of a table twice and those of its indexes once, as those of other writes.
+fn of_no_transaction(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapacity {
+    let detail = |capacity_units| CapacityDetail { capacity_units, ..CapacityDetail::default() };
+    let table = taken.table.map_or(0.0, |table| table.capacity_units) / 2.0;
+    let indexes = taken.global_secondary_indexes.map(|indexes| -> HashMap<_, _> {
+        indexes.into_iter().map(|(name, index)| (name, detail(index.capacity_units))).collect()
+    });
+    let of_indexes: f64 = indexes.iter().flat_map(HashMap::values).map(|index| index.capacity_units).sum();
+    let taken = ConsumedCapacity {
+        table_name: taken.table_name,
+        capacity_units: table + of_indexes,
+        ..ConsumedCapacity::default()
+    };
+    if is_detailed {
+        return ConsumedCapacity { table: Some(detail(table)), global_secondary_indexes: indexes, ..taken };
+    }
+    taken
 }
 
 fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
@@ -290,6 +360,55 @@ mod tests {
         let (status, body) = send(&url, "TransactWriteItems", adds(&table, Some(&"x".repeat(37)), "1")).await;
         assert_eq!(status, 400);
         assert!(body["message"].as_str().unwrap().contains("clientRequestToken"), "{body}");
+    }
+
+    #[test]
+    fn a_batch_takes_and_leaves_what_the_database_itself_would() {
+        let create = json!({
+            "TableName": "rows", "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": [{ "AttributeName": "id", "AttributeType": "S" }, { "AttributeName": "owner", "AttributeType": "S" }],
+            "KeySchema": [{ "AttributeName": "id", "KeyType": "HASH" }],
+            "GlobalSecondaryIndexes": [{ "IndexName": "byOwner", "KeySchema": [{ "AttributeName": "owner", "KeyType": "HASH" }], "Projection": { "ProjectionType": "ALL" } }],
+        });
+        let databases = [(); 2].map(|()| {
+            let database = Database::memory().unwrap();
+            database.create_table(serde_json::from_value(create.clone()).unwrap()).unwrap();
+            database
+        });
+        let [here, itself] = &databases;
+        let put = |id: &str, owner: &str, size: usize| {
+            json!({ "PutRequest": { "Item": {
+                "id": { "S": id }, "owner": { "S": owner }, "text": { "S": "x".repeat(size) }
+            } } })
+        };
+        let delete = |id: &str| json!({ "DeleteRequest": { "Key": { "id": { "S": id } } } });
+        for (mode, writes) in [
+            ("INDEXES", vec![put("a", "ada", 3_500), put("b", "bob", 10), put("c", "ada", 10)]),
+            ("INDEXES", vec![put("a", "ada", 10), put("b", "ada", 2_000), delete("c"), delete("d")]),
+            ("TOTAL", vec![put("c", "ada", 1_020), delete("a")]),
+            ("NONE", vec![put("a", "bob", 1)]),
+        ] {
+            let body =
+                json!({ "RequestItems": { "rows": writes }, "ReturnConsumedCapacity": mode }).to_string();
+            let request = serde_json::from_str(&body).unwrap();
+            let expected = serde_json::to_value(itself.batch_write_item(request).unwrap()).unwrap();
+            let done = batch(here, body.as_bytes()).expect("it is answered here");
+            assert_eq!(serde_json::from_slice::<Value>(&done).unwrap(), expected, "{body}");
+        }
+        let rows = |database: &Database| {
+            let scan = serde_json::from_value(json!({ "TableName": "rows" })).unwrap();
+            serde_json::to_value(database.scan(scan).unwrap()).unwrap()
+        };
+        assert_eq!(rows(here), rows(itself));
+        for refused in [
+            json!({ "RequestItems": { "rows": [put("a", "ada", 1), put("a", "bob", 1)] } }),
+            json!({ "RequestItems": { "rows": vec![delete("a"); 26] } }),
+            json!({ "RequestItems": { "none": [delete("a")] } }),
+            json!({ "RequestItems": { "rows": [{}] } }),
+        ] {
+            assert!(batch(here, refused.to_string().as_bytes()).is_none(), "{refused}");
+        }
+        assert_eq!(rows(here), rows(itself));
     }
 
     #[test]

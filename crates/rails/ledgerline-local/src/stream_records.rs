@@ -35,7 +35,11 @@ pub(crate) fn open(file: &Path) -> Result<Database> {
     // The database is opened once before, so that it creates its own tables, or brings those of an older version up to date.
     drop(opened()?);
     prepare(file)?;
-    opened()
+    let database = opened()?;
+    // A write would wait for the disk. With what the database calls the end of bulk loading, only a checkpoint does (SQLite's `synchronous = NORMAL`): the process may be killed at any
+    // time and nothing is lost, and when the computer loses its power, the last writes may be gone, and nothing is torn.
+    database.disable_bulk_loading().map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?;
+    Ok(database)
 }
 
 /// Deletes all records of the streams in this file, whoever has not read them, as a day would. Numbers go on behind them, because they are never below the clock's microseconds.
