@@ -205,7 +205,11 @@ fn call<Q: DeserializeOwned, A: Serialize>(
 /// Writes a batch. The database would write each item in a transaction of its own, which takes most of the time of a view that is made again: here it is one for all of them. The result is `None` if the batch is refused, or has more than a batch may have.
 fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     let request: BatchWriteItemRequest = serde_json::from_slice(body).ok()?;
-    if request.return_item_collection_metrics.is_some() {
+    let is_known = |mode: &String| ["INDEXES", "NONE", "TOTAL"].contains(&mode.as_str());
+    if request.return_item_collection_metrics.is_some()
+        || !request.return_consumed_capacity.iter().all(is_known)
+        || request.request_items.values().any(Vec::is_empty)
+    {
         return None;
     }
     let mut transact_items = Vec::new();
@@ -405,6 +409,8 @@ mod tests {
             json!({ "RequestItems": { "rows": vec![delete("a"); 26] } }),
             json!({ "RequestItems": { "none": [delete("a")] } }),
             json!({ "RequestItems": { "rows": [{}] } }),
+            json!({ "RequestItems": { "rows": [delete("a")], "none": [] } }),
+            json!({ "RequestItems": { "rows": [delete("a")] }, "ReturnConsumedCapacity": "ALL" }),
         ] {
             assert!(batch(here, refused.to_string().as_bytes()).is_none(), "{refused}");
         }

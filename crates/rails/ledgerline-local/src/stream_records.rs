@@ -36,8 +36,8 @@ pub(crate) fn open(file: &Path) -> Result<Database> {
     drop(opened()?);
     prepare(file)?;
     let database = opened()?;
-    // A write would wait for the disk. With what the database calls the end of bulk loading, only a checkpoint does (SQLite's `synchronous = NORMAL`): the process may be killed at any
-    // time and nothing is lost, and when the computer loses its power, the last writes may be gone, and nothing is torn.
+    // This sets SQLite's `synchronous = NORMAL`: only a checkpoint waits for the disk, and not each write. The process may be killed at any time and nothing is lost. When the computer
+    // loses its power, the last writes may be gone, and nothing is torn.
     database.disable_bulk_loading().map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?;
     Ok(database)
 }

@@ -16,11 +16,12 @@ use crate::{
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Functions, by their logical ids or the ends of these: FanoutFunction, CommandsFunction. Without any, all are shown.
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     functions: Vec<String>,
-    /// Keep so many invocations for each of them, out of the account's. 0 stops them.
+    /// Keep so many invocations for each of them, out of the account's. 0 stops them: what comes for them meanwhile is tried again, and given up to the dead letters in the end.
     #[arg(long, conflicts_with = "release", requires_all = ["functions", "write"])]
     reserve: Option<i32>,
-    /// Let each of them have what the account has left, as without this command.
+    /// Take the reservation of each of them away, also that of the template: it shares what the account has left.
     #[arg(long, requires_all = ["functions", "write"])]
     release: bool,
     #[command(flatten)]
@@ -80,10 +81,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
 ///
 /// # Errors
 /// When no function has a name that was said.
-pub(crate) async fn reserved(
-    deployment: &Deployment,
-    named: &[String],
-) -> Result<BTreeMap<String, Option<i32>>> {
+async fn reserved(deployment: &Deployment, named: &[String]) -> Result<BTreeMap<String, Option<i32>>> {
     let ids: Vec<_> = deployment.of_type("AWS::Lambda::Function").map(|(id, _)| id.to_owned()).collect();
     if let Some(nobody) = named.iter().find(|end| !ids.iter().any(|id| id.ends_with(end.as_str()))) {
         bail!("this stack has no function whose logical id is {nobody}, or ends so");
@@ -91,13 +89,18 @@ pub(crate) async fn reserved(
     let mut reserved = BTreeMap::new();
     for id in ids {
         if named.is_empty() || named.iter().any(|end| id.ends_with(end.as_str())) {
-            let get =
-                deployment.lambda.get_function_concurrency().function_name(&deployment.function(&id)?.name);
-            let found = get.send().await.with_context(|| format!("what is reserved for {id}"))?;
-            reserved.insert(id, found.reserved_concurrent_executions);
+            let found = reserved_for(deployment, &id).await?;
+            reserved.insert(id, found);
         }
     }
     Ok(reserved)
+}
+
+/// What is reserved for a function.
+pub(crate) async fn reserved_for(deployment: &Deployment, id: &str) -> Result<Option<i32>> {
+    let get = deployment.lambda.get_function_concurrency().function_name(&deployment.function(id)?.name);
+    let found = get.send().await.with_context(|| format!("what is reserved for {id}"))?;
+    Ok(found.reserved_concurrent_executions)
 }
 
 async fn set(deployment: &Deployment, function: &str, to: Option<i32>) -> Result<()> {

@@ -205,17 +205,22 @@ async fn functions(deployment: &Deployment, source: &Source, findings: &mut Find
             Ok(false) => findings.wrong("function", id, "events come to a version with other variables than those that were deployed last: ledger publish, or ledger go-back, or leave it so"),
             Err(error) => findings.wrong("function", id, format!("the alias {LIVE}, to which events come: {error}")),
         }
-        // The local stack takes the sources from the template.
+        // The local stack takes the sources from the template, and limits no function.
         if !deployment.is_local {
+            match concurrency::reserved_for(deployment, id).await {
+                Ok(Some(0)) => findings.wrong(
+                    "function",
+                    id,
+                    format!("it is stopped: ledger concurrency {id} --release --write --why …"),
+                ),
+                Ok(Some(_) | None) => {}
+                Err(error) => findings.wrong("function", id, format!("{error:#}")),
+            }
             mappings += sources(deployment, (id, name), &function["Properties"]["Events"], findings).await?;
         }
     }
     findings.looked.push(("functions", looked));
     if !deployment.is_local {
-        let reserved = concurrency::reserved(deployment, &[]).await?;
-        for (id, _) in reserved.iter().filter(|(_, reserved)| **reserved == Some(0)) {
-            findings.wrong("function", id, "it is stopped: ledger concurrency --release");
-        }
         findings.looked.push(("event source mappings", mappings));
     }
     Ok(())

@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// Only what failed: errors, crashes, and functions that ran out of time.
     #[arg(long, conflicts_with = "pattern")]
     failures: bool,
-    /// The lines of the API, one for each request, instead of those of functions: { $.status >= 500 }.
+    /// The lines of the API, one for each request, instead of those of functions. A pattern for them: { $.status >= 500 }.
     #[arg(long, conflicts_with = "failures")]
     access: bool,
     /// For how long back: 15m, 6h, 2d.

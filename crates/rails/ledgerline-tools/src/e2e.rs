@@ -141,7 +141,8 @@ fn operators(emulator: &Emulator) -> Result<()> {
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
 }
 
-/// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found. Others are refused.
+/// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found. Others are refused, here already the record of it: for the sake of the emulator, they
+/// have the right to stop functions.
 fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let concurrency = |to: &[&str]| {

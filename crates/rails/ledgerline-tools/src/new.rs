@@ -695,8 +695,14 @@ fn has_resource(id: &str) -> Result<bool> {
 
 /// What operators need. The functions are built, because they say what follows the log.
 fn operators(change: &mut Change) -> Result<()> {
-    if has_resource("OperationsTable")? {
-        bail!("what operators need is there already");
+    // Who copied one of the two sections from elsewhere has to copy the other one, too.
+    for (id, other) in [("OperationsTable", "ReconcilerFunction"), ("ReconcilerFunction", "OperationsTable")]
+    {
+        if has_resource(id)? {
+            bail!(
+                "{id} is there already; if {other} is not, take its section from the template of Ledgerline"
+            );
+        }
     }
     let source = Source::read(Path::new(TEMPLATE))?;
     let followers = wiring::followers(&source, &wiring::needs_of(&source, Path::new("."))?);
