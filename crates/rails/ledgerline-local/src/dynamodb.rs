@@ -202,7 +202,8 @@ fn call<Q: DeserializeOwned, A: Serialize>(
     serde_json::to_vec(&call(serde_json::from_slice(body).ok()?).ok()?).ok()
 }
 
-/// Writes a batch. The database would write each item in a transaction of its own, which takes most of the time of a view that is made again: here it is one for all of them. The result is `None` if the batch is refused, or has more than a batch may have.
+/// Writes a batch. The database would write each item in a transaction of its own, which takes most of the time of a view that is made again: here it is one for all of them. The result
+/// is `None` if a batch or a transaction may not be like this: then the database's own server answers.
 fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     let request: BatchWriteItemRequest = serde_json::from_slice(body).ok()?;
     let is_known = |mode: &String| ["INDEXES", "NONE", "TOTAL"].contains(&mode.as_str());

@@ -198,14 +198,19 @@ mod tests {
         }
     }
 
+    /// What stands in the template of the workspace in which the rails are developed, after one text and before another.
+    fn of_this_workspace(after: &str, before: &str) -> String {
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
+        let ours = std::fs::read_to_string(ours).unwrap();
+        let (_, rest) = ours.split_once(after).unwrap();
+        rest.split_once(before).unwrap().0.to_owned()
+    }
+
     /// Where the rails are developed: the order of everything is the one that a new subscription brings with it, but for the subscriptions in it.
     #[test]
     fn the_order_of_this_workspace_is_that_of_a_new_one() {
-        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
-        let ours = std::fs::read_to_string(ours).unwrap();
         let order = text!("order.yaml");
-        let ours = ours.split_once("  # --- One order of everything").map(|(_, rest)| rest).unwrap();
-        let ours = ours.split_once("  # --- Operators -").map(|(ours, _)| ours).unwrap();
+        let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
         let lines = ours.lines().filter(|line| !line.contains("SubscriptionFunction"));
         assert!(lines.eq(order.split_once("  # --- One order of everything").unwrap().1.lines()));
     }
@@ -213,11 +218,8 @@ mod tests {
     /// Where the rails are developed: what operators need is what a new workspace gets by its command, but for what follows the log.
     #[test]
     fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
-        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
-        let ours = std::fs::read_to_string(ours).unwrap();
         let operators = text!("operators.yaml");
-        let ours = ours.split_once("  # --- Operators -").map(|(_, rest)| rest).unwrap();
-        let ours = ours.split_once("  # --- Watching -").map(|(ours, _)| ours).unwrap();
+        let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
         let is_follower = |line: &str| {
             let table = line.strip_prefix("                  - !GetAtt ");
             line.contains("Function ${")
