@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, Request, StoreError, StreamId};
+use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, Request, Step, StoreError, StreamId};
 use serde::Deserialize;
 
 use crate::error;
@@ -17,11 +17,11 @@ pub(crate) type Fields = Vec<(&'static str, AttributeValue)>;
 
 pub(crate) const STREAM: &str = "stream";
 pub(crate) const VERSION: &str = "version";
-const EVENTS: &str = "events";
+pub(crate) const EVENTS: &str = "events";
 const TYPE: &str = "type";
 const SCHEMA: &str = "schema";
 const DATA: &str = "data";
-const STATE: &str = "state";
+pub(crate) const STATE: &str = "state";
 const COMMAND: &str = "command";
 pub(crate) const AT: &str = "at";
 pub(crate) const META: &str = "meta";
@@ -95,11 +95,7 @@ fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
         match name.as_str() {
             STREAM => stream = value.text().and_then(|name| StreamId::try_from(name).ok()),
             VERSION => version = number(value).filter(|version| *version > 0),
-            EVENTS => {
-                let read = |values: Vec<V>| values.into_iter().map(event).collect::<Option<Vec<_>>>();
-                // A replay has no events.
-                events = value.list().and_then(read);
-            }
+            EVENTS => events = recorded_events(value),
             STATE => state = Some(recorded_state(value)),
             COMMAND => command = value.text(),
             AT => at = value.text().and_then(|at| at.parse().ok()),
@@ -121,6 +117,11 @@ fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
 
 fn number<V: Attribute, N: std::str::FromStr>(value: V) -> Option<N> {
     value.number()?.parse().ok()
+}
+
+/// A replay has no events.
+fn recorded_events<V: Attribute>(value: V) -> Option<Vec<RecordedEvent>> {
+    value.list()?.into_iter().map(event).collect()
 }
 
 fn event<V: Attribute>(value: V) -> Option<RecordedEvent> {
@@ -166,10 +167,33 @@ fn origin<V: Attribute>(fields: HashMap<String, V>) -> Option<Meta> {
 
 /// Reads a commit of this stream.
 pub(crate) fn commit(stream: &StreamId, item: Item) -> Result<Commit, StoreError> {
-    read(item).map_err(|error| StoreError::Corrupt {
+    read(item).map_err(|error| corrupt(stream, &error))
+}
+
+fn corrupt(stream: &StreamId, error: &InvalidItem) -> StoreError {
+    StoreError::Corrupt {
         stream: stream.to_string(),
         version: error.version.unwrap_or_default(),
         reason: error.to_string(),
+    }
+}
+
+/// Reads what a fold needs of a commit of this stream, from an item that may have no more than that.
+pub(crate) fn step(stream: &StreamId, item: Item) -> Result<Step, StoreError> {
+    let (mut version, mut events, mut state) = (None, None, None);
+    for (name, value) in item {
+        match name.as_str() {
+            VERSION => version = number(value).filter(|version| *version > 0),
+            EVENTS => events = recorded_events(value),
+            STATE => state = Some(recorded_state(value)),
+            _ => {}
+        }
+    }
+    let invalid = |attribute| corrupt(stream, &InvalidItem { attribute, version });
+    Ok(Step {
+        version: version.ok_or_else(|| invalid(VERSION))?,
+        events: events.ok_or_else(|| invalid(EVENTS))?,
+        state: state.map(|state| state.ok_or_else(|| invalid(STATE))).transpose()?,
     })
 }
 
@@ -353,7 +377,8 @@ mod tests {
             let item = stored(&commit);
             prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
             prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
-            prop_assert_eq!(&super::commit(&commit.stream, item).unwrap(), &commit);
+            prop_assert_eq!(&super::commit(&commit.stream, item.clone()).unwrap(), &commit);
+            prop_assert_eq!(step(&commit.stream, item).unwrap(), Step::from(commit));
         }
     }
 

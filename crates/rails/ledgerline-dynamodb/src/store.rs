@@ -10,7 +10,8 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
 };
 use ledgerline::{
-    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
+    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, Step, StoreError,
+    StreamId,
 };
 
 use crate::{
@@ -25,6 +26,13 @@ const FORWARD: u32 = 1_000;
 const MAX_TRANSACTION_ITEMS: usize = 100;
 /// The most bytes of commits in one transaction, items and expressions. It is a little less than DynamoDB takes, so that the request has room too.
 const MAX_TRANSACTION_BYTES: usize = 4_000_000;
+
+/// The attributes that a page asks for, none for all, and what reads an item that has them.
+type Part<C> = (&'static [&'static str], fn(&StreamId, item::Item) -> Result<C, StoreError>);
+
+const COMMIT: Part<Commit> = (&[], item::commit);
+/// The price is the same, because the database counts whole items. Two thirds of the instructions that read an item are not needed (docs/sizes.md).
+const STEP: Part<Step> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
 
 /// The commit as an item, if it fits in one.
 fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
@@ -105,22 +113,27 @@ impl DynamoDbStore {
         Ok(output.map_err(error::store_error)?.item.is_some())
     }
 
-    /// A page of a range.
-    async fn page(
+    /// The items of a page of a range, each with these attributes only, or with all of them, and read.
+    async fn page<C>(
         &self,
         stream: &StreamId,
         range: Range,
         consistency: Consistency,
         oldest_first: bool,
-    ) -> Result<Page, StoreError> {
+        (attributes, read): Part<C>,
+    ) -> Result<Page<C>, StoreError> {
         let lowest = range.after.saturating_add(1);
         if lowest > range.up_to {
             return Ok(Page { commits: Vec::new(), complete: true });
         }
         let end = if oldest_first { range.up_to } else { lowest };
-        let output = self
-            .client
-            .query()
+        let mut query = self.client.query();
+        for name in attributes {
+            query = query.expression_attribute_names(format!("#{name}"), *name);
+        }
+        let projection = attributes.iter().map(|name| format!("#{name}")).collect::<Vec<_>>().join(", ");
+        let output = query
+            .set_projection_expression(Some(projection).filter(|projection| !projection.is_empty()))
             .table_name(&self.commits)
             .key_condition_expression("#stream = :stream AND #version BETWEEN :lowest AND :highest")
             .expression_attribute_names("#stream", item::STREAM)
@@ -135,12 +148,12 @@ impl DynamoDbStore {
             .send()
             .await
             .map_err(error::store_error)?;
-        let items = output.items.unwrap_or_default().into_iter();
-        let commits = items.map(|item| item::commit(stream, item)).collect::<Result<Vec<_>, _>>()?;
+        let items = output.items.unwrap_or_default();
         // A page that ends at its limit has a key to go on from, even if nothing follows. So the page is also complete if its last commit is the end
         // of the range.
-        let complete =
-            output.last_evaluated_key.is_none() || commits.last().is_some_and(|last| last.version == end);
+        let last = items.last().and_then(|item| item.get(item::VERSION)?.as_n().ok()?.parse().ok());
+        let complete = output.last_evaluated_key.is_none() || last == Some(end);
+        let commits = items.into_iter().map(|item| read(stream, item)).collect::<Result<Vec<_>, _>>()?;
         Ok(Page { commits, complete })
     }
 
@@ -258,12 +271,31 @@ impl EventStore for DynamoDbStore {
         range: Range,
         consistency: Consistency,
     ) -> Result<Page, StoreError> {
-        self.page(stream, range, consistency, false).await
+        self.page(stream, range, consistency, false, COMMIT).await
+    }
+
+    async fn read_steps(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page<Step>, StoreError> {
+        self.page(stream, range, consistency, false, STEP).await
     }
 
     async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
         let range = Range { after, up_to, limit: Some(FORWARD) };
-        self.page(stream, range, Consistency::Strong, true).await
+        self.page(stream, range, Consistency::Strong, true, COMMIT).await
+    }
+
+    async fn forward_steps(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> Result<Page<Step>, StoreError> {
+        let range = Range { after, up_to, limit: Some(FORWARD) };
+        self.page(stream, range, Consistency::Strong, true, STEP).await
     }
 
     async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {

@@ -13,7 +13,7 @@ use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
     AppendError, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger,
-    MemoryStore, Meta, Outcome, Refusal, StreamId,
+    MemoryStore, Meta, Outcome, Range, Refusal, StreamId,
     contract::commit,
     execute, load,
     spec::valid,
@@ -89,6 +89,29 @@ fn install() -> Command {
 
 fn fill() -> Command {
     Command::Fill(Amount { amount: valid(1), note: Some(valid("salary")) })
+}
+
+/// Who, why and when stay in the database: a fold does not need them.
+#[tokio::test]
+async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
+    let (store, wire) = counted().await;
+    let cache = cold();
+    send(&store, &cache, install(), None).await.unwrap();
+    for _ in 0..8 {
+        send(&store, &cache, fill(), None).await.unwrap();
+    }
+    wire.take();
+
+    let (range, strong) = (Range { after: 0, up_to: 9, limit: None }, Consistency::Strong);
+    store.read(&stream(), range, strong).await.unwrap();
+    store.read_steps(&stream(), range, strong).await.unwrap();
+    store.forward(&stream(), 0, 9).await.unwrap();
+    store.forward_steps(&stream(), 0, 9).await.unwrap();
+    for pair in wire.take().chunks(2) {
+        let [commits, steps] = pair else { panic!("{pair:?}") };
+        assert_eq!((steps.operation.as_str(), steps.units), ("Query", commits.units));
+        assert!(3 * steps.bytes < 2 * commits.bytes, "{} of {} bytes", steps.bytes, commits.bytes);
+    }
 }
 
 /// The budget of docs/costs.md: a warm command is one write and no read, a cold one is one Query of at most one read unit and one write, at every

@@ -176,6 +176,8 @@ pub struct Call {
     pub operation: String,
     /// Capacity units that it consumed.
     pub units: f64,
+    /// The bytes of its answer.
+    pub bytes: usize,
 }
 
 impl Wire {
@@ -204,7 +206,7 @@ impl Intercept for Wire {
     ) -> Result<(), BoxError> {
         let target = context.request().headers().get("x-amz-target").unwrap_or_default();
         let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { operation, units: 0.0 });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { operation, units: 0.0, bytes: 0 });
         Ok(())
     }
 
@@ -214,10 +216,12 @@ impl Intercept for Wire {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let units = services::consumed(context.response().body().bytes().unwrap_or_default());
+        let answer = context.response().body().bytes().unwrap_or_default();
+        let units = services::consumed(answer);
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
-            // Of calls at once, the last one has the units of all: their sum is right.
+            // Of calls at once, the last one has the units and bytes of all: their sum is right.
             call.units += units;
+            call.bytes += answer.len();
         }
         Ok(())
     }

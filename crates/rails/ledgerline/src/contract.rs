@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    AppendError, Commit, Consistency, EventStore, Meta, Range, RecordedEvent, RecordedState, Request,
+    AppendError, Commit, Consistency, EventStore, Meta, Range, RecordedEvent, RecordedState, Request, Step,
     StreamId, append_all_once,
 };
 
@@ -22,6 +22,7 @@ macro_rules! contract_tests {
             pages_cover_the_stream_newest_first_without_holes
             a_range_bounds_what_is_read
             forward_pages_cover_a_range_oldest_first_without_holes
+            the_steps_of_a_page_are_those_of_its_commits
             a_state_that_is_kept_is_found_by_its_schema_until_a_newer_one_takes_its_place
             a_stream_of_more_than_a_megabyte_is_read_whole
             streams_do_not_see_each_other
@@ -104,6 +105,30 @@ pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl
     for (after, up_to) in [(250, u64::MAX), (250, 250), (9, 3)] {
         let page = store.forward(&stream("forward"), after, up_to).await.unwrap();
         assert_eq!((page.commits, page.complete), (vec![], true));
+    }
+}
+
+/// Given commits with states, without them and without events, what a fold reads of a page is what the page's commits have.
+pub async fn the_steps_of_a_page_are_those_of_its_commits(store: &impl EventStore) {
+    let stream = stream("steps");
+    for version in 1..=130 {
+        let state = RecordedState { schema: 1, data: format!(r#"{{"n":{version}}}"#) };
+        let mut written = Commit { state: (version % 3 == 0).then_some(state), ..commit(&stream, version) };
+        written.events.truncate(usize::from(version % 5 != 0));
+        store.append(&written, None).await.unwrap();
+    }
+    let limited = Range { after: 3, up_to: 90, limit: Some(7) };
+    for range in [ALL, limited, Range { up_to: 9, ..limited }, Range { after: 130, ..ALL }] {
+        for consistency in [Consistency::Eventual, Consistency::Strong] {
+            let whole = store.read(&stream, range, consistency).await.unwrap();
+            let page = store.read_steps(&stream, range, consistency).await.unwrap();
+            assert_eq!(page.complete, whole.complete);
+            assert_eq!(page.commits, whole.commits.into_iter().map(Step::from).collect::<Vec<_>>());
+        }
+        let whole = store.forward(&stream, range.after, range.up_to).await.unwrap();
+        let page = store.forward_steps(&stream, range.after, range.up_to).await.unwrap();
+        assert_eq!(page.complete, whole.complete);
+        assert_eq!(page.commits, whole.commits.into_iter().map(Step::from).collect::<Vec<_>>());
     }
 }
 

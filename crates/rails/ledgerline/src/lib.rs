@@ -37,7 +37,9 @@ pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
 pub use refusal::{Refusal, RefusalKind};
 pub use states::states;
-pub use store::{AppendError, Consistency, EventStore, Page, Range, Request, StoreError, append_all_once};
+pub use store::{
+    AppendError, Consistency, EventStore, Page, Range, Request, Step, StoreError, append_all_once,
+};
 pub use stream::{InvalidStreamId, StreamId};
 pub use values::{Id, Invalid, LongText, Number, Text, ValueObject};
 pub use view::{

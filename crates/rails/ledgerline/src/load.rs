@@ -1,8 +1,8 @@
 //! From commits to states: one reverse query at any length of the stream.
 
 use crate::{
-    Aggregate, Commit, Consistency, DecodeError, EventStore, Range, StoreError, StreamId, decode,
-    decode_state, encode_state, fold,
+    Aggregate, Commit, Consistency, DecodeError, EventStore, Range, RecordedEvent, RecordedState, Step,
+    StoreError, StreamId, decode, decode_state, encode_state, fold,
 };
 
 /// After this many commits without a state, the kept state is looked for. With a smaller number, a few missing states would already cost one more
@@ -68,25 +68,49 @@ impl<A: Aggregate> Loaded<A> {
     /// # Errors
     /// When the commit is not the next one (rule 2), or an event of it cannot be read.
     pub fn apply(&mut self, commit: &Commit) -> Result<(), LoadError> {
-        if commit.version != self.version + 1 {
+        let Commit { stream, version, events, state, .. } = commit;
+        self.fold(stream, *version, events, state.as_ref())
+    }
+
+    /// Folds one more commit of this stream.
+    ///
+    /// # Errors
+    /// See [`apply`](Self::apply).
+    pub fn step(&mut self, stream: &StreamId, step: &Step) -> Result<(), LoadError> {
+        let Step { version, events, state } = step;
+        self.fold(stream, *version, events, state.as_ref())
+    }
+
+    fn fold(
+        &mut self,
+        stream: &StreamId,
+        version: u64,
+        events: &[RecordedEvent],
+        state: Option<&RecordedState>,
+    ) -> Result<(), LoadError> {
+        if version != self.version + 1 {
             return Err(LoadError::Store(StoreError::Corrupt {
-                stream: commit.stream.to_string(),
+                stream: stream.to_string(),
                 version: self.version + 1,
-                reason: format!("it is missing, the next one is {}", commit.version),
+                reason: format!("it is missing, the next one is {version}"),
             }));
         }
         // All events are decoded before the first one changes the state: an error must not leave half a commit in it.
-        let events: Result<Vec<_>, _> = commit.events.iter().map(decode::<A>).collect();
-        let events = events.map_err(|source| LoadError::Decode {
-            stream: commit.stream.clone(),
-            version: commit.version,
-            source,
-        })?;
-        let state = std::mem::replace(&mut self.state, A::initial());
-        self.state = fold::<A>(state, &events);
-        self.version = commit.version;
-        if commit.state.as_ref().is_some_and(|state| state.schema == A::STATE_SCHEMA) {
-            self.embedded = commit.version;
+        // Most commits have one, for which no memory is taken.
+        let unreadable = |source| LoadError::Decode { stream: stream.clone(), version, source };
+        let (one, some);
+        let events: &[A::Event] = if let [event] = events {
+            one = [decode::<A>(event).map_err(unreadable)?];
+            &one
+        } else {
+            some = events.iter().map(decode::<A>).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+            &some
+        };
+        let before = std::mem::replace(&mut self.state, A::initial());
+        self.state = fold::<A>(before, events);
+        self.version = version;
+        if state.is_some_and(|state| state.schema == A::STATE_SCHEMA) {
+            self.embedded = version;
         }
         Ok(())
     }
@@ -113,10 +137,12 @@ pub enum LoadError {
 /// A state, and the commits that follow it.
 #[derive(Debug)]
 pub struct History<A: Aggregate> {
+    /// The stream.
+    pub stream: StreamId,
     /// The state that the fold starts from.
     pub base: Loaded<A>,
-    /// The commits after it, oldest first.
-    pub commits: Vec<Commit>,
+    /// What the commits after it did, oldest first.
+    pub steps: Vec<Step>,
 }
 
 impl<A: Aggregate> History<A> {
@@ -126,8 +152,8 @@ impl<A: Aggregate> History<A> {
     /// When an event cannot be read, or a commit is missing.
     pub fn fold(self) -> Result<Loaded<A>, LoadError> {
         let mut loaded = self.base;
-        for commit in &self.commits {
-            loaded.apply(commit)?;
+        for step in &self.steps {
+            loaded.step(&self.stream, step)?;
         }
         Ok(loaded)
     }
@@ -177,7 +203,7 @@ pub async fn history<A: Aggregate>(
     consistency: Consistency,
 ) -> Result<History<A>, LoadError> {
     let mut known = known.unwrap_or_else(Loaded::nothing);
-    let mut newest_first: Vec<Commit> = Vec::new();
+    let mut newest_first: Vec<Step> = Vec::new();
     let mut consistency = consistency;
     let mut range = Range {
         after: known.version,
@@ -187,13 +213,13 @@ pub async fn history<A: Aggregate>(
     let (mut pages, mut look_for_kept) = (0, true);
     let base = 'search: loop {
         pages += 1;
-        let page = store.read(stream, range, consistency).await?;
-        for commit in page.commits {
-            let state = commit.state.as_ref().filter(|_| commit.version <= base_at_most);
+        let page = store.read_steps(stream, range, consistency).await?;
+        for step in page.commits {
+            let state = step.state.as_ref().filter(|_| step.version <= base_at_most);
             if let Some(state) = state.and_then(decode_state::<A>) {
-                break 'search Loaded { version: commit.version, state, embedded: commit.version };
+                break 'search Loaded { version: step.version, state, embedded: step.version };
             }
-            newest_first.push(commit);
+            newest_first.push(step);
         }
         if page.complete {
             break known;
@@ -209,10 +235,10 @@ pub async fn history<A: Aggregate>(
             && std::mem::take(&mut look_for_kept)
             && let Some(kept) = kept::<A>(store, stream).await?
             // A kept state that is ahead of the log is not used: a log that was restored from a backup has lost its newest commits.
-            && let Some(newest) = newest_first.first().map(|commit| commit.version)
+            && let Some(newest) = newest_first.first().map(|step| step.version)
             && (known.version + 1..=base_at_most.min(newest)).contains(&kept.version)
         {
-            newest_first.retain(|commit| commit.version > kept.version);
+            newest_first.retain(|step| step.version > kept.version);
             range.after = kept.version;
             known = kept;
             if range.after >= range.up_to {
@@ -224,7 +250,7 @@ pub async fn history<A: Aggregate>(
         }
     };
     newest_first.reverse();
-    Ok(History { base, commits: newest_first })
+    Ok(History { stream: stream.clone(), base, steps: newest_first })
 }
 
 /// The state that was kept of the stream. A state that this code cannot read is ignored (rule 5).
@@ -248,9 +274,9 @@ async fn fold_forward<A: Aggregate>(
 ) -> Result<Loaded<A>, LoadError> {
     let mut kept = loaded.version;
     while loaded.version < up_to {
-        let page = store.forward(stream, loaded.version, up_to).await?;
-        for commit in &page.commits {
-            loaded.apply(commit)?;
+        let page = store.forward_steps(stream, loaded.version, up_to).await?;
+        for step in &page.commits {
+            loaded.step(stream, step)?;
         }
         if page.complete && loaded.version < up_to {
             let (version, stream) = (loaded.version + 1, stream.to_string());

@@ -20,7 +20,7 @@ pub async fn states<A: Aggregate>(
     let read = history::<A>(store, &first.stream, None, first.version - 1, last.version, Consistency::Strong)
         .await?;
     let mut folded = read.base;
-    let mut log = read.commits.iter().peekable();
+    let mut log = read.steps.iter().peekable();
     let mut states = Vec::with_capacity(commits.len());
     for commit in commits {
         if let Some(state) = embedded(commit) {
@@ -28,7 +28,7 @@ pub async fn states<A: Aggregate>(
             continue;
         }
         while let Some(next) = log.next_if(|next| next.version <= commit.version) {
-            folded.apply(next)?;
+            folded.step(&first.stream, next)?;
         }
         if folded.version != commit.version {
             // The log does not have this commit: the state of another version must not be returned as the state of this one.

@@ -2,7 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
-use crate::{Commit, RecordedState, StreamId};
+use crate::{Commit, RecordedEvent, RecordedState, StreamId};
 
 /// The commits of a stream that are to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,23 @@ pub struct Request {
     /// Unix time in seconds after which the store may forget it. The key is taken until the store does so: an answer is never changed, whatever the
     /// clock of an instance says.
     pub expires: i64,
+}
+
+/// The part of a commit that a fold reads. The rest, which is often the larger one, need not come from the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// The version of the commit.
+    pub version: u64,
+    /// The events, in the order in which they happened.
+    pub events: Vec<RecordedEvent>,
+    /// The state after the commit, if it embeds one.
+    pub state: Option<RecordedState>,
+}
+
+impl From<Commit> for Step {
+    fn from(commit: Commit) -> Self {
+        Self { version: commit.version, events: commit.events, state: commit.state }
+    }
 }
 
 /// Holds streams of commits, and the requests that were answered.
@@ -84,6 +101,26 @@ pub trait EventStore: Send + Sync {
         after: u64,
         up_to: u64,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
+
+    /// What a fold needs of [`read`](Self::read)'s page, of the same commits. A store that can leave the rest behind has its own implementation.
+    fn read_steps(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> impl Future<Output = Result<Page<Step>, StoreError>> + Send {
+        async move { Ok(self.read(stream, range, consistency).await?.into_steps()) }
+    }
+
+    /// What a fold needs of [`forward`](Self::forward)'s page, of the same commits.
+    fn forward_steps(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> impl Future<Output = Result<Page<Step>, StoreError>> + Send {
+        async move { Ok(self.forward(stream, after, up_to).await?.into_steps()) }
+    }
 
     /// The state of this schema that was kept of a stream, and its version, read strongly.
     fn kept(
@@ -176,13 +213,19 @@ pub async fn append_all_once(
     Ok(())
 }
 
-/// A page of commits.
+/// A page of commits, or of the [`Step`] of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct Page<C = Commit> {
     /// The commits.
-    pub commits: Vec<Commit>,
+    pub commits: Vec<C>,
     /// Whether the range ends with this page.
     pub complete: bool,
+}
+
+impl Page {
+    fn into_steps(self) -> Page<Step> {
+        Page { commits: self.commits.into_iter().map(Step::from).collect(), complete: self.complete }
+    }
 }
 
 /// The reason why a read failed.
