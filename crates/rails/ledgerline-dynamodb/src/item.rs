@@ -3,7 +3,10 @@
 //! The attributes are a storage format: the tests below pin it. They are read and written by hand, because a fold of a long stream
 //! spends most of its time here; through serde, each map of an item is built twice.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    fmt::{self, Write as _},
+};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, Request, Step, StoreError, StreamId};
@@ -264,6 +267,46 @@ pub(crate) fn bytes<'a>(fields: impl IntoIterator<Item = (&'a str, &'a Attribute
     fields.into_iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
 }
 
+/// The size of a commit's item, without making the item: each command measures its commit twice.
+pub(crate) fn bytes_of_commit(commit: &Commit) -> usize {
+    let number = |number: u64| (number.checked_ilog10().unwrap_or_default() as usize + 1).div_ceil(2) + 1;
+    let field = |name: &str, bytes: usize| 1 + name.len() + bytes;
+    let Commit { stream, version, events, state, command, at, meta } = commit;
+    let event = |RecordedEvent { event_type, schema, data }: &RecordedEvent| {
+        let fields = [(TYPE, event_type.len()), (SCHEMA, number((*schema).into())), (DATA, data.len())];
+        4 + fields.map(|(name, bytes)| field(name, bytes)).iter().sum::<usize>()
+    };
+    let state = state.as_ref().map_or(0, |RecordedState { schema, data }| {
+        STATE.len() + 3 + field(SCHEMA, number((*schema).into())) + field(DATA, data.len())
+    });
+    let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
+    let meta = [
+        (ACTOR, actor),
+        (CORRELATION_ID, correlation_id),
+        (CAUSATION_ID, causation_id),
+        (SOURCE_ADDRESS, source_address),
+        (TRACE_ID, trace_id),
+    ];
+    let meta = meta.map(|(name, value)| value.as_ref().map_or(0, |value| field(name, value.len())));
+    let mut time = Length(0);
+    // This writer has no errors.
+    let _ = write!(time, "{at}");
+    let names = [STREAM, VERSION, EVENTS, COMMAND, AT, META].map(str::len).iter().sum::<usize>();
+    let values = stream.as_str().len() + number(*version) + command.len() + time.0;
+    let events = 3 + events.iter().map(event).sum::<usize>();
+    names + values + events + state + 3 + meta.iter().sum::<usize>()
+}
+
+/// The length of a text that is written to it.
+struct Length(usize);
+
+impl fmt::Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
 /// The size of an item that is to be written.
 pub(crate) fn bytes_of(item: &Fields) -> usize {
     bytes(item.iter().map(|(name, value)| (*name, value)))
@@ -375,6 +418,7 @@ mod tests {
         #[test]
         fn a_commit_is_stored_and_read_as_serde_has_it(commit in any_commit()) {
             let item = stored(&commit);
+            prop_assert_eq!(bytes_of_commit(&commit), bytes_of(&commit_to_item(&commit)));
             prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
             prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
             prop_assert_eq!(&super::commit(&commit.stream, item.clone()).unwrap(), &commit);

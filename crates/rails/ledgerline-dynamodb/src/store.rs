@@ -357,6 +357,6 @@ impl EventStore for DynamoDbStore {
     }
 
     fn stored_bytes(&self, commit: &Commit) -> usize {
-        item::bytes_of(&item::commit_to_item(commit))
+        item::bytes_of_commit(commit)
     }
 }

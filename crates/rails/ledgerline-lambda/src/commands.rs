@@ -284,7 +284,10 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
                 None => Execution::replay(&stream, &context, &id, &meta),
             }
         };
-        let Ok(outcome) = timeout(PATIENCE, execute(&self.store, &self.cache, &execution)).await else {
+        // On the heap, because this future has those of the SDK in it: it would be copied into each of the futures around it, for a fifteenth of a
+        // command's instructions.
+        let executed = Box::pin(execute(&self.store, &self.cache, &execution));
+        let Ok(outcome) = timeout(PATIENCE, executed).await else {
             tracing::error!(%stream, outcome = "timed out", "command");
             metrics::command("timed out");
             return Err(Problem::unavailable());

@@ -178,7 +178,8 @@ impl<A: Aggregate> Due<'_, A> {
             ledger: Some(ledger),
             ..Execution::new(self.stream, self.command, &context, &id, &meta)
         };
-        let outcome = timeout(PATIENCE, execute(store, cache, &execution)).await;
+        // On the heap, see the runner of commands.
+        let outcome = timeout(PATIENCE, Box::pin(execute(store, cache, &execution))).await;
         let answered = match outcome {
             Ok(Ok(Outcome::Committed(_) | Outcome::Unchanged(_))) => Ok(()),
             Ok(Ok(Outcome::Repeated(answer))) if answer == DONE => Ok(()),

@@ -6,8 +6,11 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
+
 use crate::{
-    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
+    AppendError, Commit, Consistency, EventStore, Meta, Page, Range, RecordedState, Request, StoreError,
+    StreamId,
 };
 
 /// Streams in memory. Pages end after 100 commits, so that paging is exercised.
@@ -113,7 +116,14 @@ impl EventStore for MemoryStore {
     async fn pause(&self, _: Duration) {}
 
     fn stored_bytes(&self, commit: &Commit) -> usize {
-        serde_json::to_vec(commit).map_or(usize::MAX, |json| json.len())
+        let Commit { stream, version: _, events, state, command, at: _, meta } = commit;
+        let events = events.iter().map(|event| event.event_type.len() + event.data.len());
+        let state = state.as_ref().map_or(0, |state| state.data.len());
+        let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
+        let meta = [actor, correlation_id, causation_id, source_address, trace_id];
+        let meta = meta.iter().map(|value| value.as_ref().map_or(0, String::len));
+        let numbers = size_of::<u64>() + size_of::<Timestamp>();
+        stream.as_str().len() + numbers + command.len() + state + events.sum::<usize>() + meta.sum::<usize>()
     }
 }
 
