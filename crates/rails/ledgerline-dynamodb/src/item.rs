@@ -97,7 +97,7 @@ fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
     for (name, value) in item {
         match name.as_str() {
             STREAM => stream = value.text().and_then(|name| StreamId::try_from(name).ok()),
-            VERSION => version = number(value).filter(|version| *version > 0),
+            VERSION => version = recorded_version(value),
             EVENTS => events = recorded_events(value),
             STATE => state = Some(recorded_state(value)),
             COMMAND => command = value.text(),
@@ -120,6 +120,11 @@ fn read<V: Attribute>(item: HashMap<String, V>) -> Result<Commit, InvalidItem> {
 
 fn number<V: Attribute, N: std::str::FromStr>(value: V) -> Option<N> {
     value.number()?.parse().ok()
+}
+
+/// Versions begin with 1.
+fn recorded_version<V: Attribute>(value: V) -> Option<u64> {
+    number(value).filter(|version| *version > 0)
 }
 
 /// A replay has no events.
@@ -186,7 +191,7 @@ pub(crate) fn step(stream: &StreamId, item: Item) -> Result<Step, StoreError> {
     let (mut version, mut events, mut state) = (None, None, None);
     for (name, value) in item {
         match name.as_str() {
-            VERSION => version = number(value).filter(|version| *version > 0),
+            VERSION => version = recorded_version(value),
             EVENTS => events = recorded_events(value),
             STATE => state = Some(recorded_state(value)),
             _ => {}
@@ -208,20 +213,25 @@ fn map<const N: usize>(fields: [(&str, AttributeValue); N]) -> AttributeValue {
     AttributeValue::M(fields.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
-pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
-    let number = |number: &dyn ToString| AttributeValue::N(number.to_string());
-    let event = |event: &RecordedEvent| {
-        map([(TYPE, text(&event.event_type)), (SCHEMA, number(&event.schema)), (DATA, text(&event.data))])
-    };
-    let Meta { actor, correlation_id, causation_id, source_address, trace_id } = &commit.meta;
-    let meta = [
+/// The fields of `meta`, by their stored names.
+fn meta_fields(meta: &Meta) -> [(&'static str, &Option<String>); 5] {
+    let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
+    [
         (ACTOR, actor),
         (CORRELATION_ID, correlation_id),
         (CAUSATION_ID, causation_id),
         (SOURCE_ADDRESS, source_address),
         (TRACE_ID, trace_id),
-    ];
-    let meta = meta.into_iter().filter_map(|(name, value)| Some((name.to_owned(), text(value.as_ref()?))));
+    ]
+}
+
+pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
+    let number = |number: &dyn ToString| AttributeValue::N(number.to_string());
+    let event = |event: &RecordedEvent| {
+        map([(TYPE, text(&event.event_type)), (SCHEMA, number(&event.schema)), (DATA, text(&event.data))])
+    };
+    let meta = meta_fields(&commit.meta).into_iter();
+    let meta = meta.filter_map(|(name, value)| Some((name.to_owned(), text(value.as_ref()?))));
     let mut item = vec![
         (STREAM, text(commit.stream.as_str())),
         (VERSION, number(&commit.version)),
@@ -279,15 +289,8 @@ pub(crate) fn bytes_of_commit(commit: &Commit) -> usize {
     let state = state.as_ref().map_or(0, |RecordedState { schema, data }| {
         STATE.len() + 3 + field(SCHEMA, number((*schema).into())) + field(DATA, data.len())
     });
-    let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
-    let meta = [
-        (ACTOR, actor),
-        (CORRELATION_ID, correlation_id),
-        (CAUSATION_ID, causation_id),
-        (SOURCE_ADDRESS, source_address),
-        (TRACE_ID, trace_id),
-    ];
-    let meta = meta.map(|(name, value)| value.as_ref().map_or(0, |value| field(name, value.len())));
+    let meta =
+        meta_fields(meta).map(|(name, value)| value.as_ref().map_or(0, |value| field(name, value.len())));
     let mut time = Length(0);
     // This writer has no errors.
     let _ = write!(time, "{at}");

@@ -1,11 +1,8 @@
 //! The runner of functions behind the Commits table's stream.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use aws_lambda_events::{
-    dynamodb::EventRecord,
-    streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse},
-};
+use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use futures::FutureExt;
 use ledgerline::Commit;
 use ledgerline_dynamodb::commit_from_image;
@@ -116,28 +113,46 @@ pub fn records(batch: Batch) -> Vec<Record> {
     batch.records.iter().filter_map(|raw| record(raw.get())).collect()
 }
 
+/// The fields of a stream record that a commit is read from. The type of `aws_lambda_events` reads all fields, the keys included, which are in
+/// the image too.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StreamRecord<'a> {
+    #[serde(borrow)]
+    event_name: Cow<'a, str>,
+    #[serde(borrow, rename = "eventSourceARN")]
+    event_source_arn: Option<Cow<'a, str>>,
+    dynamodb: Change,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Change {
+    approximate_creation_date_time: Option<f64>,
+    sequence_number: Option<String>,
+    new_image: Option<serde_dynamo::Item>,
+}
+
 fn record(raw: &str) -> Option<Record> {
-    let Ok(record) = serde_json::from_str::<EventRecord>(raw) else {
+    let Ok(record) = serde_json::from_str::<StreamRecord>(raw) else {
         // The record is read a second time to learn the name of the field. A reader that always knows the name would make reading a record
         // a third slower.
         let mut read = serde_json::Deserializer::from_str(raw);
-        let field = serde_path_to_error::deserialize::<_, EventRecord>(&mut read);
+        let field = serde_path_to_error::deserialize::<_, StreamRecord>(&mut read);
         let field = field.err().as_ref().map(field_or_root).unwrap_or_default();
         return unreadable(raw, format!("not a stream record: the field {field}"));
     };
     if record.event_name != INSERT {
         return None;
     }
-    match commit_from_image(record.change.new_image) {
-        Ok(commit) => {
-            let created = record.change.approximate_creation_date_time.timestamp();
-            Some(Record {
-                sequence_number: record.change.sequence_number.unwrap_or_default(),
-                created: Some(created).filter(|created| *created > 0),
-                run: replay(record.event_source_arn.as_deref()),
-                commit: Ok(commit),
-            })
-        }
+    let Change { approximate_creation_date_time, sequence_number, new_image } = record.dynamodb;
+    match commit_from_image(new_image.unwrap_or_default()) {
+        Ok(commit) => Some(Record {
+            sequence_number: sequence_number.unwrap_or_default(),
+            created: approximate_creation_date_time.and_then(created),
+            run: replay(record.event_source_arn.as_deref()),
+            commit: Ok(commit),
+        }),
         Err(error) => unreadable(raw, error.to_string()),
     }
 }
@@ -152,10 +167,7 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
     let sequence_number = text(&raw["dynamodb"]["SequenceNumber"]).unwrap_or_default();
     let event_source_arn = text(&raw["eventSourceARN"]);
     let run = replay(event_source_arn.as_deref());
-    let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64();
-    // The time is cut to whole seconds. A replay has a 0 here.
-    #[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
-    let created = created.filter(|created| *created > 0.0).map(|created| created as i64);
+    let created = raw["dynamodb"]["ApproximateCreationDateTime"].as_f64().and_then(created);
     let commit = Err(Unreadable {
         reason,
         stream: text(&raw["dynamodb"]["Keys"]["stream"]["S"]),
@@ -165,6 +177,12 @@ fn unreadable(raw: &str, reason: String) -> Option<Record> {
         event_source_arn,
     });
     Some(Record { sequence_number, created, run, commit })
+}
+
+/// The time of a record, cut to whole seconds. A replay has a 0 here.
+#[expect(clippy::cast_possible_truncation, reason = "seconds since 1970 are far below the limit")]
+fn created(seconds: f64) -> Option<i64> {
+    Some(seconds).filter(|seconds| *seconds > 0.0).map(|seconds| seconds as i64)
 }
 
 /// The name of the replay that a record comes from, if any.
