@@ -12,7 +12,7 @@ use std::{
 use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::{Value, json};
-use tokio::sync::OwnedMutexGuard;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     Api,
@@ -21,9 +21,11 @@ use super::{
 };
 use crate::{build, services, template};
 
-/// The lock that a running stack holds. A stack has a process for each function. With two stacks on two cores, it would be chance whether a function
-/// meets the deadlines that Lambda and its own client have for it.
-static ONE_AT_A_TIME: LazyLock<Arc<tokio::sync::Mutex<()>>> = LazyLock::new(Arc::default);
+/// The turns that running stacks hold, so that several run at once: most tests wait for most of their time. A stack has a process for each function.
+/// With more of them on two cores, it would be chance whether a function meets the deadlines that Lambda and its own client have for it.
+static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(3)));
+const QUIET: u32 = 1;
+const BUSY: u32 = 2;
 
 /// A local stack that runs for a test. It ends with the value.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ pub struct LocalStack {
     lines: Arc<Mutex<Vec<String>>>,
     api: Api,
     /// Dropped last, when the process has ended.
-    _turn: OwnedMutexGuard<()>,
+    turns: OwnedSemaphorePermit,
 }
 
 impl Deref for LocalStack {
@@ -46,21 +48,31 @@ impl Deref for LocalStack {
 impl LocalStack {
     /// Starts the workspace's program `local` and waits until it says that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
-        Self::start_with(data, false, &[]).await
+        Self::start_with(data, false, &[], QUIET).await
+    }
+
+    /// The same for a test that keeps the machine busy: no other one of these runs beside it.
+    pub async fn start_busy(data: Option<&Path>) -> Self {
+        Self::start_with(data, false, &[], BUSY).await
     }
 
     /// The same, with these variables in the environment of the program.
     pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
-        Self::start_with(Some(data), false, environment).await
+        Self::start_with(Some(data), false, environment, QUIET).await
     }
 
     /// The same, and keeps what the functions write to their logs.
     pub async fn start_with_logs() -> Self {
-        Self::start_with(None, true, &[]).await
+        Self::start_with(None, true, &[], QUIET).await
     }
 
-    async fn start_with(data: Option<&Path>, logs: bool, environment: &[(&str, OsString)]) -> Self {
-        let turn = Arc::clone(&ONE_AT_A_TIME).lock_owned().await;
+    async fn start_with(
+        data: Option<&Path>,
+        logs: bool,
+        environment: &[(&str, OsString)],
+        turns: u32,
+    ) -> Self {
+        let turns = Arc::clone(&TURNS).acquire_many_owned(turns).await.unwrap();
         let workspace = workspace();
         let built = build::build(&workspace, &["local"]).unwrap();
         let mut command = Command::new(&built["local"]);
@@ -91,7 +103,7 @@ impl LocalStack {
                 }
             });
         }
-        let mut this = Self { process, lines, api: Api::new(String::new(), None), _turn: turn };
+        let mut this = Self { process, lines, api: Api::new(String::new(), None), turns };
         // The first start builds the functions.
         this.api.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
             assert!(this.process_runs(), "the stack ended");
@@ -103,6 +115,12 @@ impl LocalStack {
         })
         .await;
         this
+    }
+
+    /// Lets others be busy: the rest of the test is quiet.
+    pub fn quiet_from_now(&mut self) {
+        let more = self.turns.num_permits() - QUIET as usize;
+        drop(self.turns.split(more));
     }
 
     fn process_runs(&self) -> bool {

@@ -7,9 +7,7 @@
     reason = "in a test a panic is the report"
 )]
 
-mod accounts;
-
-use accounts::{Accounts, Balances};
+use crate::accounts::{Accounts, Balances};
 use futures::future::join_all;
 use ledgerline_local::testing::LocalStack;
 use reqwest::StatusCode;

@@ -10,8 +10,6 @@
     reason = "in a test a panic is the report"
 )]
 
-mod secured;
-
 use std::{env, time::Duration};
 
 use ledgerline_local::{

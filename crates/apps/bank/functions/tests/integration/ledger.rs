@@ -7,12 +7,10 @@
     reason = "in a test a panic is the report"
 )]
 
-mod accounts;
-mod operator;
-
 use std::collections::BTreeSet;
 
-use accounts::{Accounts, Balances};
+use crate::accounts::{Accounts, Balances};
+use crate::operator::Ledger;
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
 use bank::transfer::{self, Transfer};
@@ -21,7 +19,6 @@ use ledgerline_local::{
     services,
     testing::{LocalStack, eventually, table, workspace},
 };
-use operator::Ledger;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

@@ -7,16 +7,14 @@
     reason = "in a test a panic is the report"
 )]
 
-mod accounts;
-mod operator;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
-use accounts::{Accounts, Balances};
+use crate::accounts::{Accounts, Balances};
+use crate::operator::Ledger;
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use bank::{transfer::Transfer, views::transfers::Status};
 use futures::{StreamExt, future::join_all, stream};
@@ -25,7 +23,6 @@ use ledgerline_local::{
     services,
     testing::{LocalStack, eventually, table},
 };
-use operator::Ledger;
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -65,7 +62,7 @@ async fn generations(client: &Client, id: &str) -> BTreeMap<String, usize> {
 
 #[tokio::test]
 async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_works_is_killed() {
-    let bank = LocalStack::start(None).await;
+    let mut bank = LocalStack::start_busy(None).await;
     let mut ids = Vec::new();
     for _ in 0..ACCOUNTS {
         ids.push(bank.account(1_000).await);
@@ -154,6 +151,7 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
         killed,
         rebuilt,
     );
+    bank.quiet_from_now();
     eprintln!("{reads:?} reads, functions were killed {killed} times");
     assert!(killed > 10, "{killed}");
     for id in &ids {
@@ -236,7 +234,7 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
         "bookings-subscription",
     ];
     let (accounts, clients, commits) = BUSY;
-    let bank = LocalStack::start(None).await;
+    let mut bank = LocalStack::start_busy(None).await;
     let ids = join_all((0..accounts).map(|_| bank.account(1_000_000))).await;
     let filled = ids.iter().flat_map(|id| std::iter::repeat_n(id, commits - 2));
     let fill = stream::iter(filled).map(async |id| {
@@ -316,6 +314,7 @@ async fn views_are_made_again_under_load_and_no_transfer_moves_its_money_twice()
     };
     let (answered, (), (), made) =
         futures::join!(join_all((0..clients).map(write)), killed, decided, rebuilt);
+    bank.quiet_from_now();
     eprintln!("{} commands were answered", answered.iter().sum::<usize>());
     let cut_off: Vec<_> = KILLED.iter().filter(|function| bank.was_cut_off(function)).collect();
     assert!(cut_off.len() >= 3, "some were killed in the middle of their work: {cut_off:?}");

@@ -7,14 +7,12 @@
     reason = "in a test a panic is the report"
 )]
 
-mod accounts;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-use accounts::Accounts;
+use crate::accounts::Accounts;
 use bank::views::bookings::{Books, Row, TABLE, changes};
 use futures::future::join_all;
 use ledgerline::{

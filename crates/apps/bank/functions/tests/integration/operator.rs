@@ -1,7 +1,5 @@
 //! The operator's tool, as the tests run it.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
 use std::{
     collections::BTreeSet,
     path::PathBuf,

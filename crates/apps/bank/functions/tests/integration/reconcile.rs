@@ -7,19 +7,17 @@
     reason = "in a test a panic is the report"
 )]
 
-mod accounts;
-#[path = "../examples/load/fill.rs"]
-#[allow(dead_code, clippy::print_stdout, reason = "the example has a command line, too")]
-mod fill;
-mod operator;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
     time::Instant,
 };
 
-use accounts::{Accounts, Balances};
+use crate::accounts::{Accounts, Balances};
+use crate::{
+    fill,
+    operator::{self, Ledger},
+};
 use aws_sdk_dynamodb::{
     Client,
     types::{AttributeValue, DeleteRequest, WriteRequest},
@@ -29,7 +27,6 @@ use ledgerline_local::{
     services,
     testing::{self, Api, LocalStack, eventually, table},
 };
-use operator::Ledger;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -67,7 +64,7 @@ fn copy(data: &Path, streams: usize) {
 /// The newest row is taken from so many of so many streams, half of them in each of two views.
 async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     let data = tempfile::tempdir().unwrap();
-    let bank = LocalStack::start(Some(data.path())).await;
+    let bank = LocalStack::start_busy(Some(data.path())).await;
     for amount in [100, 200] {
         let id = bank.account(amount).await;
         bank.settled(&id).await;
@@ -76,7 +73,7 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     copy(data.path(), streams);
     let began = Instant::now();
     let took = |what: &str| eprintln!("{what} after {:.1} s", began.elapsed().as_secs_f64());
-    let bank = LocalStack::start(Some(data.path())).await;
+    let bank = LocalStack::start_busy(Some(data.path())).await;
     took("the stack has started");
     let client = Client::new(&services::sdk_config(&bank.aws_url()));
     let before = [rows(&client, VIEWS[0]).await, rows(&client, VIEWS[1]).await];
@@ -150,7 +147,7 @@ async fn lost_last_commits_among_many_streams_are_found_and_mended_and_no_other_
     lost_last_commits_are_found_and_mended(10_000, 100).await;
 }
 
-/// The same at its full size: `cargo test --profile fast -p bank-functions --test reconcile -- --ignored --nocapture`.
+/// The same at its full size: `cargo test --profile fast -p bank-functions --test integration reconcile -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "it takes minutes"]
 async fn a_thousand_lost_commits_among_a_hundred_thousand_streams_are_found_and_mended() {
@@ -188,7 +185,7 @@ async fn others(client: &Client, about: &[&String]) -> Vec<Value> {
 #[tokio::test]
 async fn what_nobody_heard_of_for_more_than_a_day_is_found_and_mended_and_nothing_else_is_touched() {
     let data = tempfile::tempdir().unwrap();
-    let bank = LocalStack::start(Some(data.path())).await;
+    let bank = LocalStack::start_busy(Some(data.path())).await;
     let user = async |bank: &LocalStack, name: &str| {
         let user = Api::new(bank.url().to_owned(), Some(name.to_owned()));
         let email = format!("{name}@example.com");
@@ -229,7 +226,7 @@ async fn what_nobody_heard_of_for_more_than_a_day_is_found_and_mended_and_nothin
     bank.kill();
     testing::a_day_passes(data.path());
 
-    let bank = LocalStack::start(Some(data.path())).await;
+    let bank = LocalStack::start_busy(Some(data.path())).await;
     let (ledger, client) = (Ledger::at(&bank), Client::new(&services::sdk_config(&bank.aws_url())));
     // The two accounts of the transfer change when it goes on.
     let (about, streams) = ([&ids[2], &ids[5], &moved, &ids[0], &ids[1], &eve], [&ids[2], &ids[5]]);

@@ -7,11 +7,9 @@
     reason = "in a test a panic is the report"
 )]
 
-mod accounts;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use accounts::{Accounts, Balances};
+use crate::accounts::{Accounts, Balances};
 use futures::future::join_all;
 use ledgerline_local::testing::{LocalStack, eventually};
 use reqwest::StatusCode;

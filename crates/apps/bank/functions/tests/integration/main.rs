@@ -1,0 +1,23 @@
+//! The tests of the functions together, in one binary: cargo runs test binaries one after another, and most of these wait for a stack.
+
+#[path = "../accounts/mod.rs"]
+mod accounts;
+mod article;
+mod bookings;
+mod commands;
+mod faults;
+#[path = "../../examples/load/fill.rs"]
+#[allow(dead_code, clippy::print_stdout, reason = "the example has a command line, too")]
+mod fill;
+mod ledger;
+mod operator;
+mod projectors;
+mod queries;
+mod rebuild;
+mod reconcile;
+#[path = "../secured/mod.rs"]
+mod secured;
+mod sessions;
+mod tls;
+mod transfer;
+mod wiring;
