@@ -120,8 +120,8 @@ pub fn records(batch: Batch) -> Vec<Record> {
 struct StreamRecord<'a> {
     #[serde(borrow)]
     event_name: Cow<'a, str>,
-    #[serde(borrow, rename = "eventSourceARN")]
-    event_source_arn: Option<Cow<'a, str>>,
+    #[serde(rename = "eventSourceARN")]
+    event_source_arn: Option<String>,
     dynamodb: Change,
 }
 

@@ -1,12 +1,5 @@
 //! The accounts of "Serverless event-sourcing with AWS: State of the art data synchronization", by Kumo. Every test names its section.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use crate::accounts::{Accounts, Balances};
 use futures::future::join_all;
 use ledgerline_local::testing::LocalStack;

@@ -1,12 +1,5 @@
 //! The ledger of all bookings, as the stack writes it: in one order, whatever is killed, and as a consumer of its own makes it from `$all`.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,

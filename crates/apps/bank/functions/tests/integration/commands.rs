@@ -1,12 +1,5 @@
 //! The sample events are requests that the routes understand.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use bank::account::{Booking, Command};
 use bank_functions::commands::account::routes;

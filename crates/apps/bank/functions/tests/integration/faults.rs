@@ -1,12 +1,5 @@
 //! Faults that no client can cause: records that cannot be read, functions and a whole stack that are killed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::accounts::{Accounts, Balances};

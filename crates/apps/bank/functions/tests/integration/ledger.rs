@@ -1,12 +1,5 @@
 //! The operator's tool against a local stack: what it shows, and what it finds and mends.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::collections::BTreeSet;
 
 use crate::accounts::{Accounts, Balances};

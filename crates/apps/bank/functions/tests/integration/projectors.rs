@@ -1,12 +1,5 @@
 //! The projectors with the sample events, against real tables; then duplicates, swaps and gaps.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::time::Duration;
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};

@@ -1,7 +1,5 @@
 //! The sample events are requests that the queries answer, from real tables.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
-
 use std::{process::Command, time::Duration};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;

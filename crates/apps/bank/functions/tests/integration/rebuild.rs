@@ -1,12 +1,5 @@
 //! A view made again on a local stack: while it is written and read, and functions and the tool are killed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},

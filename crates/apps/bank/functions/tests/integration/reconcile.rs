@@ -1,12 +1,5 @@
 //! Lost last commits among many streams: each is found and mended, no other row is touched, and the read units are counted.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,

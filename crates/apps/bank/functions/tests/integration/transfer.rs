@@ -1,13 +1,6 @@
 //! Transfers against real tables: interrupted after every single call, delivered twice, with others at the same accounts.
 //! Money is conserved, and every transfer comes to its end.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "in a test a panic is the report"
-)]
-
 use std::num::NonZeroUsize;
 
 use aws_sdk_dynamodb::{

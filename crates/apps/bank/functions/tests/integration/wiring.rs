@@ -1,7 +1,5 @@
 //! Slips in the wiring of the order of everything and of its subscription, each made once in the template (docs/wiring.md).
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
-
 use ledgerline_local::{template::Source, testing::workspace, wiring::needs_of};
 
 /// A text in the template, the text that takes its place, and what must be said.
