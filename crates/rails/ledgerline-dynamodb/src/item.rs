@@ -383,12 +383,15 @@ mod tests {
     }
 
     fn any_commit() -> impl Strategy<Value = Commit> {
-        let event = (".{0,9}", 1..4_u32, ".{0,40}").prop_map(|(event_type, schema, data)| RecordedEvent {
+        // Of any length: a digit more may be a byte more.
+        let schema = || prop_oneof![1..1_000_u32, any::<u32>()];
+        let version = prop_oneof![1..2_000_u64, 1..=u64::MAX];
+        let event = (".{0,9}", schema(), ".{0,40}").prop_map(|(event_type, schema, data)| RecordedEvent {
             event_type,
             schema,
             data,
         });
-        let state = (1..4_u32, ".{0,40}").prop_map(|(schema, data)| RecordedState { schema, data });
+        let state = (schema(), ".{0,40}").prop_map(|(schema, data)| RecordedState { schema, data });
         let text = || proptest::option::of(".{0,20}");
         let meta = (text(), text(), text(), text(), text()).prop_map(
             |(actor, correlation_id, causation_id, source_address, trace_id)| Meta {
@@ -404,7 +407,7 @@ mod tests {
         let name = ("[a-z]{1,9}", "[A-Za-z0-9]{1,9}")
             .prop_map(|(category, id)| StreamId::new(&category, &id).unwrap());
         let events = proptest::collection::vec(event, 0..4);
-        let fields = (name, 1..=u64::MAX, events, proptest::option::of(state), ".{0,20}", at, meta);
+        let fields = (name, version, events, proptest::option::of(state), ".{0,20}", at, meta);
         fields.prop_map(|(stream, version, events, state, command, at, meta)| Commit {
             stream,
             version,
@@ -438,6 +441,33 @@ mod tests {
             fields.insert("region".into(), AttributeValue::Bool(true));
         }
         assert_eq!(commit(&full().stream, item).unwrap(), full());
+    }
+
+    /// A load must not take what is damaged for what is not there: the balance would be wrong.
+    #[test]
+    fn a_damaged_step_is_refused_by_name_and_without_its_values() {
+        let secret = || AttributeValue::S("secret!".into());
+        let some = |value: AttributeValue| AttributeValue::L(vec![value]);
+        let event = || map([(TYPE, text("TankFilled")), (SCHEMA, AttributeValue::N("1".into()))]);
+        for (name, value, version) in [
+            (VERSION, None, 0),
+            (VERSION, Some(secret()), 0),
+            (VERSION, Some(AttributeValue::N("0".into())), 0),
+            (EVENTS, None, full().version),
+            (EVENTS, Some(secret()), full().version),
+            (EVENTS, Some(some(secret())), full().version),
+            (EVENTS, Some(some(event())), full().version),
+            (STATE, Some(secret()), full().version),
+            (STATE, Some(map([(DATA, secret())])), full().version),
+        ] {
+            let mut item = stored(&full());
+            item.remove(name);
+            item.extend(value.map(|value| (name.to_owned(), value)));
+            let error = step(&full().stream, item).unwrap_err();
+            let StoreError::Corrupt { stream, version: named, reason } = error else { panic!("{error}") };
+            assert_eq!((stream.as_str(), named), (full().stream.as_str(), version), "{name}");
+            assert!(reason.contains(&format!("`{name}`")) && !reason.contains("secret!"), "{reason}");
+        }
     }
 
     #[test]

@@ -107,7 +107,9 @@ async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
     store.read_steps(&stream(), range, strong).await.unwrap();
     store.forward(&stream(), 0, 9).await.unwrap();
     store.forward_steps(&stream(), 0, 9).await.unwrap();
-    for pair in wire.take().chunks(2) {
+    let calls = wire.take();
+    assert_eq!(calls.len(), 4);
+    for pair in calls.chunks(2) {
         let [commits, steps] = pair else { panic!("{pair:?}") };
         assert_eq!((steps.operation.as_str(), steps.units), ("Query", commits.units));
         assert!(3 * steps.bytes < 2 * commits.bytes, "{} of {} bytes", steps.bytes, commits.bytes);

@@ -23,9 +23,9 @@ use crate::{build, services, template};
 
 /// The turns that running stacks hold, so that several run at once: most tests wait for most of their time. A stack has a process for each function.
 /// With more of them on two cores, it would be chance whether a function meets the deadlines that Lambda and its own client have for it.
-static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(3)));
-const QUIET: u32 = 1;
-const BUSY: u32 = 2;
+static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(ALL as usize)));
+const ALL: u32 = 3;
+const ONE: u32 = 1;
 
 /// A local stack that runs for a test. It ends with the value.
 #[derive(Debug)]
@@ -48,22 +48,22 @@ impl Deref for LocalStack {
 impl LocalStack {
     /// Starts the workspace's program `local` and waits until it says that it is ready.
     pub async fn start(data: Option<&Path>) -> Self {
-        Self::start_with(data, false, &[], QUIET).await
+        Self::start_with(data, false, &[], ONE).await
     }
 
-    /// The same for a test that keeps the machine busy: no other one of these runs beside it.
+    /// The same for a test that keeps the machine busy: no other stack runs beside it, until it says that it is quiet.
     pub async fn start_busy(data: Option<&Path>) -> Self {
-        Self::start_with(data, false, &[], BUSY).await
+        Self::start_with(data, false, &[], ALL).await
     }
 
     /// The same, with these variables in the environment of the program.
     pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
-        Self::start_with(Some(data), false, environment, QUIET).await
+        Self::start_with(Some(data), false, environment, ONE).await
     }
 
     /// The same, and keeps what the functions write to their logs.
     pub async fn start_with_logs() -> Self {
-        Self::start_with(None, true, &[], QUIET).await
+        Self::start_with(None, true, &[], ONE).await
     }
 
     async fn start_with(
@@ -117,9 +117,9 @@ impl LocalStack {
         this
     }
 
-    /// Lets others be busy: the rest of the test is quiet.
+    /// Lets other stacks run beside this one: the rest of the test is quiet.
     pub fn quiet_from_now(&mut self) {
-        let more = self.turns.num_permits() - QUIET as usize;
+        let more = self.turns.num_permits() - ONE as usize;
         drop(self.turns.split(more));
     }
 
@@ -168,7 +168,8 @@ impl LocalStack {
         assert!(lines.iter().any(|line| line.contains(&marker)), "no binary named {function} was started");
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
-            // The pid may be that of another program by now. Without /proc this cannot be seen, but the pid is most likely still ours.
+            // The pid may be that of another program by now. Without /proc this cannot be seen, but the pid is most likely still ours. That another stack's
+            // instance of the same function has got it is less likely still.
             let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
             if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
             {

@@ -232,7 +232,7 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
 /// messages go back, though the tool is killed at it.
 #[tokio::test]
 async fn a_poisoned_commit_and_those_behind_it_come_back_in_order_once_the_cause_is_mended() {
-    const CREDITS: u64 = 7;
+    const CREDITS: u64 = 20;
     let bank = LocalStack::start(None).await;
     let (poisoned, healthy) = (bank.account(0).await, bank.account(1_000).await);
     for id in [&poisoned, &healthy] {

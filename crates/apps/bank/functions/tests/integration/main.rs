@@ -22,9 +22,6 @@ mod projectors;
 mod queries;
 mod rebuild;
 mod reconcile;
-#[path = "../secured/mod.rs"]
-mod secured;
 mod sessions;
-mod tls;
 mod transfer;
 mod wiring;

@@ -3,6 +3,15 @@
 //! `ACCOUNT_COMMANDS` names another build of the function, such as a script that runs that for arm64:
 //! `exec qemu-aarch64 -L /usr/aarch64-linux-gnu target/aarch64-unknown-linux-gnu/debug/account-commands`.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod secured;
+
 use std::{env, time::Duration};
 
 use ledgerline_local::{
