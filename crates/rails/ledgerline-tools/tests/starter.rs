@@ -65,8 +65,6 @@ impl Workspace {
         run(Command::new(env!("CARGO"))
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target)
-            // A newcomer's cargo does not have what ours sets.
-            .env_remove("RUST_TEST_THREADS")
             .args(arguments))
     }
 

@@ -117,10 +117,10 @@ impl LocalStack {
         this
     }
 
-    /// Lets other stacks run beside this one: the rest of the test is quiet.
+    /// Gives the turns away: the rest of the test is quiet, and a busy stack may run beside it.
     pub fn quiet_from_now(&mut self) {
-        let more = self.turns.num_permits() - ONE as usize;
-        drop(self.turns.split(more));
+        let all = self.turns.num_permits();
+        drop(self.turns.split(all));
     }
 
     fn process_runs(&self) -> bool {

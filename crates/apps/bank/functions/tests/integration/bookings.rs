@@ -74,7 +74,7 @@ impl Consumer<'_> {
 
 #[tokio::test]
 async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed() {
-    let bank = LocalStack::start_busy(None).await;
+    let bank = LocalStack::start(None).await;
     let accounts = join_all((0..6).map(|_| bank.account(1_000))).await;
     let dollars = bank.post("/accounts", json!({ "owner": "Eve", "currency": "USD" })).await;
     let dollars = dollars.body["accountId"].as_str().unwrap().to_owned();

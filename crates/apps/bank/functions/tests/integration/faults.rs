@@ -99,7 +99,7 @@ async fn what_the_runbook_asks_aws_for_is_answered_on_a_laptop() {
 /// Each function is killed until an invocation of it was cut off in the middle, while credits go through.
 #[tokio::test]
 async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothing() {
-    let bank = LocalStack::start_busy(None).await;
+    let bank = LocalStack::start(None).await;
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(bank.account(1).await);
@@ -134,7 +134,7 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_nothing_and_double_nothi
 /// The process manager is killed in the same way: every transfer comes to its end, and the balances are those that the ends say.
 #[tokio::test]
 async fn a_process_manager_killed_in_the_middle_moves_all_the_money_once() {
-    let bank = LocalStack::start_busy(None).await;
+    let bank = LocalStack::start(None).await;
     let (from, to) = (bank.account(100_000).await, bank.account(0).await);
     let cut_off = AtomicBool::new(false);
     let requests = async {

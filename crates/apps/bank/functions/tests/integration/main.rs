@@ -12,6 +12,7 @@ mod accounts;
 mod article;
 mod bookings;
 mod commands;
+mod dead_letters;
 mod faults;
 #[path = "../../examples/load/fill.rs"]
 #[allow(dead_code, clippy::print_stdout, reason = "the example has a command line, too")]
