@@ -51,7 +51,7 @@ impl LocalStack {
         Self::start_with(data, false, &[], ONE).await
     }
 
-    /// The same for a test that keeps the machine busy: no other stack runs beside it, until it says that it is quiet.
+    /// The same for a test that keeps the machine busy: no other stack runs beside it, but the quiet rest of a busy one.
     pub async fn start_busy(data: Option<&Path>) -> Self {
         Self::start_with(data, false, &[], ALL).await
     }
