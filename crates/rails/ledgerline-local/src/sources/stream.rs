@@ -74,7 +74,8 @@ impl Mapping {
     /// Delivers one batch. The result is whether there was one.
     async fn poll(&self) -> Result<bool> {
         let position = self.delivered.borrow().clone();
-        let records = gather(&self.source, &self.written, || self.records_after(&position)).await?;
+        let read = |after: &str, limit| self.records_after(after, limit);
+        let records = gather(&self.source, &self.written, position, read).await?;
         let Some(last) = records.last() else { return Ok(false) };
         let last = sequence_number(last).to_owned();
         let passed: Vec<_> = records.into_iter().filter(|record| self.filters.pass(record)).collect();
@@ -88,9 +89,9 @@ impl Mapping {
         Ok(true)
     }
 
-    fn records_after(&self, position: &str) -> Result<Vec<Value>> {
+    fn records_after(&self, position: &str, limit: usize) -> Result<Vec<Value>> {
         let StartingPosition::TrimHorizon = self.source.starting_position;
-        let records = self.stream.records_after(&self.database, position, self.source.batch_size)?;
+        let records = self.stream.records_after(&self.database, position, limit)?;
         records
             .into_iter()
             .map(|record| {
@@ -266,26 +267,31 @@ fn describe(record: &Value) -> String {
     format!("{} {}", name(&commit), types.join(", "))
 }
 
-/// Reads records until a batch is full or the window has passed since the first look. Returns at once if there are none.
+/// Reads records after this position until a batch is full or the window has passed since the first look. Returns at once if there are none.
+/// Each look reads only what came since the last one, because a window under load would read all of its batch again for every command.
 async fn gather(
     source: &StreamSource,
     written: &Notify,
-    read: impl Fn() -> Result<Vec<Value>>,
+    mut position: String,
+    read: impl Fn(&str, usize) -> Result<Vec<Value>>,
 ) -> Result<Vec<Value>> {
     let until = tokio::time::Instant::now() + Duration::from_secs(source.maximum_batching_window_in_seconds);
+    let mut records = Vec::new();
     loop {
-        let records = read()?;
-        let waits = (1..source.batch_size).contains(&records.len()) && tokio::time::Instant::now() < until;
-        if !waits {
+        records.extend(read(&position, source.batch_size - records.len())?);
+        let Some(last) = records.last() else { return Ok(records) };
+        if records.len() >= source.batch_size || tokio::time::Instant::now() >= until {
             return Ok(records);
         }
+        position.replace_range(.., sequence_number(last));
         let _ = tokio::time::timeout_at(until, written.notified()).await;
+        tokio::time::sleep_until(until.min(tokio::time::Instant::now() + PAUSE)).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     use super::*;
 
@@ -332,22 +338,31 @@ mod tests {
         ] {
             let source = source(&format!(r#"{window}, "BatchSize": {full}"#));
             let (began, there) = (tokio::time::Instant::now(), Cell::new(1));
+            let looked = RefCell::new(Vec::new());
             let writes = async {
                 loop {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    tokio::time::sleep(Duration::from_secs(1) - PAUSE).await;
                     there.set(there.get() + 1);
                     written.notify_one();
+                    tokio::time::sleep(PAUSE).await;
                 }
+            };
+            let read = |after: &str, limit| {
+                let after = after.parse::<usize>().map_or(0, |last| last + 1);
+                let new: Vec<_> = records(there.get()).into_iter().skip(after).take(limit).collect();
+                looked.borrow_mut().extend(numbers(&new));
+                Ok(new)
             };
             let gathered = tokio::select! {
                 biased;
                 _ = writes => unreachable!(),
-                gathered = gather(&source, &written, || Ok(records(there.get()))) => gathered.unwrap(),
+                gathered = gather(&source, &written, String::new(), read) => gathered.unwrap(),
             };
             assert_eq!((gathered.len(), began.elapsed().as_secs()), (expected, waited), "{window} {full}");
+            assert_eq!(looked.into_inner(), numbers(&gathered), "no record is read twice");
         }
         let source = source(r#", "MaximumBatchingWindowInSeconds": 3"#);
-        let nothing = gather(&source, &written, || Ok(Vec::new())).await.unwrap();
+        let nothing = gather(&source, &written, String::new(), |_, _| Ok(Vec::new())).await.unwrap();
         assert_eq!(nothing.len(), 0);
     }
 
