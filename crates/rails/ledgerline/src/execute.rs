@@ -227,6 +227,8 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         .with_jitter()
         .build();
     loop {
+        // Whether somebody else may be writing to the stream now, and a pause lets them finish.
+        let mut contended = true;
         match decide(execution, &loaded) {
             Ok(events) => match append(store, execution, &loaded, &events).await? {
                 Appended::Stored(after) => {
@@ -236,7 +238,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                 Appended::VersionTaken(attempt) => {
                     let (caught_up, winner) = catch_up(store, stream, loaded).await?;
                     loaded = caught_up;
-                    fresh = true;
+                    let was_fresh = std::mem::replace(&mut fresh, true);
                     cache.put(stream, &loaded);
                     // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
                     // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
@@ -253,6 +255,9 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                             None => Err(ExecuteError::CommandIdReused),
                         };
                     }
+                    // A state that was merely old, as in the cache of one of several instances, is no contention: its commits were there
+                    // before the command.
+                    contended = was_fresh || overtaken;
                     metrics::counter!(CONFLICTS).increment(1);
                 }
                 Appended::RequestTaken => {
@@ -279,7 +284,9 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         match delays.next() {
             Some(delay) => {
                 metrics::counter!(RETRIES).increment(1);
-                store.pause(delay).await;
+                if contended {
+                    store.pause(delay).await;
+                }
             }
             None => return Err(ExecuteError::Contended),
         }

@@ -147,6 +147,7 @@ impl EventStore for Spy {
     }
 
     async fn pause(&self, duration: Duration) {
+        self.note("pause");
         self.inner.pause(duration).await;
     }
 
@@ -310,7 +311,8 @@ async fn a_creation_reads_nothing() {
 async fn an_existing_id_is_refused_after_a_strong_read() {
     let store = Spy::default();
     warm(&store, 1).await;
-    let refused = Client::new(&store).send(install()).await;
+    let later = Options { at: 1, ..Options::default() };
+    let refused = Client::new(&store).send_with(install(), later).await;
     assert!(matches!(refused, Err(ExecuteError::Refused(refusal)) if refusal == EXISTS));
     assert_eq!(store.calls(), ["append", "strong read"]);
     assert_eq!(log(&store).await.len(), 2);
@@ -322,7 +324,25 @@ async fn a_lost_race_is_decided_again_on_what_won() {
     let client = warm(&store, 100).await;
     store.fail_next(Fault::LostRace);
     assert_eq!(committed(client.send(draw(100)).await), (4, 1));
+    assert_eq!(store.calls(), ["append", "strong read", "pause", "append"]);
+}
+
+/// Other instances have written before the command came. Only a second lost race is one with somebody who writes now.
+#[tokio::test]
+async fn an_instance_that_is_behind_catches_up_without_a_pause() {
+    let store = Spy::default();
+    let stale = warm(&store, 100).await;
+    let later = Options { at: 4_000_000_000, ..Options::default() };
+    fill_behind_the_back(&store.inner, &stream(), 50).await;
+    assert_eq!(committed(stale.send_with(draw(40), later).await), (4, 110));
     assert_eq!(store.calls(), ["append", "strong read", "append"]);
+
+    fill_behind_the_back(&store.inner, &stream(), 50).await;
+    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    store.fail_next(Fault::LostRace);
+    assert_eq!(committed(stale.send_with(draw(40), later).await), (7, 121));
+    let (once, again) = (["append", "strong read"], ["append", "strong read", "pause", "append"]);
+    assert_eq!(store.calls(), [&once[..], &again[..]].concat());
 }
 
 impl Client<'_> {
