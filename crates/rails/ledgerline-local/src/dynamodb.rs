@@ -2,8 +2,8 @@
 //!
 //! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks through all of them at every transaction: after
 //! 12,000 commands, this took a sixth of the stack's time, and the share grew. So the operations that functions call all the time are answered here,
-//! with tokens that are deleted by their age. Everything else is passed on to that server. So is a request that the database refuses here, unless it
-//! is a transaction, because that server words each refusal as AWS does.
+//! with tokens that are deleted by their age. Everything else is passed on to that server. So is a request that the database refuses here, because that
+//! server words each refusal as AWS does, unless it is a transaction, or its condition failed: of several instances, most lose races under load.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -94,13 +94,14 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
 }
 
 impl Wire {
-    /// The answer of an operation that is called all the time; `None` for others, and for a refusal, unless it is that of a transaction.
+    /// The answer of an operation that is called all the time; `None` for others, and for a refusal, unless it is that of a transaction or of a
+    /// condition.
     fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;
-        let done = match operation {
+        match operation {
             "BatchGetItem" => call(body, |request| database.batch_get_item(request)),
-            "BatchWriteItem" => batch(database, body),
+            "BatchWriteItem" => Some((StatusCode::OK, batch(database, body)?)),
             "ExecuteStatement" => call(body, |request| database.execute_statement(request)),
             "GetItem" => call(body, |request| database.get_item(request)),
             "PutItem" => call(body, |request| database.put_item(request)),
@@ -110,16 +111,15 @@ impl Wire {
             "ExecuteTransaction" => {
                 let mut request: ExecuteTransactionRequest = serde_json::from_slice(body).ok()?;
                 let token = request.client_request_token.take();
-                return self.once(operation, token, body, || database.execute_transaction(request));
+                self.once(operation, token, body, || database.execute_transaction(request))
             }
             "TransactWriteItems" => {
                 let mut request: TransactWriteItemsRequest = serde_json::from_slice(body).ok()?;
                 let token = request.client_request_token.take();
-                return self.once(operation, token, body, || database.transact_write_items(request));
+                self.once(operation, token, body, || database.transact_write_items(request))
             }
             _ => None,
-        };
-        Some((StatusCode::OK, done?))
+        }
     }
 
     /// Executes a transaction, unless it was executed before under this token: then its first answer is given again. A refusal is not remembered, and
@@ -198,8 +198,16 @@ fn refusal(error: &DynoxideError) -> (StatusCode, Vec<u8>) {
 fn call<Q: DeserializeOwned, A: Serialize>(
     body: &[u8],
     call: impl FnOnce(Q) -> Result<A, DynoxideError>,
-) -> Option<Vec<u8>> {
-    serde_json::to_vec(&call(serde_json::from_slice(body).ok()?).ok()?).ok()
+) -> Option<(StatusCode, Vec<u8>)> {
+    match call(serde_json::from_slice(body).ok()?) {
+        Ok(done) => Some((StatusCode::OK, serde_json::to_vec(&done).ok()?)),
+        // With the item, `ExecuteStatement` words this refusal otherwise than the other operations.
+        Err(
+            failed @ (DynoxideError::ConditionalCheckFailedException(_, None)
+            | DynoxideError::DuplicateItemException(_)),
+        ) => Some(refusal(&failed)),
+        Err(_) => None,
+    }
 }
 
 /// Writes a batch. The database would write each item in a transaction of its own, which takes most of the time of a view that is made again: here it is one for all of them. The result
@@ -365,6 +373,47 @@ mod tests {
         let (status, body) = send(&url, "TransactWriteItems", adds(&table, Some(&"x".repeat(37)), "1")).await;
         assert_eq!(status, 400);
         assert!(body["message"].as_str().unwrap().contains("clientRequestToken"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn a_failed_condition_is_answered_here_in_the_words_of_the_databases_own_server() {
+        let (database, table) = (testing::database(&["RequestsTable"]), testing::table("RequestsTable"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let own_url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
+        let client = reqwest::Client::new();
+        let wire = Wire { database, own_url: own_url.clone(), client, answered: Mutex::default(), iam: None };
+        let item = json!({ "request": { "S": "1" } });
+        let put = json!({ "TableName": table, "Item": item });
+        send(&own_url, "PutItem", put.clone()).await;
+        let guarded = |condition: &str| {
+            let mut put = put.clone();
+            put["ConditionExpression"] = json!(condition);
+            put
+        };
+        let mut with_the_item = guarded("attribute_exists(n)");
+        with_the_item["ReturnValuesOnConditionCheckFailure"] = json!("ALL_OLD");
+        let update = json!({
+            "TableName": table, "Key": item, "UpdateExpression": "ADD n :one", "ConditionExpression": "n = :one",
+            "ExpressionAttributeValues": { ":one": { "N": "1" } },
+        });
+        let insert = json!({ "Statement": format!("INSERT INTO \"{table}\" VALUE {{'request': ?}}"), "Parameters": [{ "S": "1" }] });
+        for (operation, request, here) in [
+            ("PutItem", guarded("attribute_exists(n)"), true),
+            ("UpdateItem", update, true),
+            ("ExecuteStatement", insert, true),
+            ("PutItem", with_the_item, false),
+            ("PutItem", guarded("attribute_exists("), false),
+        ] {
+            let answer =
+                wire.answer(&format!("DynamoDB_20120810.{operation}"), request.to_string().as_bytes());
+            let (status, expected) = send(&own_url, operation, request).await;
+            assert_eq!((status, answer.is_some()), (400, here), "{operation}: {expected}");
+            if let Some((status, body)) = answer {
+                assert_eq!(status, StatusCode::BAD_REQUEST);
+                assert_eq!(serde_json::from_slice::<Value>(&body).unwrap(), expected);
+            }
+        }
     }
 
     #[test]
