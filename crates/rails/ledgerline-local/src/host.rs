@@ -299,7 +299,8 @@ impl Function {
                 self.start_instance(&mut instances);
             }
         }
-        self.work.notify_one();
+        // The instance that was busy last gets the work: its cache is the least likely to be old, and those that are not needed stay idle.
+        self.work.notify_last();
         answer.await.unwrap_or_else(|_| Err(InvokeError::new("Local.HostEnded", "the local stack is ending")))
     }
 
