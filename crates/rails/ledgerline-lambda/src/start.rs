@@ -7,6 +7,7 @@ use aws_config::{
     environment::{EnvironmentVariableCredentialsProvider, EnvironmentVariableRegionProvider},
     meta::region::ProvideRegion,
     retry::RetryConfig,
+    stalled_stream_protection::StalledStreamProtectionConfig,
     timeout::TimeoutConfig,
 };
 use aws_sdk_dynamodb::config::SharedCredentialsProvider;
@@ -114,6 +115,8 @@ pub async fn sdk_config() -> SdkConfig {
         .http_client(aws_smithy_http_client::Builder::new().tls_provider(provider).build_https())
         .retry_config(retries())
         .timeout_config(timeouts())
+        // Each body is small, and the time for an attempt covers it. By default, the SDK would measure its throughput as well.
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .service_config(OfTheService);
     sdk.set_endpoint_url(config::of_the_sdk("AWS_ENDPOINT_URL"));
     sdk.build()
