@@ -52,6 +52,7 @@ pub use self::{
     under_test::{UnderTest, subject},
 };
 use crate::{
+    build,
     hops::Hops,
     host::{Host, Launch},
     mailbox::{Mailbox, SendEmail},
@@ -69,6 +70,16 @@ fn nearest_workspace() -> Option<PathBuf> {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")?;
     let mut folders = Path::new(&package).ancestors();
     folders.find(|folder| folder.join("template.yaml").exists()).map(Path::to_owned)
+}
+
+/// A program of the workspace. It is built when it is asked for the first time, because what it is made of does not change while tests run.
+pub fn program(name: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !built.contains_key(name) {
+        built.append(&mut build::build(&workspace(), &[name]).unwrap());
+    }
+    built[name].clone()
 }
 
 /// The tables that ledgerline itself is tested with: those of the log, as every workspace has them, and two read tables.

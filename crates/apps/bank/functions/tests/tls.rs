@@ -14,10 +14,7 @@ mod secured;
 
 use std::{env, time::Duration};
 
-use ledgerline_local::{
-    build,
-    testing::{dynamodb, invoked, workspace},
-};
+use ledgerline_local::testing::{dynamodb, invoked, program};
 use serde_json::Value;
 
 use crate::secured::{Slowness, behind_tls, environment, sample};
@@ -30,7 +27,7 @@ async fn opened(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<Val
     let environment = environment(&tls, trusted)?;
     let program = match env::var_os("ACCOUNT_COMMANDS") {
         Some(program) => program.into(),
-        None => build::build(&workspace(), &["account-commands"])?.remove("account-commands").unwrap(),
+        None => program("account-commands"),
     };
     Ok(invoked(&program, environment, [sample("open")?]).await?.remove(0))
 }

@@ -17,9 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{
     Api,
     api::{PATIENCE, eventually_within},
-    table, workspace,
+    program, table, workspace,
 };
-use crate::{build, services, template};
+use crate::{services, template};
 
 /// The turns that running stacks hold, so that several run at once: most tests wait for most of their time. A stack has a process for each function.
 /// With more of them on two cores, it would be chance whether a function meets the deadlines that Lambda and its own client have for it.
@@ -74,8 +74,7 @@ impl LocalStack {
     ) -> Self {
         let turns = Arc::clone(&TURNS).acquire_many_owned(turns).await.unwrap();
         let workspace = workspace();
-        let built = build::build(&workspace, &["local"]).unwrap();
-        let mut command = Command::new(&built["local"]);
+        let mut command = Command::new(program("local"));
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         // A message that failed comes again as soon as Lambda allows, because a minute's wait would prove nothing more.

@@ -6,10 +6,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use ledgerline_local::{
-    build,
-    testing::{LocalStack, workspace},
-};
+use ledgerline_local::testing::{LocalStack, program, workspace};
 use serde_json::Value;
 
 /// The tool, at a stack.
@@ -20,8 +17,7 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     pub(crate) fn at(bank: &LocalStack) -> Self {
-        let program = build::build(&workspace(), &["ledger"]).unwrap().remove("ledger").unwrap();
-        Self { program, url: bank.aws_url() }
+        Self { program: program("ledger"), url: bank.aws_url() }
     }
 
     /// The program, for other arguments than those of a stack.
