@@ -243,6 +243,8 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
                     // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
                     overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
+                    // The state was merely old, as in the cache of one of several instances, if the first commit that it lacked is older than the command.
+                    let was_old = !was_fresh && winner.is_some() && !overtaken;
                     if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
                         if attempt.is(&winner) && attempt.commit.at == winner.at {
                             // The winner is our own append, whose reply was lost (rule 4).
@@ -255,9 +257,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                             None => Err(ExecuteError::CommandIdReused),
                         };
                     }
-                    // A state that was merely old, as in the cache of one of several instances, is no contention: its commits were there
-                    // before the command.
-                    contended = was_fresh || overtaken;
+                    contended = !was_old;
                     metrics::counter!(CONFLICTS).increment(1);
                 }
                 Appended::RequestTaken => {

@@ -343,6 +343,10 @@ async fn an_instance_that_is_behind_catches_up_without_a_pause() {
     assert_eq!(committed(stale.send_with(draw(40), later).await), (7, 121));
     let (once, again) = (["append", "strong read"], ["append", "strong read", "pause", "append"]);
     assert_eq!(store.calls(), [&once[..], &again[..]].concat());
+
+    store.fail_next(Fault::OnlyTheVersionIsNamed);
+    assert_eq!(committed(stale.send_with(draw(1), later).await), (8, 120));
+    assert_eq!(store.calls(), again, "nobody has the version that is said to be taken");
 }
 
 impl Client<'_> {
