@@ -3,7 +3,8 @@
 //! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks through all of them at every transaction: after
 //! 12,000 commands, this took a sixth of the stack's time, and the share grew. So the operations that functions call all the time are answered here,
 //! with tokens that are deleted by their age. Everything else is passed on to that server. So is a request that the database refuses here, because that
-//! server words each refusal as AWS does, unless it is a transaction, or its condition failed: of several instances, most lose races under load.
+//! server words each refusal as AWS does. The refusals of transactions and of failed conditions are answered here: instances that lose races get many
+//! of them.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -608,6 +608,35 @@ mod tests {
         (host, function, folder)
     }
 
+    #[tokio::test]
+    async fn the_instance_that_was_busy_last_gets_the_work() {
+        let (host, function, _folder) = waiting(Duration::from_secs(60)).await;
+        let both = ["a", "b"].map(|payload| tokio::spawn(invoke(&function, payload)));
+        until(&function, |running| running.len() == 2).await;
+        let instances: Vec<u64> = lock(&function.instances).running.keys().copied().collect();
+        for instance in &instances {
+            let (id, _) = next(&host, *instance).await.unwrap().unwrap();
+            respond(&host, *instance, &id, "done").await;
+        }
+        for invoked in both {
+            assert_eq!(invoked.await.unwrap(), "done");
+        }
+        let (first, last) = (instances[0], instances[1]);
+        let idle_for_longer = next(&host, first);
+        until(&function, |running| running[&first].idle).await;
+        let busy_last = next(&host, last);
+        until(&function, |running| running[&last].idle).await;
+
+        let work = tokio::spawn(invoke(&function, "c"));
+
+        let (by, taken) = tokio::select! {
+            taken = idle_for_longer => (first, taken),
+            taken = busy_last => (last, taken),
+        };
+        assert_eq!((by, taken.unwrap().unwrap().1), (last, Bytes::from("c")));
+        work.abort();
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn there_are_never_more_instances_than_allowed() {
         let (_host, function, _folder) = waiting(Duration::from_secs(600)).await;
