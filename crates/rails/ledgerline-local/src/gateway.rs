@@ -20,7 +20,7 @@ use crate::{
     mailbox::{Mailbox, SendEmail},
     operations::{self, Logs},
     outages::Outage,
-    services::Sqs,
+    services::{EventBridge, Sqs},
     sources::invocation::Invocations,
     template::{Queue, Resource},
 };
@@ -33,7 +33,7 @@ const FORM: &[u8] = b"application/x-www-form-urlencoded";
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,
     pub(crate) sqs: Arc<Sqs>,
-    pub(crate) events: String,
+    pub(crate) events: EventBridge,
     /// The functions, each with its logical and physical ids.
     pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
     pub(crate) invocations: Arc<Invocations>,
@@ -62,17 +62,6 @@ impl Gateway {
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
             .with_state(Arc::new(self))
     }
-
-    /// The URL of the service of an operation. The JSON protocols of AWS name the operation in a header.
-    fn service(&self, target: &str) -> Option<&str> {
-        let service = target.split_once('.').map_or(target, |(service, _)| service);
-        match service {
-            "DynamoDB_20120810" | "DynamoDBStreams_20120810" => Some(&self.dynamodb),
-            "AmazonSQS" => Some(&self.sqs.url),
-            "AWSEvents" => Some(&self.events),
-            _ => None,
-        }
-    }
 }
 
 async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
@@ -84,24 +73,34 @@ async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: 
     if target == "Logs_20140328.FilterLogEvents" {
         return operated(gateway.logs.filter(&body));
     }
-    let Some(url) = gateway.service(target) else {
+    // The JSON protocols of AWS name the operation in a header.
+    let service = target.split_once('.').map_or(target, |(service, _)| service);
+    // The server of the database checks rights itself.
+    if matches!(service, "DynamoDB_20120810" | "DynamoDBStreams_20120810") {
+        return to_database(&gateway, &headers, body).await;
+    }
+    if !matches!(service, "AmazonSQS" | "AWSEvents") {
         let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation and the list of functions, SendEmail of SES, \
             the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
         return answer(
             StatusCode::BAD_REQUEST,
             json!({ "__type": "UnknownOperationException", "message": message }),
         );
-    };
-    // The server of the database checks rights itself.
-    if *url != gateway.dynamodb
-        && let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body)
-    {
+    }
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body) {
         return answer(status, refusal);
     }
     if target == "AmazonSQS.StartMessageMoveTask" {
         return operated(operations::move_messages(&gateway.sqs, &gateway.queues, &body).await);
     }
-    let mut request = gateway.client.post(url).body(body);
+    match service {
+        "AmazonSQS" => gateway.sqs.answer(&headers, body).await,
+        _ => gateway.events.answer(&headers, body).await,
+    }
+}
+
+async fn to_database(gateway: &Gateway, headers: &HeaderMap, body: Bytes) -> Response<Body> {
+    let mut request = gateway.client.post(&gateway.dynamodb).body(body);
     for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
         request = request.header(name, value);
     }

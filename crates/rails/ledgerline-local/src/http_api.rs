@@ -123,7 +123,9 @@ async fn handle(
     // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
     route.function.requested().await;
     let started = Instant::now();
-    let invoked = tokio::time::timeout(TIMEOUT, route.function.invoke(event.to_string().into_bytes())).await;
+    let subject = parameters.values().next().cloned();
+    let invoked = route.function.invoke_about(subject, event.to_string().into_bytes());
+    let invoked = tokio::time::timeout(TIMEOUT, invoked).await;
     let response = match invoked {
         Ok(Ok(answer)) => response(&answer),
         Ok(Err(error)) => {

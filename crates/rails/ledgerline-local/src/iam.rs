@@ -33,22 +33,23 @@ pub(crate) struct Iam {
     callers: HashMap<String, Caller>,
     /// The tables, by name.
     tables: HashMap<String, Guarded>,
-    /// The decisions that depend on nothing but the caller, the action and the resource.
+    /// The decisions so far. A decision depends on nothing but the caller and what it does.
     decided: Mutex<Decided>,
     pub(crate) outages: Outages,
     hops: Hops,
 }
 
-/// Decisions by access key, action and resource.
-type Decided = HashMap<(String, String, String), Option<Because>>;
+/// Decisions by access key and act. To evaluate a policy with conditions takes longer than to read a row.
+type Decided = HashMap<(String, Act), Option<Because>>;
+
+/// The most decisions that are kept. Acts on single items have their keys in them, so that there is no end of different ones.
+const MAX_DECIDED: usize = 10_000;
 
 #[derive(Debug)]
 struct Caller {
     /// ARN of the session.
     arn: String,
     role: PolicyEvaluator,
-    /// Whether a statement has conditions. Then a decision depends on more than the resource, and is not kept.
-    conditions: bool,
 }
 
 #[derive(Debug)]
@@ -56,12 +57,10 @@ struct Guarded {
     /// Name of the partition key.
     partition: String,
     policy: Option<PolicyEvaluator>,
-    /// Whether a statement of the policy has conditions.
-    conditions: bool,
 }
 
 /// One action on one resource that a request needs.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Act {
     action: String,
     resource: String,
@@ -89,7 +88,6 @@ impl Iam {
             let caller = Caller {
                 arn: format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id),
                 role: evaluator(&role.policies).with_context(|| format!("the policies of {}", role.name))?,
-                conditions: role.policies.iter().any(has_conditions),
             };
             callers.insert(access_key(&function.id), caller);
         }
@@ -98,11 +96,9 @@ impl Iam {
             let keys = table.create["KeySchema"].as_array().into_iter().flatten();
             let partition = keys.into_iter().find(|key| key["KeyType"] == "HASH");
             let partition = partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
-            let conditions = table.policy.as_ref().is_some_and(has_conditions);
             let policy = table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
             let policy = policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
-            tables
-                .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
+            tables.insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy });
         }
         Ok(Self { callers, tables, decided: Mutex::default(), outages: Outages::default(), hops })
     }
@@ -145,18 +141,17 @@ impl Iam {
 
     /// The reason why the caller may not do it; `None` if it may.
     fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
-        let asked = (key.to_owned(), act.action.clone(), act.resource.clone());
-        let table = self.table_of(act);
-        let depends =
-            caller.is_some_and(|caller| caller.conditions) || table.is_some_and(|table| table.conditions);
-        if !depends && let Some(decided) = self.decided().get(&asked) {
+        let asked = (key.to_owned(), act.clone());
+        if let Some(decided) = self.decided().get(&asked) {
             return *decided;
         }
-        let decided = self.evaluate(key, caller, act);
-        if !depends {
-            self.decided().insert(asked, decided);
+        let because = self.evaluate(key, caller, act);
+        let mut decided = self.decided();
+        if decided.len() >= MAX_DECIDED {
+            decided.clear();
         }
-        decided
+        decided.insert(asked, because);
+        because
     }
 
     fn decided(&self) -> MutexGuard<'_, Decided> {
@@ -414,10 +409,6 @@ fn sqs(operation: &str, request: &Value) -> Vec<Act> {
 /// A text or a number in DynamoDB's JSON.
 fn scalar(value: &Value) -> Option<String> {
     ["S", "N"].iter().find_map(|kind| value[kind].as_str()).map(ToOwned::to_owned)
-}
-
-fn has_conditions(policy: &Value) -> bool {
-    policy.to_string().contains("\"Condition\"")
 }
 
 fn evaluator(policies: &[Value]) -> Result<PolicyEvaluator> {

@@ -4,6 +4,10 @@ use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::{Context, Result, anyhow};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
+use axum::{
+    body::{Body, Bytes},
+    http::HeaderMap,
+};
 use dynoxide::Database;
 use hyper::{Request, Response, body::Incoming, server::conn::http1, service::Service};
 use hyper_util::rt::TokioIo;
@@ -22,6 +26,9 @@ use crate::{
     stream_records,
     template::{ACCOUNT, Queue, REGION, Table},
 };
+
+/// The id of a request that is refused without a port. Nobody looks a request up by its id.
+const REQUEST: &str = "local";
 
 /// DynamoDB on a port.
 #[expect(missing_debug_implementations, reason = "the database has none")]
@@ -133,7 +140,9 @@ fn difference(wanted: &Value, kept: &Value) -> Option<String> {
 /// SQS on a port, bound before it serves, because the template's queue URLs name the port.
 #[derive(Debug)]
 pub struct Sqs {
-    provider: Arc<RustackSqs>,
+    /// The queues themselves, for access that does not go over the wire.
+    pub(crate) provider: Arc<RustackSqs>,
+    handler: Arc<RustackSqsHandler>,
     /// The address that it listens at.
     pub url: String,
     /// A client of it.
@@ -155,10 +164,20 @@ impl Sqs {
             port: address.port(),
         }));
         let handler = Arc::new(RustackSqsHandler::new(Arc::clone(&provider)));
-        tokio::spawn(serve(listener, SqsHttpService::new(handler, SqsHttpConfig::default())));
+        tokio::spawn(serve(listener, SqsHttpService::new(Arc::clone(&handler), SqsHttpConfig::default())));
         let url = format!("http://{address}");
         let client = aws_sdk_sqs::Client::new(&sdk_config(&url));
-        Ok(Self { provider, url, client })
+        Ok(Self { provider, handler, url, client })
+    }
+
+    /// Answers a request as its port does.
+    pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
+        use rustack_sqs_http::{dispatch, response, router};
+        let answered = async {
+            dispatch::dispatch_operation(self.handler.as_ref(), router::resolve_operation(headers)?, body)
+                .await
+        };
+        answered.await.unwrap_or_else(|error| response::error_to_response(&error, REQUEST)).map(Body::new)
     }
 
     /// Creates the queues: dead-letter queues first, because the others refer to them.
@@ -192,6 +211,7 @@ impl Sqs {
 pub struct EventBridge {
     /// The provider, which counts the deliveries under way.
     pub provider: Arc<RustackEvents>,
+    handler: Arc<RustackEventsHandler>,
     /// The address that it listens at.
     pub url: String,
     /// A client of it.
@@ -214,10 +234,23 @@ impl EventBridge {
         };
         let provider = Arc::new(RustackEvents::new(config, delivery));
         let handler = Arc::new(RustackEventsHandler::new(Arc::clone(&provider)));
-        tokio::spawn(serve(listener, EventsHttpService::new(handler, EventsHttpConfig::default())));
+        tokio::spawn(serve(
+            listener,
+            EventsHttpService::new(Arc::clone(&handler), EventsHttpConfig::default()),
+        ));
         let url = format!("http://{address}");
         let client = aws_sdk_eventbridge::Client::new(&sdk_config(&url));
-        Ok(Self { provider, url, client })
+        Ok(Self { provider, handler, url, client })
+    }
+
+    /// Answers a request as its port does.
+    pub(crate) async fn answer(&self, headers: &HeaderMap, body: Bytes) -> Response<Body> {
+        use rustack_events_http::{dispatch, response, router};
+        let answered = async {
+            dispatch::dispatch_operation(self.handler.as_ref(), router::resolve_operation(headers)?, body)
+                .await
+        };
+        answered.await.unwrap_or_else(|error| response::error_to_response(&error, REQUEST)).map(Body::new)
     }
 }
 

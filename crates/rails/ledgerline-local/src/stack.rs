@@ -222,7 +222,7 @@ impl Stack {
         let gateway = Gateway {
             dynamodb: dynamodb.url.clone(),
             sqs: Arc::clone(&sqs),
-            events: events.url.clone(),
+            events,
             functions: named.collect(),
             invocations,
             resources: std::mem::take(&mut template.resources),
@@ -399,7 +399,7 @@ fn queues(
                 );
             }
             mappings.push(queue::Mapping {
-                sqs: sqs.client.clone(),
+                queues: Arc::clone(&sqs.provider),
                 url: sqs.queue_url(&source.queue)?,
                 source: source.clone(),
                 function: Arc::clone(function),

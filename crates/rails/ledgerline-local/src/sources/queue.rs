@@ -7,8 +7,12 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message, MessageSystemAttributeName};
-use serde_json::{Map, Value, json};
+use rustack_sqs_core::provider::RustackSqs;
+use rustack_sqs_model::{
+    input::{DeleteMessageBatchInput, ReceiveMessageInput},
+    types::{DeleteMessageBatchRequestEntry, Message},
+};
+use serde_json::{Value, json};
 
 use super::{Reported, reported};
 use crate::{
@@ -23,7 +27,8 @@ pub(crate) const CONCURRENCY: usize = 2;
 /// The mapping of one queue to one function. Several run at once; the queue keeps its groups in order.
 #[derive(Clone)]
 pub(crate) struct Mapping {
-    pub(crate) sqs: aws_sdk_sqs::Client,
+    /// The queues themselves: a batch takes a receipt and a deletion, and over the wire these were a tenth of what the stack does for a commit.
+    pub(crate) queues: Arc<RustackSqs>,
     pub(crate) url: String,
     pub(crate) source: QueueSource,
     pub(crate) function: Arc<Function>,
@@ -42,18 +47,15 @@ impl Mapping {
     }
 
     async fn poll(&self) -> Result<()> {
-        let received = self
-            .sqs
-            .receive_message()
-            .queue_url(&self.url)
-            .max_number_of_messages(self.source.batch_size.min(10))
-            .wait_time_seconds(20)
-            .message_system_attribute_names(MessageSystemAttributeName::All)
-            .message_attribute_names("All")
-            .send()
-            .await
-            .context("cannot receive")?;
-        let messages = received.messages.unwrap_or_default();
+        let receive = ReceiveMessageInput {
+            queue_url: self.url.clone(),
+            max_number_of_messages: Some(self.source.batch_size.min(10)),
+            wait_time_seconds: Some(20),
+            message_system_attribute_names: vec!["All".into()],
+            message_attribute_names: vec!["All".into()],
+            ..ReceiveMessageInput::default()
+        };
+        let messages = self.queues.receive_message(receive).await.context("cannot receive")?.messages;
         if messages.is_empty() {
             return Ok(());
         }
@@ -68,7 +70,7 @@ impl Mapping {
             }
             Ok(_) if self.source.function_response_types.is_empty() => Reported::None,
             Ok(answer) => {
-                let sent = messages.iter().filter_map(Message::message_id).collect();
+                let sent = messages.iter().filter_map(|message| message.message_id.as_deref()).collect();
                 reported(&answer, &sent)
             }
         };
@@ -85,47 +87,38 @@ impl Mapping {
             Reported::Some(failed) => failed,
         };
         let mut entries = Vec::new();
-        for message in &messages {
-            let id = message.message_id().unwrap_or_default();
-            if failed.contains(id) {
+        for message in messages {
+            if message.message_id.is_some_and(|id| failed.contains(&id)) {
                 continue;
             }
-            let body: Value = serde_json::from_str(message.body().unwrap_or_default()).unwrap_or_default();
+            let body: Value =
+                serde_json::from_str(message.body.as_deref().unwrap_or_default()).unwrap_or_default();
             // The body is a commit, or the dead letter of an asynchronous invocation, which has the event in it.
             let body = body.pointer("/requestPayload/detail/lastEvent").unwrap_or(&body);
             let text = format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
             self.hops.line("projector", &text);
-            entries.push(
-                DeleteMessageBatchRequestEntry::builder()
-                    .id(entries.len().to_string())
-                    .receipt_handle(message.receipt_handle().unwrap_or_default())
-                    .build()?,
-            );
+            entries.push(DeleteMessageBatchRequestEntry {
+                id: entries.len().to_string(),
+                receipt_handle: message.receipt_handle.unwrap_or_default(),
+            });
         }
         if entries.is_empty() {
             return Ok(());
         }
-        let deleted =
-            self.sqs.delete_message_batch().queue_url(&self.url).set_entries(Some(entries)).send().await;
-        deleted.context("cannot delete").map(|_| ())
+        let delete = DeleteMessageBatchInput { queue_url: self.url.clone(), entries };
+        self.queues.delete_message_batch(delete).await.context("cannot delete").map(|_| ())
     }
 }
 
 /// A message in the form in which Lambda passes it on.
 fn record(message: &Message, arn: &str) -> Value {
-    let attributes: Map<String, Value> = message
-        .attributes()
-        .into_iter()
-        .flatten()
-        .map(|(name, value)| (name.as_str().to_owned(), json!(value)))
-        .collect();
     json!({
-        "messageId": message.message_id(),
-        "receiptHandle": message.receipt_handle(),
-        "body": message.body(),
-        "attributes": attributes,
+        "messageId": message.message_id,
+        "receiptHandle": message.receipt_handle,
+        "body": message.body,
+        "attributes": message.attributes,
         "messageAttributes": {},
-        "md5OfBody": message.md5_of_body(),
+        "md5OfBody": message.md5_of_body,
         "eventSource": "aws:sqs",
         "eventSourceARN": arn,
         "awsRegion": REGION,
