@@ -37,9 +37,9 @@ const RESIDENT: u64 = 8_100;
 
 /// The work of the example `work`, the instructions for each event, command, record or commit of it, and the number of these that are counted.
 const WORK: [(&str, u64, u64); 9] = [
-    ("decode", 2_450, 1_000),
-    ("load", 23_200, 1_000),
-    ("fold", 6_330, 1_000),
+    ("decode", 2_335, 1_000),
+    ("load", 23_100, 1_000),
+    ("fold", 6_230, 1_000),
     ("commands", 29_450, 1_000),
     ("records", 61_100, 1_000),
     ("fanout", 246_200, 100),
