@@ -28,7 +28,7 @@ use crate::{
 /// The content type of the Query protocol.
 const FORM: &[u8] = b"application/x-www-form-urlencoded";
 
-/// The services to which requests are passed on.
+/// The services for which the address answers.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     pub(crate) dynamodb: String,
@@ -57,14 +57,14 @@ impl Gateway {
             .route("/v2/email/outbound-emails", post(send_mail))
             .route("/mailbox", get(mails))
             .route("/outages", post(begin_outage))
-            .fallback(pass_on)
+            .fallback(operation)
             // The largest request is DynamoDB's BatchWriteItem.
             .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
             .with_state(Arc::new(self))
     }
 }
 
-async fn pass_on(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     // CloudFormation uses the Query protocol, whose requests are forms.
     if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {

@@ -45,6 +45,12 @@ impl Route {
         format!("{} {}", self.method, self.path)
     }
 
+    /// The first parameter in its path.
+    fn subject(&self) -> Option<&str> {
+        let (_, name) = self.path.split_once('{')?;
+        Some(name.split_once('}')?.0)
+    }
+
     /// The path parameters, if the request is for this route.
     fn matches(&self, method: &Method, path: &str) -> Option<BTreeMap<String, String>> {
         if self.method != "ANY" && self.method != method.as_str() {
@@ -123,7 +129,7 @@ async fn handle(
     // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
     route.function.requested().await;
     let started = Instant::now();
-    let subject = parameters.values().next().cloned();
+    let subject = route.subject().and_then(|name| parameters.get(name)).cloned();
     let invoked = route.function.invoke_about(subject, event.to_string().into_bytes());
     let invoked = tokio::time::timeout(TIMEOUT, invoked).await;
     let response = match invoked {

@@ -39,7 +39,7 @@ pub(crate) struct Iam {
     hops: Hops,
 }
 
-/// Decisions by access key and act. To evaluate a policy with conditions takes longer than to read a row.
+/// Decisions by access key and act, which is without the values that conditions look at where there are no conditions.
 type Decided = HashMap<(String, Act), Option<Because>>;
 
 /// The most decisions that are kept. Acts on single items have their keys in them, so that there is no end of different ones.
@@ -50,6 +50,8 @@ struct Caller {
     /// ARN of the session.
     arn: String,
     role: PolicyEvaluator,
+    /// Whether a statement has conditions.
+    conditions: bool,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,8 @@ struct Guarded {
     /// Name of the partition key.
     partition: String,
     policy: Option<PolicyEvaluator>,
+    /// Whether a statement of the policy has conditions.
+    conditions: bool,
 }
 
 /// One action on one resource that a request needs.
@@ -88,6 +92,7 @@ impl Iam {
             let caller = Caller {
                 arn: format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id),
                 role: evaluator(&role.policies).with_context(|| format!("the policies of {}", role.name))?,
+                conditions: role.policies.iter().any(has_conditions),
             };
             callers.insert(access_key(&function.id), caller);
         }
@@ -96,9 +101,11 @@ impl Iam {
             let keys = table.create["KeySchema"].as_array().into_iter().flatten();
             let partition = keys.into_iter().find(|key| key["KeyType"] == "HASH");
             let partition = partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
+            let conditions = table.policy.as_ref().is_some_and(has_conditions);
             let policy = table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
             let policy = policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
-            tables.insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy });
+            tables
+                .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
         }
         Ok(Self { callers, tables, decided: Mutex::default(), outages: Outages::default(), hops })
     }
@@ -141,7 +148,11 @@ impl Iam {
 
     /// The reason why the caller may not do it; `None` if it may.
     fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
-        let asked = (key.to_owned(), act.clone());
+        let depends = caller.is_some_and(|caller| caller.conditions)
+            || self.table_of(act).is_some_and(|table| table.conditions);
+        let context = if depends { act.context.clone() } else { Vec::new() };
+        let asked =
+            (key.to_owned(), Act { action: act.action.clone(), resource: act.resource.clone(), context });
         if let Some(decided) = self.decided().get(&asked) {
             return *decided;
         }
@@ -411,6 +422,10 @@ fn scalar(value: &Value) -> Option<String> {
     ["S", "N"].iter().find_map(|kind| value[kind].as_str()).map(ToOwned::to_owned)
 }
 
+fn has_conditions(policy: &Value) -> bool {
+    policy.to_string().contains("\"Condition\"")
+}
+
 fn evaluator(policies: &[Value]) -> Result<PolicyEvaluator> {
     let read = |policy: &Value| serde_json::from_value::<IAMPolicy>(policy.clone());
     Ok(PolicyEvaluator::with_policies(policies.iter().map(read).collect::<Result<_, _>>()?))
@@ -418,7 +433,7 @@ fn evaluator(policies: &[Value]) -> Result<PolicyEvaluator> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, path::Path};
+    use std::{collections::BTreeMap, path::Path, sync::LazyLock};
 
     use super::*;
     use crate::template::Source;
@@ -489,15 +504,19 @@ Resources:
     Properties: { Role: !GetAtt FencedRole.Arn }
 "#;
 
-    fn refused(caller: &str, target: &str, request: Value) -> Option<String> {
+    /// All tests ask the same one, so that a decision that is kept must be right for what is asked next.
+    static IAM: LazyLock<Iam> = LazyLock::new(|| {
         let source = Source::parse(TEMPLATE, Path::new("template.yaml")).unwrap();
         let template = source.template(&BTreeMap::new(), "http://127.0.0.1:1").unwrap();
-        let iam = Iam::new(&template, Hops { quiet: true }).unwrap();
+        Iam::new(&template, Hops { quiet: true }).unwrap()
+    });
+
+    fn refused(caller: &str, target: &str, request: Value) -> Option<String> {
         let mut headers = HeaderMap::new();
         let credential =
             format!("AWS4-HMAC-SHA256 Credential={caller}/20261123/us-east-1/dynamodb/aws4_request");
         headers.insert("authorization", credential.parse().unwrap());
-        let (_, refusal) = iam.refusal(&headers, target, request.to_string().as_bytes())?;
+        let (_, refusal) = IAM.refusal(&headers, target, request.to_string().as_bytes())?;
         Some(refusal["Message"].as_str().unwrap().to_owned())
     }
 
