@@ -45,12 +45,6 @@ impl Route {
         format!("{} {}", self.method, self.path)
     }
 
-    /// The first parameter in its path.
-    fn subject(&self) -> Option<&str> {
-        let (_, name) = self.path.split_once('{')?;
-        Some(name.split_once('}')?.0)
-    }
-
     /// The path parameters, if the request is for this route.
     fn matches(&self, method: &Method, path: &str) -> Option<BTreeMap<String, String>> {
         if self.method != "ANY" && self.method != method.as_str() {
@@ -74,6 +68,12 @@ impl Route {
         }
         segments.next().is_none().then_some(parameters)
     }
+}
+
+/// The name of the first parameter of a route's path.
+fn first_parameter(path: &str) -> Option<&str> {
+    let (_, name) = path.split_once('{')?;
+    Some(name.split_once('}')?.0)
 }
 
 /// Everything that a request needs.
@@ -129,7 +129,7 @@ async fn handle(
     // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
     route.function.requested().await;
     let started = Instant::now();
-    let subject = route.subject().and_then(|name| parameters.get(name)).cloned();
+    let subject = first_parameter(&route.path).and_then(|name| parameters.get(name)).cloned();
     let invoked = route.function.invoke_about(subject, event.to_string().into_bytes());
     let invoked = tokio::time::timeout(TIMEOUT, invoked).await;
     let response = match invoked {
@@ -255,4 +255,20 @@ fn message(status: StatusCode, message: &str) -> Response<Body> {
     *response.status_mut() = status;
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_parameter_of_a_path_is_the_first_in_it_and_not_in_the_alphabet() {
+        for (path, expected) in [
+            ("/accounts", None),
+            ("/accounts/{id}/credits", Some("id")),
+            ("/shops/{shop}/items/{id}", Some("shop")),
+        ] {
+            assert_eq!(first_parameter(path), expected, "{path}");
+        }
+    }
 }
