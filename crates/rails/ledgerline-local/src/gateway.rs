@@ -75,17 +75,20 @@ async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
     }
     // The JSON protocols of AWS name the operation in a header.
     let service = target.split_once('.').map_or(target, |(service, _)| service);
-    // The server of the database checks rights itself.
-    if matches!(service, "DynamoDB_20120810" | "DynamoDBStreams_20120810") {
-        return to_database(&gateway, &headers, body).await;
-    }
-    if !matches!(service, "AmazonSQS" | "AWSEvents") {
-        let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation and the list of functions, SendEmail of SES, \
-            the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
-        return answer(
-            StatusCode::BAD_REQUEST,
-            json!({ "__type": "UnknownOperationException", "message": message }),
-        );
+    match service {
+        "AmazonSQS" | "AWSEvents" => {}
+        // The server of the database checks rights itself.
+        "DynamoDB_20120810" | "DynamoDBStreams_20120810" => {
+            return to_database(&gateway, &headers, body).await;
+        }
+        _ => {
+            let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation and the list of functions, SendEmail of SES, \
+                the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
+            return answer(
+                StatusCode::BAD_REQUEST,
+                json!({ "__type": "UnknownOperationException", "message": message }),
+            );
+        }
     }
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body) {
         return answer(status, refusal);
@@ -93,10 +96,10 @@ async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
     if target == "AmazonSQS.StartMessageMoveTask" {
         return operated(operations::move_messages(&gateway.sqs, &gateway.queues, &body).await);
     }
-    match service {
-        "AmazonSQS" => gateway.sqs.answer(&headers, body).await,
-        _ => gateway.events.answer(&headers, body).await,
+    if service == "AWSEvents" {
+        return gateway.events.answer(&headers, body).await;
     }
+    gateway.sqs.answer(&headers, body).await
 }
 
 async fn to_database(gateway: &Gateway, headers: &HeaderMap, body: Bytes) -> Response<Body> {

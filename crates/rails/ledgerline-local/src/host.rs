@@ -153,7 +153,7 @@ struct Instance {
 impl Instances {
     /// The place of the invocation that the instance takes next: the oldest one about a subject of its own, or the oldest of all if there is none
     /// or if the oldest of all has waited long.
-    fn next_for(&self, instance: u64) -> Option<usize> {
+    fn place_for(&self, instance: u64) -> Option<usize> {
         let oldest = self.waiting.front()?;
         if oldest.since.elapsed() > PATIENCE {
             return Some(0);
@@ -323,8 +323,8 @@ impl Function {
     }
 
     /// Invokes the function with something that is about this subject, such as an account, and waits for its answer. When work waits for instances,
-    /// each takes first what is about the subjects that are its own, because it has their states: with 32 clients, three of four commands would be
-    /// decided on an old state first, with three calls and not one.
+    /// each takes first what is about the subjects that are its own, because it has their states: if any of four took a command, the last one
+    /// of the account would mostly be another's, and a command on an old state is three calls and not one.
     ///
     /// # Errors
     /// When there is no answer.
@@ -478,7 +478,7 @@ impl Function {
             work.as_mut().enable();
             {
                 let mut instances = lock(&self.instances);
-                let next = instances.next_for(instance);
+                let place = instances.place_for(instance);
                 let Instances { waiting, running } = &mut *instances;
                 let Some(this) = running.get_mut(&instance) else {
                     self.work.notify_one();
@@ -490,7 +490,7 @@ impl Function {
                     self.work.notify_one();
                     return None;
                 }
-                if let Some(invocation) = next.and_then(|place| waiting.remove(place)) {
+                if let Some(invocation) = place.and_then(|place| waiting.remove(place)) {
                     this.idle = false;
                     this.current = Some((invocation.id.clone(), invocation.reply));
                     self.limit(instance, invocation.id.clone(), Arc::clone(&this.kill));
