@@ -6,7 +6,10 @@ mod cursor;
 mod generations;
 mod rebuild;
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    time::Duration,
+};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -110,6 +113,17 @@ pub enum TableError {
     /// The client's cursor does not come from a page of this query.
     #[error(transparent)]
     Cursor(#[from] InvalidCursor),
+}
+
+/// A commit, and the rows that it inserts.
+#[derive(Debug)]
+pub struct Insertion<'c> {
+    /// The stream.
+    pub stream: &'c StreamId,
+    /// The version.
+    pub version: u64,
+    /// The rows.
+    pub changes: Changes,
 }
 
 /// The result of overwriting a row.
@@ -328,50 +342,94 @@ impl ReadTable {
         verdict(found, version)
     }
 
-    /// Inserts the rows of a commit ([`Changes::insert`]), one after the other, if it is the next one in its stream. Otherwise nothing is written,
-    /// and the verdict says why (rule 7). The handler's position is returned with the verdict.
+    /// Inserts the rows of these commits ([`Changes::insert`]), each commit if it is the next one in its stream. Otherwise nothing of it is written, and
+    /// its verdict says why (rule 7). The handler's position in the stream is returned with each verdict, in the order of the commits.
     ///
     /// The newest row of a stream contains the position: the last row of a commit contains the commit's version, and its other rows contain the
-    /// version before. So the table always has all rows of the commits up to the position, and maybe the first rows of the next one (rule 9). After a
-    /// crash between two rows, the commit comes again and writes its rows again. A commit without rows writes the position as an item beside the
-    /// rows.
+    /// version before. The rows of a stream are written one after the other, and those of different streams at once. So the table always has all rows
+    /// of the commits up to the position, and maybe the first rows of the next one (rule 9). After a crash between two rows, the commit comes again and
+    /// writes its rows again. If the last commit of a stream has no rows, the position is written as an item beside the rows.
     ///
     /// # Errors
-    /// When the table fails, or a change is no insertion.
+    /// When the table fails, or a change is no insertion. Some of the commits may have been applied.
     pub async fn insert(
+        &self,
+        keys: &LogTable,
+        commits: &[Insertion<'_>],
+    ) -> Result<Vec<(Verdict, u64)>, TableError> {
+        let (mut positions, mut streams) = (BTreeMap::new(), BTreeMap::<_, Vec<Item>>::new());
+        let (mut verdicts, mut without_rows) = (Vec::new(), BTreeMap::new());
+        for &Insertion { stream, version, ref changes } in commits {
+            let position = match positions.entry(stream) {
+                Entry::Occupied(found) => found.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.position_before(keys, stream, version).await?),
+            };
+            let verdict = judge(*position, version);
+            if verdict == Verdict::Apply {
+                let before = *position;
+                *position = version;
+                let rows = self.rows_of(keys, changes, before, version)?;
+                if rows.is_empty() {
+                    without_rows.insert(stream, (verdicts.len(), version));
+                } else {
+                    without_rows.remove(stream);
+                }
+                streams.entry(stream).or_default().extend(rows);
+            }
+            verdicts.push((verdict, *position));
+        }
+        // The writes have no condition: if a row is there already, it is the same row, or the row of a commit that is lost because the log was restored
+        // from a backup.
+        let mut streams: Vec<_> = streams.into_values().map(Vec::into_iter).collect();
+        loop {
+            let next: Vec<_> = streams.iter_mut().filter_map(Iterator::next).collect();
+            if next.is_empty() {
+                break;
+            }
+            self.put_items(next).await?;
+        }
+        for (stream, (place, version)) in without_rows {
+            let position = self.position_item(keys, stream.as_str(), &Position::at(version))?;
+            let found = self.put_position(position, before_or_none(version)).await?;
+            verdicts[place] = verdict(found, version)?;
+        }
+        Ok(verdicts)
+    }
+
+    /// The position in a stream, read for a commit of this version.
+    async fn position_before(
         &self,
         keys: &LogTable,
         stream: &StreamId,
         version: u64,
-        changes: &Changes,
-    ) -> Result<(Verdict, u64), TableError> {
+    ) -> Result<u64, TableError> {
         let before = version.saturating_sub(1);
         let newest = self.newest(keys, stream, true).await?;
-        // The position beside the rows is usually older than the newest row: it is read only if the newest row is not enough for the verdict.
-        if newest != before || before == 0 {
-            let found = newest.max(self.put_beside(keys, stream.as_str(), true).await?.position);
-            if judge(found, version) != Verdict::Apply {
-                return Ok((judge(found, version), found));
-            }
+        if newest == before && before > 0 {
+            return Ok(newest);
         }
+        // The position beside the rows is usually older than the newest row: it is read only if the newest row is not enough for the verdict.
+        Ok(newest.max(self.put_beside(keys, stream.as_str(), true).await?.position))
+    }
+
+    /// The rows that a commit inserts, with their positions.
+    fn rows_of(
+        &self,
+        keys: &LogTable,
+        changes: &Changes,
+        before: u64,
+        version: u64,
+    ) -> Result<Vec<Item>, TableError> {
         let last = changes.len().saturating_sub(1);
-        for (place, (_, change)) in changes.iter().enumerate() {
+        let row = |(place, (_, change)): (usize, (_, &Change))| {
             let Change::Insert(fields) = change else {
                 return Err(TableError::Row("a view that inserts rows changes none".into()));
             };
             let mut row = self.row(keys, fields)?;
             row.insert(POSITION_ENTRY.into(), number(if place == last { version } else { before }));
-            // The write has no condition: if a row is there already, it is the same row, or the row of a commit that is lost because the log was
-            // restored from a backup.
-            let put = self.client.put_item().table_name(&self.name).set_item(Some(row));
-            put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await.map_err(table_error)?;
-        }
-        if changes.is_empty() {
-            let position = self.position_item(keys, stream.as_str(), &Position::at(version))?;
-            let found = self.put_position(position, before_or_none(version)).await?;
-            return verdict(found, version);
-        }
-        Ok((Verdict::Apply, version))
+            Ok(row)
+        };
+        changes.iter().enumerate().map(row).collect()
     }
 
     /// Writes the position under this condition. Returns the position that is there if the condition does not hold.

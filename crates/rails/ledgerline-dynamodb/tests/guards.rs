@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::Client;
 use jiff::Timestamp;
 use ledgerline::{Changes, LogTable, StateTable, StreamId, contract, guard::Verdict};
 use ledgerline_dynamodb::{
-    Generations, KeyNames, Move,
+    Generations, Insertion, KeyNames, Move,
     Overwrite::{Shows, Written},
     PageQuery, Phase, ReadTable, TableError,
 };
@@ -212,11 +212,16 @@ async fn rule_9_rows_and_position_are_one_write() {
     assert_eq!(shown(&table).await, [2, 2, 2]);
 }
 
-fn inserted(version: u64, count: usize) -> Changes {
-    let commit = contract::commit(&tank(), version);
+async fn insert(table: &ReadTable, version: u64, count: usize) -> (Verdict, u64) {
+    let (stream, changes) = (&tank(), inserted(&tank(), version, count));
+    table.insert(&KEYS, &[Insertion { stream, version, changes }]).await.unwrap()[0]
+}
+
+fn inserted(stream: &StreamId, version: u64, count: usize) -> Changes {
+    let commit = contract::commit(stream, version);
     let mut changes = Changes::new(KEYS);
     (0..count)
-        .map(|place| Row { tank_id: "1".into(), entry: commit.entry(place), version })
+        .map(|place| Row { tank_id: stream.id().into(), entry: commit.entry(place), version })
         .for_each(|row| changes.insert(&commit, &row).unwrap());
     changes
 }
@@ -232,16 +237,16 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
     let (table, wire) = table("FillsTable").await;
     for (version, verdict, operations) in [
         // Before the first row, a position beside the rows is looked for.
-        (1, (Verdict::Apply, 1), &["Query", "GetItem", "PutItem"][..]),
+        (1, (Verdict::Apply, 1), &["Query", "GetItem", "BatchWriteItem"][..]),
         (1, (Verdict::Skip, 1), &["Query", "GetItem"]),
         // The rows of a commit are not shown before the rows of the commits before it.
         (3, (Verdict::Gap, 1), &["Query", "GetItem"]),
-        (2, (Verdict::Apply, 2), &["Query", "PutItem"]),
-        (3, (Verdict::Apply, 3), &["Query", "PutItem"]),
+        (2, (Verdict::Apply, 2), &["Query", "BatchWriteItem"]),
+        (3, (Verdict::Apply, 3), &["Query", "BatchWriteItem"]),
         (2, (Verdict::Skip, 3), &["Query", "GetItem"]),
     ] {
         wire.take();
-        assert_eq!(table.insert(&KEYS, &tank(), version, &inserted(version, 1)).await.unwrap(), verdict);
+        assert_eq!(insert(&table, version, 1).await, verdict);
         let calls = wire.take();
         assert_eq!(calls.iter().map(|call| call.operation.as_str()).collect::<Vec<_>>(), operations);
         assert!(calls.iter().all(|call| call.units <= 1.0), "{calls:?}");
@@ -268,7 +273,7 @@ async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
         (5, 0, (Verdict::Apply, 5)),
         (6, 1, (Verdict::Apply, 6)),
     ] {
-        let found = table.insert(&KEYS, &tank(), version, &inserted(version, count)).await.unwrap();
+        let found = insert(&table, version, count).await;
         assert_eq!(found, verdict, "version {version}");
     }
     assert_eq!(shown(&table).await, [2, 2, 3, 6]);
@@ -289,17 +294,65 @@ async fn rows_of_before_go_on_from_the_position_beside_them() {
         (5, (Verdict::Apply, 5)),
         (3, (Verdict::Skip, 5)),
     ] {
-        assert_eq!(table.insert(&KEYS, &tank(), version, &inserted(version, 1)).await.unwrap(), verdict);
+        assert_eq!(insert(&table, version, 1).await, verdict);
     }
     assert_eq!(shown(&table).await, [1, 2, 3, 4, 5]);
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 5);
+}
+
+/// The rows of ten streams are one call, and a second row of a stream is written after the first one.
+#[tokio::test]
+async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_order() {
+    let (table, wire) = table("FillsTable").await;
+    let streams: Vec<_> = (1..=10).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
+    let of =
+        |stream, version, count| Insertion { stream, version, changes: inserted(stream, version, count) };
+    let first: Vec<_> = streams.iter().map(|stream| of(stream, 1, 1)).collect();
+    let found = table.insert(&KEYS, &first).await.unwrap();
+    assert_eq!(found, [(Verdict::Apply, 1); 10]);
+    let calls = wire.operations();
+    assert_eq!(calls.iter().filter(|operation| *operation == "BatchWriteItem").count(), 1);
+    assert_eq!(calls.len(), 10 + 10 + 1, "each first commit of a stream looks for a position at two places");
+
+    // Two commits of a stream, of which one has two rows, a gap, a repetition, and a commit without rows after one with a row.
+    let [a, b, c] = [&streams[0], &streams[1], &streams[2]];
+    let next = [
+        of(a, 2, 2),
+        of(b, 4, 1),
+        of(c, 2, 1),
+        of(a, 3, 1),
+        of(b, 1, 1),
+        of(c, 3, 0),
+        of(a, 3, 1),
+        of(a, 5, 1),
+    ];
+    let found = table.insert(&KEYS, &next).await.unwrap();
+    assert_eq!(
+        found,
+        [
+            (Verdict::Apply, 2),
+            (Verdict::Gap, 1),
+            (Verdict::Apply, 2),
+            (Verdict::Apply, 3),
+            (Verdict::Skip, 1),
+            (Verdict::Apply, 3),
+            (Verdict::Skip, 3),
+            (Verdict::Gap, 3),
+        ]
+    );
+    let written = wire.operations().into_iter().filter(|operation| operation == "BatchWriteItem");
+    assert_eq!(written.count(), 3, "as many as the stream with the most rows has");
+    assert_eq!(table.position(&KEYS, a).await.unwrap(), 3);
+    assert_eq!(table.position(&KEYS, b).await.unwrap(), 1);
+    assert_eq!(table.position(&KEYS, c).await.unwrap(), 3);
+    assert_eq!(shown(&table).await, [1, 2, 2, 3]);
 }
 
 /// A crash between the rows of a commit leaves the position where it was.
 #[tokio::test]
 async fn a_commit_is_at_its_position_with_its_last_row() {
     let (table, wire) = table("FillsTable").await;
-    table.insert(&KEYS, &tank(), 1, &inserted(1, 2)).await.unwrap();
+    insert(&table, 1, 2).await;
     for left in [1, 2, 150, 299] {
         // The table has this many rows of the commit, as after a crash. Their content is that of another commit, as after the log was restored from a
         // backup.
@@ -311,7 +364,7 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
         assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 1);
     }
     wire.take();
-    assert_eq!(table.insert(&KEYS, &tank(), 2, &inserted(2, 300)).await.unwrap(), (Verdict::Apply, 2));
+    assert_eq!(insert(&table, 2, 300).await, (Verdict::Apply, 2));
     assert_eq!(wire.operations().len(), 1 + 300);
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 2);
     let entry = contract::commit(&tank(), 2).entry(0);

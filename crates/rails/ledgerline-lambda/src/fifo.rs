@@ -46,6 +46,12 @@ pub trait Consumer: Sized {
     /// the consumer's position in the stream.
     fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
 
+    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the verdict on each commit, or none at all. The runner gives every
+    /// commit that was not applied to [`take`](Self::take), and after an error all of them.
+    fn take_together(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<Verdict>, ApplyError>> {
+        std::future::ready(Ok(Vec::new()))
+    }
+
     /// A consumer for each generation of the view that is written, the one that is read last. There are none if the consumer writes no view that can be made again: then it takes
     /// commits itself.
     fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
@@ -201,7 +207,7 @@ impl ApplyError {
 }
 
 impl<S: EventStore, C: Consumer> Fifo<S, C> {
-    /// Applies a batch in order. Once a message of a group failed, the later ones of its group are reported as failed
+    /// Applies a batch, each group in order. Once a message of a group failed, the later ones of its group are reported as failed
     /// too, untried: they must not overtake it. Other groups go on.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
@@ -218,23 +224,29 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
         };
         let (mut applied, mut skipped) = (Line::default(), Line::default());
-        for message in messages {
+        let read: Vec<_> = messages.iter().map(read).collect();
+        let done = self.together(messages, &read, &generations).await;
+        for ((message, read), is_done) in messages.iter().zip(read).zip(done) {
             let id = message.message_id.as_deref().unwrap_or_default();
-            // A message without a group stands alone.
-            let group = message.attributes.get("MessageGroupId").map_or(id, String::as_str);
-            if message.attributes.get("ApproximateReceiveCount").is_some_and(|count| count != "1") {
+            let group = group(message);
+            if comes_again(message) {
                 metrics::retries(1);
+            }
+            if let (true, Ok(Message::Commit(commit))) = (is_done, &read) {
+                applied.add(commit);
+                continue;
             }
             if stopped.contains(group) {
                 response.add_failure(id);
                 continue;
             }
-            let body = message.body.as_deref().unwrap_or_default();
+            let correlation_id = match &read {
+                Ok(Message::Commit(commit)) => commit.meta.correlation_id.clone(),
+                Ok(Message::Reference(_)) | Err(_) => None,
+            };
             // A panic at one message must not fail the whole batch.
-            let taken = AssertUnwindSafe(self.take(body, &generations)).catch_unwind().await;
+            let taken = AssertUnwindSafe(self.take(read, &generations)).catch_unwind().await;
             let mut failed = |error: &str| {
-                let commit = Message::read(body).ok().and_then(Message::into_commit);
-                let correlation_id = commit.and_then(|commit| commit.meta.correlation_id);
                 tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
                 stopped.insert(group);
                 response.add_failure(id);
@@ -254,18 +266,65 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         response
     }
 
+    /// Applies commits of a batch together, if the consumer can do that. Returns which of the messages are done. The others are taken one after the
+    /// other, and so are all of them after an error or a panic: so the log names the one commit at fault, and no other group waits for it.
+    async fn together(
+        &self,
+        messages: &[SqsMessage],
+        read: &[Result<Message, String>],
+        generations: &[C],
+    ) -> Vec<bool> {
+        let mut done = vec![false; messages.len()];
+        let consumer = match generations {
+            [] => &self.consumer,
+            [one] => one,
+            // What is written beside the generation that is read goes its own way for each commit.
+            [..] => return done,
+        };
+        // Maybe one of the commits ended the function last time: those before it must be done this time.
+        if messages.iter().any(comes_again) {
+            return done;
+        }
+        let (mut places, mut commits, mut waiting) = (Vec::new(), Vec::new(), HashSet::new());
+        for (place, (message, read)) in messages.iter().zip(read).enumerate() {
+            match read {
+                Ok(Message::Commit(commit)) if !waiting.contains(group(message)) => {
+                    places.push(place);
+                    commits.push(&**commit);
+                }
+                // What cannot be taken here is not overtaken by the later ones of its group.
+                Ok(Message::Commit(_) | Message::Reference(_)) | Err(_) => {
+                    waiting.insert(group(message));
+                }
+            }
+        }
+        let taken = AssertUnwindSafe(consumer.take_together(&commits)).catch_unwind().await;
+        let verdicts = taken.map_or_else(|_| Vec::new(), Result::unwrap_or_default);
+        for ((place, commit), verdict) in places.into_iter().zip(commits).zip(verdicts) {
+            if verdict == Verdict::Apply {
+                was_applied(commit);
+                done[place] = true;
+            }
+        }
+        done
+    }
+
     /// Applies the commit in one message.
     ///
     /// # Errors
     /// When it could not be applied.
     pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
         let generations = self.consumer.generations().await?;
-        self.take(body, &generations).await.map(|_| ())
+        self.take(Message::read(body), &generations).await.map(|_| ())
     }
 
     /// Applies the commit in one message. Returns the verdict, and the commit.
-    async fn take(&self, body: &str, generations: &[C]) -> Result<(Verdict, Box<Commit>), ApplyError> {
-        let commit = match Message::read(body).map_err(ApplyError::Malformed)? {
+    async fn take(
+        &self,
+        message: Result<Message, String>,
+        generations: &[C],
+    ) -> Result<(Verdict, Box<Commit>), ApplyError> {
+        let commit = match message.map_err(ApplyError::Malformed)? {
             Message::Commit(commit) => commit,
             Message::Reference(Reference { stream, version }) => {
                 match self.store.get(&stream, version).await? {
@@ -303,10 +362,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         let (stream, version) = (&commit.stream, commit.version);
         let (verdict, position) = consumer.take(commit).await?;
         match verdict {
-            Verdict::Apply => {
-                metrics::position_lag(0);
-                metrics::projected(commit.at);
-            }
+            Verdict::Apply => was_applied(commit),
             Verdict::Skip => {
                 // A commit that is delivered twice mostly has the version of the position itself. A commit further back comes from a
                 // replay, or the log went backwards; then the log does not have the position's version.
@@ -367,6 +423,27 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         }
         Ok(())
     }
+}
+
+/// Reads the body of a message. A panic at one message must not fail the whole batch.
+fn read(message: &SqsMessage) -> Result<Message, String> {
+    let body = message.body.as_deref().unwrap_or_default();
+    std::panic::catch_unwind(|| Message::read(body)).unwrap_or_else(|_| Err("its reading panics".to_owned()))
+}
+
+/// The group of a message. A message without a group stands alone.
+fn group(message: &SqsMessage) -> &str {
+    let id = message.message_id.as_deref().unwrap_or_default();
+    message.attributes.get("MessageGroupId").map_or(id, String::as_str)
+}
+
+fn comes_again(message: &SqsMessage) -> bool {
+    message.attributes.get("ApproximateReceiveCount").is_some_and(|count| count != "1")
+}
+
+fn was_applied(commit: &Commit) {
+    metrics::position_lag(0);
+    metrics::projected(commit.at);
 }
 
 #[cfg(test)]

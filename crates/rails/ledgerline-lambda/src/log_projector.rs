@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write, guard::Verdict,
 };
-use ledgerline_dynamodb::{DynamoDbStore, Inserted, KeyNames, MAX_CHANGES, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Inserted, Insertion, KeyNames, MAX_CHANGES, ReadTable, TableError};
 
 use crate::{
     Error, config,
@@ -45,7 +45,7 @@ use crate::{
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
     // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
-    // its position in the newest row, and inserts many at once when its view is made again.
+    // its position in the newest row, and inserts the rows of many streams at once.
     let more = if inserts(&view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
     let actions = actions.chain([Action::GetItem, Action::PutItem]);
@@ -76,13 +76,24 @@ pub struct LogProjector {
 impl Consumer for LogProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(self.view.of, commit)?;
+        if inserts(&self.view) {
+            let taken = self.insert(&[commit]).await?.pop();
+            return Ok(taken.unwrap_or_else(|| unreachable!("every commit has a verdict")));
+        }
         let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        let (keys, stream, version) = (&self.view.table, &commit.stream, commit.version);
-        Ok(if inserts(&self.view) {
-            self.table.insert(keys, stream, version, &changes).await?
-        } else {
-            self.table.apply(keys, stream.as_str(), version, &changes).await?
-        })
+        let (keys, stream, version) = (&self.view.table, commit.stream.as_str(), commit.version);
+        Ok(self.table.apply(keys, stream, version, &changes).await?)
+    }
+
+    /// Rows that are inserted have no conditions, so that one call writes those of many streams.
+    async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<Verdict>, ApplyError> {
+        if !inserts(&self.view) {
+            return Ok(Vec::new());
+        }
+        for commit in commits {
+            ApplyError::unless_of(self.view.of, commit)?;
+        }
+        Ok(self.insert(commits).await?.into_iter().map(|(verdict, _)| verdict).collect())
     }
 
     async fn generations(&self) -> Result<Vec<Self>, TableError> {
@@ -103,6 +114,16 @@ impl Consumer for LogProjector {
 impl LogProjector {
     fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {
         (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
+    }
+
+    /// Inserts the rows of these commits.
+    async fn insert(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+        let mut insertions = Vec::new();
+        for commit in commits {
+            let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
+            insertions.push(Insertion { stream: &commit.stream, version: commit.version, changes });
+        }
+        Ok(self.table.insert(&self.view.table, &insertions).await?)
     }
 }
 

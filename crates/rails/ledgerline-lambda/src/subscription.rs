@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream};
+use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
@@ -44,8 +44,6 @@ const HOLDING: SignedDuration = SignedDuration::from_secs(20);
 const PAGE: usize = 100;
 /// The number of entries of others that are gone over without moving the checkpoint, so that a subscription which has nothing to do writes nothing.
 const LEFT_OUT: usize = 500;
-/// The number of positions that are read at once.
-const AT_ONCE: usize = 16;
 /// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows are larger in it than as JSON.
 const BYTES: usize = 1_000_000;
 /// The age of a commit from which a subscription that does not have it is behind.
@@ -87,8 +85,8 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
                 .into(),
         );
     }
-    // Checkpoint and positions are put, read, and the checkpoint is taken by an update.
-    let own = [Action::GetItem, Action::PutItem, Action::UpdateItem];
+    // Checkpoint and positions are put and read, and the checkpoint is taken by an update.
+    let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
     let actions = view.writes.iter().copied().map(Action::from).chain(own);
     let needs = Needs::new(Source::Sequence(view.of.to_vec())).following();
     let needs = needs.table(Table::with(view.table, actions)).metric(metrics::SUBSCRIPTION_BEHIND);
@@ -510,11 +508,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     /// The positions in the streams of a page.
     async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, Reached>, SubscribeError> {
-        let streams: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
-        let read = async |stream: &StreamId| {
-            let (position, memory) = self.table.progress(&self.view.table, stream.as_str()).await?;
-            Ok::<_, SubscribeError>((stream.clone(), Reached { position, memory }))
-        };
-        stream::iter(streams).map(read).buffer_unordered(AT_ONCE).try_collect().await
+        let streams = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
+        Ok(self.table.reached_in(&self.view.table, &streams).await?)
     }
 }

@@ -442,7 +442,9 @@ async fn a_subscription_pays_twice_for_rows_and_positions_and_once_a_batch_for_t
         world.wire.take();
         subscriber.catch_up().await.unwrap();
         let calls = world.wire.take();
-        let is_read = |call: &&Call| ["GetItem", "Query"].contains(&call.operation.as_str());
+        let is_read = |call: &&Call| ["BatchGetItem", "GetItem", "Query"].contains(&call.operation.as_str());
+        let positions = calls.iter().filter(|call| call.operation == "BatchGetItem");
+        assert_eq!(positions.count(), 1, "the positions in all streams are one call");
         let read: f64 = calls.iter().filter(is_read).map(|call| call.units).sum();
         let all: f64 = calls.iter().map(|call| call.units).sum();
         assert_eq!((read, all - read), (reads, writes), "{size}: {calls:?}");

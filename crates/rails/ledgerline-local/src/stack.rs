@@ -399,6 +399,7 @@ fn queues(
                 );
             }
             mappings.push(queue::Mapping {
+                turn: Arc::default(),
                 queues: Arc::clone(&sqs.provider),
                 url: sqs.queue_url(&source.queue)?,
                 source: source.clone(),

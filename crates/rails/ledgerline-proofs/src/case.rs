@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
+use aws_lambda_events::sqs::SqsMessage;
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::Commit;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
@@ -12,7 +13,7 @@ use ledgerline_lambda::{
 };
 use ledgerline_local::testing::table;
 
-use crate::{wire::Wire, world::World};
+use crate::{pipeline::message, wire::Wire, world::World};
 
 /// The answers to what was done so far: the memory of the caller, which survives the end of the handler.
 pub type Done = Rc<RefCell<Vec<String>>>;
@@ -77,7 +78,7 @@ impl Case {
     }
 
     /// A consumer behind a queue. It gets the commits of every stream without the second, which is a gap that it must repair. Of a
-    /// stream of two commits it gets both, because no later commit would show the gap.
+    /// stream of two commits it gets both, because no later commit would show the gap. All come in one batch, which comes again until none of them fails.
     pub fn consumer<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -85,19 +86,23 @@ impl Case {
     ) -> Self {
         let log = streams.clone();
         let consumer = Rc::new(consumer);
-        let messages: Rc<Vec<String>> = Rc::new(
+        let messages: Rc<Vec<SqsMessage>> = Rc::new(
             streams
                 .iter()
                 .flat_map(|stream| stream.iter().filter(|commit| commit.version != 2 || stream.len() == 2))
-                .filter_map(|commit| serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok())
+                .filter_map(|commit| {
+                    let id = format!("{}@{}", commit.stream, commit.version);
+                    let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).ok()?;
+                    Some(message(&id, commit.stream.as_str(), &body, 1))
+                })
                 .collect(),
         );
-        let call = move |wire: Wire, done: Done| {
+        let call = move |wire: Wire, _: Done| {
             let (messages, consumer) = (Rc::clone(&messages), Rc::clone(&consumer));
             async move {
                 let fifo = Fifo { store: World::store_at(&wire), consumer: consumer(&wire) };
-                each(&done, &messages, async |body| fifo.message(body).await.ok().map(|()| String::new()))
-                    .await
+                let failed = fifo.batch(&messages).await.batch_item_failures;
+                failed.is_empty()
             }
             .boxed_local()
         };

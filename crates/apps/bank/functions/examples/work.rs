@@ -190,6 +190,10 @@ impl HttpConnector for Aws {
                 (200, self.commits.as_str())
             }
             "Query" => (200, r##"{"Count":1,"ScannedCount":1,"Items":[{"#position":{"N":"1"}}]}"##),
+            "BatchWriteItem" => (
+                200,
+                r#"{"ConsumedCapacity":[{"TableName":"t","CapacityUnits":10.0}],"UnprocessedItems":{}}"#,
+            ),
             "PutItem" => (200, r#"{"ConsumedCapacity":{"TableName":"t","CapacityUnits":1.0}}"#),
             // The invocation of a function.
             _ => (202, ""),

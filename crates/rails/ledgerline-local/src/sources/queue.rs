@@ -9,10 +9,12 @@ use std::{
 use anyhow::{Context, Result};
 use rustack_sqs_core::provider::RustackSqs;
 use rustack_sqs_model::{
+    error::SqsError,
     input::{DeleteMessageBatchInput, ReceiveMessageInput},
     types::{DeleteMessageBatchRequestEntry, Message},
 };
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use super::{Reported, reported};
 use crate::{
@@ -24,9 +26,15 @@ use crate::{
 /// The number of batches in flight at once, if the template does not say it.
 pub(crate) const CONCURRENCY: usize = 2;
 
+/// The time for which messages gather when less than a batch is there. The messages of one call arrive one after the other: a receive that was waiting
+/// gets the first of ten alone, and a function was invoked for it alone.
+const GATHER: Duration = Duration::from_millis(5);
+
 /// The mapping of one queue to one function. Several run at once; the queue keeps its groups in order.
 #[derive(Clone)]
 pub(crate) struct Mapping {
+    /// One batch is received at a time: two receives would share what arrives.
+    pub(crate) turn: Arc<Mutex<()>>,
     /// The queues themselves: over the wire, receiving and deleting were a twelfth of what the stack does under load.
     pub(crate) queues: Arc<RustackSqs>,
     pub(crate) url: String,
@@ -47,15 +55,7 @@ impl Mapping {
     }
 
     async fn poll(&self) -> Result<()> {
-        let receive = ReceiveMessageInput {
-            queue_url: self.url.clone(),
-            max_number_of_messages: Some(self.source.batch_size.min(10)),
-            wait_time_seconds: Some(20),
-            message_system_attribute_names: vec!["All".into()],
-            message_attribute_names: vec!["All".into()],
-            ..ReceiveMessageInput::default()
-        };
-        let messages = self.queues.receive_message(receive).await.context("cannot receive")?.messages;
+        let messages = self.receive().await.context("cannot receive")?;
         if messages.is_empty() {
             return Ok(());
         }
@@ -75,6 +75,28 @@ impl Mapping {
             }
         };
         self.delete(messages, &failed, took).await
+    }
+
+    async fn receive(&self) -> Result<Vec<Message>, SqsError> {
+        let receive = async |most, wait| {
+            let receive = ReceiveMessageInput {
+                queue_url: self.url.clone(),
+                max_number_of_messages: Some(most),
+                wait_time_seconds: Some(wait),
+                message_system_attribute_names: vec!["All".into()],
+                message_attribute_names: vec!["All".into()],
+                ..ReceiveMessageInput::default()
+            };
+            self.queues.receive_message(receive).await.map(|received| received.messages)
+        };
+        let _turn = self.turn.lock().await;
+        let mut messages = receive(self.source.batch_size, 20).await?;
+        let missing = self.source.batch_size - i32::try_from(messages.len()).unwrap_or_default();
+        if !messages.is_empty() && missing > 0 {
+            tokio::time::sleep(GATHER).await;
+            messages.extend(receive(missing, 0).await?);
+        }
+        Ok(messages)
     }
 
     /// Deletes the messages that succeeded. A failed message is delivered again after the visibility timeout, and goes to the dead-letter queue if it

@@ -9,7 +9,7 @@ use bank::{
     views::{balances, transactions},
 };
 use jiff::{Timestamp, civil::date};
-use ledgerline::{Commit, EventStore, Projection, StreamId};
+use ledgerline::{Changes, Commit, EventStore, Projection, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},
@@ -115,8 +115,8 @@ fn message(commit: &Commit) -> String {
     serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
 }
 
-/// The budget of a commit that books something is a read unit for the newest row, which is the position, and a write unit for the next row. The
-/// opening has no row and puts the position beside the rows, where the first booking reads it.
+/// The budget of a commit that books something is a write unit for its row. The position of the batch in the stream is read once: a read unit for the
+/// newest row, and one for the position beside the rows, as the batch begins with the opening. That has no row, and the row after it has the position.
 #[tokio::test]
 async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let transactions = Transactions::new().await;
@@ -127,11 +127,63 @@ async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let calls = transactions.wire.take();
     let (operations, units): (Vec<_>, Vec<_>) =
         calls.iter().map(|call| (call.operation.as_str(), call.units)).unzip();
-    let (opened, first, second) =
-        (["Query", "GetItem", "PutItem"], ["Query", "GetItem", "PutItem"], ["Query", "PutItem"]);
-    assert_eq!(operations, [&opened[..], &first, &second].concat());
+    assert_eq!(operations, ["Query", "GetItem", "BatchWriteItem", "BatchWriteItem"]);
     assert!(units.iter().all(|units| *units <= 1.0), "{units:?}");
     assert_eq!(transactions.rows().await, fold(&commits));
+}
+
+/// The rows of all streams of a batch are one call. A batch that comes again is taken commit by commit: one of them may have ended the function.
+#[tokio::test]
+async fn bookings_of_many_accounts_are_written_in_one_call() {
+    let transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    let other = |account: u8, commit: &Commit| {
+        let stream = StreamId::new("account", &format!("other-{account}")).unwrap();
+        Commit { stream, ..commit.clone() }
+    };
+    for (place, calls) in [(1, 1), (2, 9)] {
+        let batch = (1..=9).map(|account| {
+            let commit = other(account, &commits[place]);
+            (format!("{account}"), commit.stream.to_string(), message(&commit))
+        });
+        let mut batch = event(batch).records;
+        if place == 1 {
+            for account in 1..=9 {
+                transactions.projector.message(&message(&other(account, &commits[0]))).await.unwrap();
+            }
+        } else {
+            batch[8].attributes.insert("ApproximateReceiveCount".into(), "2".into());
+        }
+        transactions.wire.take();
+        assert_eq!(transactions.projector.batch(&batch).await.batch_item_failures.len(), 0);
+        let operations = transactions.wire.operations();
+        assert_eq!(operations.iter().filter(|operation| *operation == "BatchWriteItem").count(), calls);
+    }
+}
+
+/// The batch cannot be written in one call, because one of its rows is too large.
+#[tokio::test]
+async fn a_commit_that_cannot_be_written_does_not_stop_those_of_other_accounts() {
+    let mut transactions = Transactions::new().await;
+    let commits = transactions.log().await;
+    transactions.projector.consumer.view.changes = |commit| match commit.stream.id() {
+        "large" => {
+            let row = json!({ "accountId": "large", "entry": commit.entry(0), "text": "x".repeat(500_000) });
+            let mut changes = Changes::new(transactions::TABLE);
+            changes.insert(commit, &row).map(|()| changes)
+        }
+        _ => transactions::changes(commit),
+    };
+    let large = Commit { stream: StreamId::new("account", "large").unwrap(), ..commits[0].clone() };
+    let next = Commit { version: 2, ..large.clone() };
+    let message = |id: &str, commit: &Commit| (id.to_owned(), commit.stream.to_string(), message(commit));
+    let [a, b] = [message("a", &commits[0]), message("b", &commits[1])];
+    let batch = event([message("1", &large), a, message("2", &next), b]);
+    let response = transactions.projector.batch(&batch.records).await;
+    let failed: Vec<_> =
+        response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
+    assert_eq!(failed, ["1", "2"]);
+    assert_eq!(transactions.rows().await, fold(&commits[..2]));
 }
 
 #[tokio::test]
