@@ -57,7 +57,11 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     R: Debug + Send + Sync + 'static,
 {
-    match failure(error) {
+    of_store(failure(error))
+}
+
+pub(crate) fn of_store(failure: Failure) -> StoreError {
+    match failure {
         Failure::Throttled => StoreError::Throttled,
         Failure::Busy => StoreError::Unavailable("another transaction is busy with the same items".into()),
         Failure::Invalid(message) => StoreError::Unavailable(message.into()),
@@ -71,7 +75,11 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
     R: Debug + Send + Sync + 'static,
 {
-    match failure(error) {
+    of_table(failure(error))
+}
+
+pub(crate) fn of_table(failure: Failure) -> TableError {
+    match failure {
         Failure::Throttled | Failure::Busy => TableError::Throttled,
         // It is not `Unavailable`, because that would tell clients to try again.
         Failure::Invalid(message) => TableError::Row(message),

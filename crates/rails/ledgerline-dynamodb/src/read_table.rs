@@ -1,6 +1,6 @@
 //! The read tables: rows that are written only under their guard, read back one by one or in pages.
 
-mod batch;
+pub(crate) mod batch;
 mod checkpoint;
 mod cursor;
 mod generations;

@@ -1,7 +1,10 @@
 //! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. Only this module and `item` know the attribute names of
 //! commits and requests, in items and in the images of the table's stream.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -17,6 +20,7 @@ use ledgerline::{
 use crate::{
     error,
     item::{self, MAX_ITEM_BYTES},
+    read_table::batch::items_of,
 };
 
 /// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many more small commits: with this limit a page is folded
@@ -33,6 +37,14 @@ type Part<C> = (&'static [&'static str], fn(&StreamId, item::Item) -> Result<C, 
 const COMMIT: Part<Commit> = (&[], item::commit);
 /// The price is the same, because the database counts whole items. Two thirds of the instructions that read an item are not needed (docs/sizes.md).
 const STEP: Part<Step> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
+
+/// The key of a commit.
+fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
+    [
+        (item::STREAM, AttributeValue::S(stream.to_string())),
+        (item::VERSION, AttributeValue::N(version.to_string())),
+    ]
+}
 
 /// The commit as an item, if it fits in one.
 fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
@@ -307,11 +319,30 @@ impl EventStore for DynamoDbStore {
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
-        let key = [
-            (item::STREAM, AttributeValue::S(stream.to_string())),
-            (item::VERSION, AttributeValue::N(version.to_string())),
-        ];
-        self.item(&self.commits, key).await?.map(|item| item::commit(stream, item)).transpose()
+        let item = self.item(&self.commits, key(stream, version)).await?;
+        item.map(|item| item::commit(stream, item)).transpose()
+    }
+
+    async fn get_all(
+        &self,
+        names: &[(&StreamId, u64)],
+    ) -> Result<Vec<Result<Option<Commit>, StoreError>>, StoreError> {
+        let owned = |(name, value): (&str, AttributeValue)| (name.to_owned(), value);
+        let keys =
+            names.iter().map(|&(stream, version)| key(stream, version).into_iter().map(owned).collect());
+        let keys: Vec<_> = keys.collect();
+        let found = items_of(&self.client, &self.commits, &keys, true).await.map_err(error::of_store)?;
+        let named = |item: item::Item| {
+            let stream = item.get(item::STREAM)?.as_s().ok()?.clone();
+            let version = item.get(item::VERSION)?.as_n().ok()?.parse().ok()?;
+            Some(((stream, version), item))
+        };
+        let mut found: HashMap<(String, u64), _> = found.into_iter().filter_map(named).collect();
+        let commit = |&(stream, version): &(&StreamId, u64)| {
+            let item = found.remove(&(stream.to_string(), version));
+            item.map(|item| item::commit(stream, item)).transpose()
+        };
+        Ok(names.iter().map(commit).collect())
     }
 
     async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {

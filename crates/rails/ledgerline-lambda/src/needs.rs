@@ -321,10 +321,11 @@ impl Needs {
         self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])).variable(sequencer::PARTITIONS)
     }
 
-    /// The same needs, with those of a reader of `$all`.
+    /// The same needs, with those of a reader of `$all`, who reads many commits of the log at once.
     pub(crate) fn following(self) -> Self {
-        use Action::{GetItem, Query};
-        self.table(Table::with(SEQUENCE, [GetItem, Query])).variable(sequencer::PARTITIONS).log()
+        use Action::{BatchGetItem, GetItem, Query};
+        let needs = self.table(Table::with(SEQUENCE, [GetItem, Query])).variable(sequencer::PARTITIONS);
+        needs.log().table(Table::with(COMMITS, [BatchGetItem]))
     }
 
     /// The same needs, with reading the log.

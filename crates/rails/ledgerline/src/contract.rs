@@ -182,8 +182,12 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventStore
     let bare = commit(&stream("full"), 2);
     store.append(&full, None).await.unwrap();
     store.append(&bare, None).await.unwrap();
-    assert_eq!(read_all(store, &stream("full"), ALL).await, [full.clone(), bare]);
-    assert_eq!(store.get(&stream("full"), 1).await.unwrap(), Some(full));
+    assert_eq!(read_all(store, &stream("full"), ALL).await, [full.clone(), bare.clone()]);
+    assert_eq!(store.get(&stream("full"), 1).await.unwrap().as_ref(), Some(&full));
+    let (stream, none) = (stream("full"), stream("none"));
+    let found = store.get_all(&[(&none, 1), (&stream, 2), (&stream, 3), (&stream, 1)]).await.unwrap();
+    let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
+    assert_eq!(found, [None, Some(bare), None, Some(full)], "in the order of the names");
 }
 
 /// Rules 2 and 3: a version is taken once, and the commit that has it is never overwritten.

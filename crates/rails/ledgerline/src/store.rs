@@ -146,6 +146,24 @@ pub trait EventStore: Send + Sync {
         version: u64,
     ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
 
+    /// Many commits, read strongly, in the order of their names, of which none is in the list twice. One that cannot be read is an error at its place, and the
+    /// others are read nevertheless. A store that reads many at once has its own implementation.
+    fn get_all(
+        &self,
+        names: &[(&StreamId, u64)],
+    ) -> impl Future<Output = Result<Vec<Result<Option<Commit>, StoreError>>, StoreError>> + Send {
+        async move {
+            let mut found = Vec::new();
+            for &(stream, version) in names {
+                match self.get(stream, version).await {
+                    Err(error) if !matches!(error, StoreError::Corrupt { .. }) => return Err(error),
+                    commit => found.push(commit),
+                }
+            }
+            Ok(found)
+        }
+    }
+
     /// Stores the commit, and with it the request if there is one: both or neither.
     ///
     /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because every caller appends at one more than the version

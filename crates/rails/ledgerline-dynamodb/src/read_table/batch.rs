@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use aws_sdk_dynamodb::types::{
-    ConsumedCapacity, DeleteRequest, KeysAndAttributes, PutRequest, ReturnConsumedCapacity, WriteRequest,
+use aws_sdk_dynamodb::{
+    Client,
+    types::{
+        ConsumedCapacity, DeleteRequest, KeysAndAttributes, PutRequest, ReturnConsumedCapacity, WriteRequest,
+    },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{StreamExt, TryStreamExt};
@@ -11,7 +14,7 @@ use ledgerline::{LogTable, changes::Key};
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    error::table_error,
+    error::{Failure, failure, of_table, table_error},
     read_table::{Item, ReadTable, TableError, invalid},
 };
 
@@ -111,34 +114,43 @@ impl ReadTable {
 
     /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.
     pub(crate) async fn items_of(&self, keys: Vec<Item>, strongly: bool) -> Result<Vec<Item>, TableError> {
-        let mut found = Vec::new();
-        for keys in keys.chunks(READS) {
-            let mut wanted = keys.to_vec();
-            let mut delays = delays();
-            loop {
-                let wants = KeysAndAttributes::builder()
-                    .set_keys(Some(wanted))
-                    .consistent_read(strongly)
-                    .build()
-                    .map_err(invalid)?;
-                let output = self
-                    .client
-                    .batch_get_item()
-                    .request_items(&self.name, wants)
-                    .return_consumed_capacity(ReturnConsumedCapacity::Total)
-                    .send()
-                    .await
-                    .map_err(table_error)?;
-                found.extend(output.responses.unwrap_or_default().remove(&self.name).unwrap_or_default());
-                wanted = match output.unprocessed_keys.unwrap_or_default().remove(&self.name) {
-                    Some(left) if !left.keys().is_empty() => left.keys,
-                    Some(_) | None => break,
-                };
-                tokio::time::sleep(delays.next().ok_or(TableError::Throttled)?).await;
-            }
-        }
-        Ok(found)
+        items_of(&self.client, &self.name, &keys, strongly).await.map_err(of_table)
     }
+}
+
+/// The items of a table with these keys, in no particular order, if they exist. No key may be in the list twice.
+pub(crate) async fn items_of(
+    client: &Client,
+    table: &str,
+    keys: &[Item],
+    strongly: bool,
+) -> Result<Vec<Item>, Failure> {
+    let mut found = Vec::new();
+    for keys in keys.chunks(READS) {
+        let mut wanted = keys.to_vec();
+        let mut delays = delays();
+        loop {
+            let wants = KeysAndAttributes::builder()
+                .set_keys(Some(wanted))
+                .consistent_read(strongly)
+                .build()
+                .map_err(|error| Failure::Invalid(error.to_string()))?;
+            let output = client
+                .batch_get_item()
+                .request_items(table, wants)
+                .return_consumed_capacity(ReturnConsumedCapacity::Total)
+                .send()
+                .await
+                .map_err(failure)?;
+            found.extend(output.responses.unwrap_or_default().remove(table).unwrap_or_default());
+            wanted = match output.unprocessed_keys.unwrap_or_default().remove(table) {
+                Some(left) if !left.keys().is_empty() => left.keys,
+                Some(_) | None => break,
+            };
+            tokio::time::sleep(delays.next().ok_or(Failure::Throttled)?).await;
+        }
+    }
+    Ok(found)
 }
 
 /// The deletion of a row.

@@ -261,9 +261,14 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 }
             }
         }
+        // Mostly each stream has one commit in a page.
+        let (alone, ranges): (Vec<_>, Vec<_>) =
+            ranges.into_iter().partition(|(_, first, last)| first == last);
+        let alone: Vec<_> = alone.into_iter().map(|(stream, version, _)| (stream, version)).collect();
         let read = stream::iter(ranges).map(|(stream, first, last)| self.readable(stream, first, last));
         let read: Vec<Vec<_>> = read.buffer_unordered(AT_ONCE).try_collect().await?;
-        Ok(read.into_iter().flatten().collect())
+        let alone = if alone.is_empty() { Vec::new() } else { self.each(&alone).await? };
+        Ok(read.into_iter().flatten().chain(alone).collect())
     }
 
     /// All versions from `first` to `last`, or for some of them why they cannot be had.
@@ -273,23 +278,34 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
         first: u64,
         last: u64,
     ) -> Result<Vec<(Entry, Result<Commit, String>)>, StoreError> {
-        let named = |version, commit| (Entry { stream: stream.clone(), version }, commit);
         match self.range(stream, first, last).await {
-            Ok(commits) => Ok(commits.into_iter().map(|commit| named(commit.version, Ok(commit))).collect()),
+            Ok(commits) => Ok(commits
+                .into_iter()
+                .map(|commit| (Entry { stream: stream.clone(), version: commit.version }, Ok(commit)))
+                .collect()),
             Err(StoreError::Corrupt { .. }) => {
-                let mut readable = Vec::new();
-                for version in first..=last {
-                    readable.push(match self.log.get(stream, version).await {
-                        Ok(Some(commit)) => named(version, Ok(commit)),
-                        Ok(None) => named(version, Err(MISSING.to_owned())),
-                        Err(StoreError::Corrupt { reason, .. }) => named(version, Err(reason)),
-                        Err(error) => return Err(error),
-                    });
-                }
-                Ok(readable)
+                let names: Vec<_> = (first..=last).map(|version| (stream, version)).collect();
+                self.each(&names).await
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// These commits, or why some of them cannot be had.
+    async fn each(
+        &self,
+        names: &[(&StreamId, u64)],
+    ) -> Result<Vec<(Entry, Result<Commit, String>)>, StoreError> {
+        let mut readable = Vec::new();
+        for (&(stream, version), commit) in names.iter().zip(self.log.get_all(names).await?) {
+            let commit = match commit {
+                Ok(commit) => commit.ok_or_else(|| MISSING.to_owned()),
+                Err(StoreError::Corrupt { reason, .. }) => Err(reason),
+                Err(error) => return Err(error),
+            };
+            readable.push((Entry { stream: stream.clone(), version }, commit));
+        }
+        Ok(readable)
     }
 
     /// All versions from `first` to `last`.
