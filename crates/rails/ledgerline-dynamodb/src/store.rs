@@ -12,6 +12,7 @@ use aws_sdk_dynamodb::{
     operation::execute_transaction::ExecuteTransactionError,
     types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
 };
+use futures::{StreamExt, TryStreamExt};
 use ledgerline::{
     AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, Step, StoreError,
     StreamId,
@@ -26,6 +27,10 @@ use crate::{
 /// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many more small commits: with this limit a page is folded
 /// within a second, even with the least memory that a function has.
 const FORWARD: u32 = 1_000;
+/// The most commits that one call reads: 4 MB, which arrive within the time for an attempt.
+const AT_ONCE: usize = 10;
+/// The most such calls that are under way at the same time.
+const CALLS: usize = 4;
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
 /// The most bytes of commits in one transaction, items and expressions. It is a little less than DynamoDB takes, so that the request has room too.
@@ -331,13 +336,17 @@ impl EventStore for DynamoDbStore {
         let keys =
             names.iter().map(|&(stream, version)| key(stream, version).into_iter().map(owned).collect());
         let keys: Vec<_> = keys.collect();
-        let found = items_of(&self.client, &self.commits, &keys, true).await.map_err(error::of_store)?;
+        let calls: Vec<_> = keys.chunks(AT_ONCE).map(<[item::Item]>::to_vec).collect();
+        let calls =
+            futures::stream::iter(calls).map(|keys| items_of(&self.client, &self.commits, keys, true));
+        let calls = calls.buffered(CALLS).try_collect::<Vec<_>>().await;
+        let found = calls.map_err(error::of_store)?.into_iter().flatten();
         let named = |item: item::Item| {
             let stream = item.get(item::STREAM)?.as_s().ok()?.clone();
             let version = item.get(item::VERSION)?.as_n().ok()?.parse().ok()?;
             Some(((stream, version), item))
         };
-        let mut found: HashMap<(String, u64), _> = found.into_iter().filter_map(named).collect();
+        let mut found: HashMap<(String, u64), _> = found.filter_map(named).collect();
         let commit = |&(stream, version): &(&StreamId, u64)| {
             let item = found.remove(&(stream.to_string(), version));
             item.map(|item| item::commit(stream, item)).transpose()

@@ -7,7 +7,16 @@
     reason = "in a test a panic is the report"
 )]
 
+use std::sync::{Arc, Mutex};
+
 use aws_sdk_dynamodb::Client;
+use aws_smithy_runtime_api::{
+    client::{
+        http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
+        orchestrator::{HttpRequest, HttpResponse},
+    },
+    http::StatusCode,
+};
 use jiff::Timestamp;
 use ledgerline::{Changes, LogTable, StateTable, StreamId, contract, guard::Verdict};
 use ledgerline_dynamodb::{
@@ -17,7 +26,7 @@ use ledgerline_dynamodb::{
 };
 use ledgerline_local::testing::{self, Wire};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 async fn table(id: &str) -> (ReadTable, Wire) {
     let dynamodb = testing::dynamodb(&[id]).await;
@@ -346,6 +355,56 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     assert_eq!(table.position(&KEYS, b).await.unwrap(), 1);
     assert_eq!(table.position(&KEYS, c).await.unwrap(), 3);
     assert_eq!(shown(&table).await, [1, 2, 2, 3]);
+}
+
+/// A database that has no rows yet and leaves the second row of the first batch over. It notes the versions of the rows in each batch.
+#[derive(Debug, Clone, Default)]
+struct Busy(Arc<Mutex<Vec<Vec<(String, u64)>>>>);
+
+impl HttpConnector for Busy {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let operation = request.headers().get("x-amz-target").unwrap().rsplit('.').next().unwrap();
+        let body: Value = serde_json::from_slice(request.body().bytes().unwrap()).unwrap();
+        let answer = match operation {
+            "Query" => json!({ "Count": 0, "Items": [] }),
+            "GetItem" => json!({}),
+            "BatchWriteItem" => {
+                let mut batches = self.0.lock().unwrap();
+                let puts = body["RequestItems"]["Fills"].as_array().unwrap();
+                let row = |put: &Value| {
+                    let row = &put["PutRequest"]["Item"];
+                    let version = row["version"]["N"].as_str().unwrap().parse().unwrap();
+                    (row["tankId"]["S"].as_str().unwrap().to_owned(), version)
+                };
+                batches.push(puts.iter().map(row).collect());
+                let left: Vec<_> = puts.iter().skip(1).filter(|_| batches.len() == 1).collect();
+                if left.is_empty() { json!({}) } else { json!({ "UnprocessedItems": { "Fills": left } }) }
+            }
+            other => panic!("{other}"),
+        };
+        let status = StatusCode::try_from(200).unwrap();
+        HttpConnectorFuture::ready(Ok(HttpResponse::new(status, answer.to_string().into())))
+    }
+}
+
+/// Rule 10: a later row of a stream is not written before an earlier one that was left over.
+#[tokio::test]
+async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
+    let busy = Busy::default();
+    let connector = busy.clone();
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version_latest()
+        .region(aws_sdk_dynamodb::config::Region::new("eu-central-1"))
+        .credentials_provider(aws_sdk_dynamodb::config::Credentials::for_tests())
+        .http_client(http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone())));
+    let table = ReadTable::new(Client::from_conf(config.build()), "Fills");
+    let (a, b) = (StreamId::new("tank", "a").unwrap(), StreamId::new("tank", "b").unwrap());
+    let of = |stream, version| Insertion { stream, version, changes: inserted(stream, version, 1) };
+    let found = table.insert(&KEYS, &[of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
+    assert_eq!(found, [(Verdict::Apply, 1), (Verdict::Apply, 2), (Verdict::Apply, 1), (Verdict::Apply, 2)]);
+    let row = |tank: &str, version| (tank.to_owned(), version);
+    let written = busy.0.lock().unwrap().clone();
+    assert_eq!(written, [vec![row("a", 1), row("b", 1)], vec![row("b", 1)], vec![row("a", 2), row("b", 2)]]);
 }
 
 /// A crash between the rows of a commit leaves the position where it was.

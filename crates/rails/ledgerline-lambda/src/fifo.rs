@@ -1,7 +1,7 @@
 //! The runner that log projectors and process managers share, the functions behind a FIFO queue of commits. It handles batches, gaps, and
 //! commits that are too large for a message.
 
-use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc};
+use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
@@ -26,7 +26,10 @@ use crate::{
 /// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
-/// Takes the commits of a queue, one after the other.
+/// The time that commits of a batch have to be taken together. They are taken one by one after it, which an invocation must have time for.
+const TOGETHER: Duration = Duration::from_secs(2);
+
+/// Takes the commits of a queue, those of each stream one after the other.
 ///
 /// ```
 /// use ledgerline::{Commit, guard::Verdict};
@@ -46,9 +49,9 @@ pub trait Consumer: Sized {
     /// the consumer's position in the stream.
     fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
 
-    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the verdict on each commit, or none at all. The runner gives every
-    /// commit that was not applied to [`take`](Self::take), and after an error all of them.
-    fn take_together(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<Verdict>, ApplyError>> {
+    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the verdict on each commit with the position, or nothing at all. The runner
+    /// gives every commit behind a gap to [`take`](Self::take), and after an error all of them. It may be dropped at any call.
+    fn take_together(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Verdict, u64)>, ApplyError>> {
         std::future::ready(Ok(Vec::new()))
     }
 
@@ -225,16 +228,12 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         };
         let (mut applied, mut skipped) = (Line::default(), Line::default());
         let read: Vec<_> = messages.iter().map(read).collect();
-        let done = self.together(messages, &read, &generations).await;
-        for ((message, read), is_done) in messages.iter().zip(read).zip(done) {
+        let together = self.together(messages, &read, &generations).await;
+        for ((message, read), taken) in messages.iter().zip(read).zip(together) {
             let id = message.message_id.as_deref().unwrap_or_default();
             let group = group(message);
             if comes_again(message) {
                 metrics::retries(1);
-            }
-            if let (true, Ok(Message::Commit(commit))) = (is_done, &read) {
-                applied.add(commit);
-                continue;
             }
             if stopped.contains(group) {
                 response.add_failure(id);
@@ -245,7 +244,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 Ok(Message::Reference(_)) | Err(_) => None,
             };
             // A panic at one message must not fail the whole batch.
-            let taken = AssertUnwindSafe(self.take(read, &generations)).catch_unwind().await;
+            let taken = AssertUnwindSafe(self.take(read, taken, &generations)).catch_unwind().await;
             let mut failed = |error: &str| {
                 tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
                 stopped.insert(group);
@@ -266,24 +265,25 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         response
     }
 
-    /// Applies commits of a batch together, if the consumer can do that. Returns which of the messages are done. The others are taken one after the
-    /// other, and so are all of them after an error or a panic: so the log names the one commit at fault, and no other group waits for it.
+    /// Applies commits of a batch together, if the consumer can do that. Returns for each message the verdict and the position, if nothing is left to do but what
+    /// follows from them. The others are taken one after the other, and so are all of them after a failure: so the log names the one commit at fault, and no other
+    /// group waits for it.
     async fn together(
         &self,
         messages: &[SqsMessage],
         read: &[Result<Message, String>],
         generations: &[C],
-    ) -> Vec<bool> {
-        let mut done = vec![false; messages.len()];
+    ) -> Vec<Option<(Verdict, u64)>> {
+        let mut taken = vec![None; messages.len()];
         let consumer = match generations {
             [] => &self.consumer,
             [one] => one,
             // What is written beside the generation that is read goes its own way for each commit.
-            [..] => return done,
+            [..] => return taken,
         };
         // Maybe one of the commits ended the function last time: those before it must be done this time.
         if messages.iter().any(comes_again) {
-            return done;
+            return taken;
         }
         let (mut places, mut commits, mut waiting) = (Vec::new(), Vec::new(), HashSet::new());
         for (place, (message, read)) in messages.iter().zip(read).enumerate() {
@@ -298,15 +298,22 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
                 }
             }
         }
-        let taken = AssertUnwindSafe(consumer.take_together(&commits)).catch_unwind().await;
-        let verdicts = taken.map_or_else(|_| Vec::new(), Result::unwrap_or_default);
-        for ((place, commit), verdict) in places.into_iter().zip(commits).zip(verdicts) {
-            if verdict == Verdict::Apply {
-                was_applied(commit);
-                done[place] = true;
+        let all = AssertUnwindSafe(consumer.take_together(&commits)).catch_unwind();
+        let failure = match tokio::time::timeout(TOGETHER, all).await {
+            Ok(Ok(Ok(verdicts))) => {
+                for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
+                    // Before the gap may be a commit that is taken alone.
+                    taken[place] = Some((verdict, position)).filter(|_| verdict != Verdict::Gap);
+                }
+                return taken;
             }
-        }
-        done
+            Ok(Ok(Err(error))) => Causes(&error).to_string(),
+            Ok(Err(_)) => "panic".to_owned(),
+            Err(_) => "it takes too long".to_owned(),
+        };
+        // What was written before the failure is skipped now, and its lag is not measured.
+        tracing::warn!(error = failure, "a batch is taken commit by commit");
+        taken
     }
 
     /// Applies the commit in one message.
@@ -315,13 +322,14 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     /// When it could not be applied.
     pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
         let generations = self.consumer.generations().await?;
-        self.take(Message::read(body), &generations).await.map(|_| ())
+        self.take(Message::read(body), None, &generations).await.map(|_| ())
     }
 
-    /// Applies the commit in one message. Returns the verdict, and the commit.
+    /// Applies the commit in one message, unless it is taken. Returns the verdict, and the commit.
     async fn take(
         &self,
         message: Result<Message, String>,
+        taken: Option<(Verdict, u64)>,
         generations: &[C],
     ) -> Result<(Verdict, Box<Commit>), ApplyError> {
         let commit = match message.map_err(ApplyError::Malformed)? {
@@ -343,7 +351,11 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         for other in others {
             self.beside(other, &commit).await?;
         }
-        Ok((self.commit(read, &commit).await?, commit))
+        let taken = match taken {
+            Some(taken) => taken,
+            None => read.take(&commit).await?,
+        };
+        Ok((self.follow(read, &commit, taken).await?, commit))
     }
 
     /// Applies the commit in a generation that is not read. Of a gap, however long, one window is mended with each commit, so that the messages behind this one, and the generation
@@ -358,11 +370,19 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         }
     }
 
-    async fn commit(&self, consumer: &C, commit: &Commit) -> Result<Verdict, ApplyError> {
+    /// Does what follows from the verdict on a commit and the consumer's position.
+    async fn follow(
+        &self,
+        consumer: &C,
+        commit: &Commit,
+        (verdict, position): (Verdict, u64),
+    ) -> Result<Verdict, ApplyError> {
         let (stream, version) = (&commit.stream, commit.version);
-        let (verdict, position) = consumer.take(commit).await?;
         match verdict {
-            Verdict::Apply => was_applied(commit),
+            Verdict::Apply => {
+                metrics::position_lag(0);
+                metrics::projected(commit.at);
+            }
             Verdict::Skip => {
                 // A commit that is delivered twice mostly has the version of the position itself. A commit further back comes from a
                 // replay, or the log went backwards; then the log does not have the position's version.
@@ -441,11 +461,6 @@ fn comes_again(message: &SqsMessage) -> bool {
     message.attributes.get("ApproximateReceiveCount").is_some_and(|count| count != "1")
 }
 
-fn was_applied(commit: &Commit) {
-    metrics::position_lag(0);
-    metrics::projected(commit.at);
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -473,12 +488,16 @@ mod tests {
     async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
         let stream = StreamId::new("tank", "1").unwrap();
         let commit = |version| contract::commit(&stream, version);
+        let take = async |fifo: &Fifo<MemoryStore, Counter>, version| {
+            let message = Message::Commit(Box::new(commit(version)));
+            fifo.take(Ok(message), None, &[]).await
+        };
         let fifo = Fifo { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
         for version in 1..=3 {
             fifo.store.append(&commit(version), None).await.unwrap();
         }
         for version in [3, 4] {
-            let error = fifo.commit(&fifo.consumer, &commit(version)).await.unwrap_err();
+            let error = take(&fifo, version).await.unwrap_err();
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
             assert!(error.to_string().contains("it went backwards"), "{error}");
         }
@@ -487,7 +506,7 @@ mod tests {
             fifo.store.append(&commit(version), None).await.unwrap();
         }
         for version in 1..=6 {
-            fifo.commit(&fifo.consumer, &commit(version)).await.unwrap();
+            take(&fifo, version).await.unwrap();
         }
         assert_eq!(*fifo.consumer.0.lock().unwrap(), 6);
     }

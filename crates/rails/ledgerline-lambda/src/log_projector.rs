@@ -86,14 +86,14 @@ impl Consumer for LogProjector {
     }
 
     /// Rows that are inserted have no conditions, so that one call writes those of many streams.
-    async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<Verdict>, ApplyError> {
+    async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
         if !inserts(&self.view) {
             return Ok(Vec::new());
         }
         for commit in commits {
             ApplyError::unless_of(self.view.of, commit)?;
         }
-        Ok(self.insert(commits).await?.into_iter().map(|(verdict, _)| verdict).collect())
+        self.insert(commits).await
     }
 
     async fn generations(&self) -> Result<Vec<Self>, TableError> {

@@ -321,11 +321,15 @@ impl Needs {
         self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])).variable(sequencer::PARTITIONS)
     }
 
-    /// The same needs, with those of a reader of `$all`, who reads many commits of the log at once.
+    /// The same needs, with those of a reader of `$all` and of the commits that it names.
     pub(crate) fn following(self) -> Self {
-        use Action::{BatchGetItem, GetItem, Query};
-        let needs = self.table(Table::with(SEQUENCE, [GetItem, Query])).variable(sequencer::PARTITIONS);
-        needs.log().table(Table::with(COMMITS, [BatchGetItem]))
+        self.comparing().table(Table::with(COMMITS, [Action::BatchGetItem]))
+    }
+
+    /// The same needs, with those of a reader of `$all` and of streams.
+    pub(crate) fn comparing(self) -> Self {
+        use Action::{GetItem, Query};
+        self.table(Table::with(SEQUENCE, [GetItem, Query])).variable(sequencer::PARTITIONS).log()
     }
 
     /// The same needs, with reading the log.

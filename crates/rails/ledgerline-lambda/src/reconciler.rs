@@ -56,7 +56,7 @@ pub struct Reconciler {
 /// # Errors
 /// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
 pub async fn run() -> Result<(), Error> {
-    let needs = Needs::new(Source::Schedule).following();
+    let needs = Needs::new(Source::Schedule).comparing();
     let needs = needs.call("dynamodb:GetItem", FOLLOWERS).call("dynamodb:Query", FOLLOWERS);
     let build = async {
         let client = dynamodb().await;

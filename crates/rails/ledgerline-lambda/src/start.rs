@@ -115,7 +115,7 @@ pub async fn sdk_config() -> SdkConfig {
         .http_client(aws_smithy_http_client::Builder::new().tls_provider(provider).build_https())
         .retry_config(retries())
         .timeout_config(timeouts())
-        // Each body is small, and the time for an attempt covers it. By default, the SDK would measure its throughput as well.
+        // Each body has a few MB at most, and the time for an attempt covers it. By default, the SDK would measure its throughput as well.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .service_config(OfTheService);
     sdk.set_endpoint_url(config::of_the_sdk("AWS_ENDPOINT_URL"));

@@ -238,6 +238,15 @@ impl Consumer for Moody {
         }
         self.projector.take(commit).await
     }
+
+    /// It fails at the first commit that fails, when those before it are written.
+    async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+        let mut taken = Vec::new();
+        for commit in commits {
+            taken.push(self.take(commit).await?);
+        }
+        Ok(taken)
+    }
 }
 
 /// Ten messages in three groups. The answer names those that fail, and all behind them in their group; the others are done.

@@ -114,7 +114,7 @@ impl ReadTable {
 
     /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.
     pub(crate) async fn items_of(&self, keys: Vec<Item>, strongly: bool) -> Result<Vec<Item>, TableError> {
-        items_of(&self.client, &self.name, &keys, strongly).await.map_err(of_table)
+        items_of(&self.client, &self.name, keys, strongly).await.map_err(of_table)
     }
 }
 
@@ -122,7 +122,7 @@ impl ReadTable {
 pub(crate) async fn items_of(
     client: &Client,
     table: &str,
-    keys: &[Item],
+    keys: Vec<Item>,
     strongly: bool,
 ) -> Result<Vec<Item>, Failure> {
     let mut found = Vec::new();

@@ -104,9 +104,10 @@ async fn wrong_rows_are_made_again_while_they_are_read_and_written_and_whoever_w
         reads
     };
     let killed = async {
-        let mut killed = 0;
+        let mut killed = 0_u64;
         while !ends.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            // On a slow machine, one second is too short for any part, and the tool gives up in the end.
+            tokio::time::sleep(Duration::from_millis(1_000 + 100 * killed)).await;
             bank.kill_instances("balances-projector");
             bank.kill_instances("transactions-projector");
             killed += 1;
