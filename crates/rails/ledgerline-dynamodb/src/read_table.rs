@@ -126,6 +126,14 @@ pub struct Insertion<'c> {
     pub changes: Changes,
 }
 
+/// A step of one stream when rows are inserted.
+enum InsertStep<'c> {
+    /// A row.
+    Row(Item),
+    /// The position after a commit without rows: the stream, the version, and the place of the commit.
+    Position(&'c StreamId, u64, usize),
+}
+
 /// The result of overwriting a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overwrite {
@@ -348,7 +356,7 @@ impl ReadTable {
     /// The newest row of a stream contains the position: the last row of a commit contains the commit's version, and its other rows contain the
     /// version before. The rows of a stream are written one after the other, and those of different streams at once. So the table always has all rows
     /// of the commits up to the position, and maybe the first rows of the next one (rule 9). After a crash between two rows, the commit comes again and
-    /// writes its rows again. If the last commit of a stream has no rows, the position is written as an item beside the rows.
+    /// writes its rows again. A commit without rows writes the position as an item beside the rows.
     ///
     /// # Errors
     /// When the table fails, or a change is no insertion. Some of the commits may have been applied.
@@ -357,8 +365,8 @@ impl ReadTable {
         keys: &LogTable,
         commits: &[Insertion<'_>],
     ) -> Result<Vec<(Verdict, u64)>, TableError> {
-        let (mut positions, mut streams) = (BTreeMap::new(), BTreeMap::<_, Vec<Item>>::new());
-        let (mut verdicts, mut without_rows) = (Vec::new(), BTreeMap::new());
+        let (mut positions, mut steps) = (BTreeMap::new(), BTreeMap::<_, Vec<InsertStep>>::new());
+        let mut verdicts = Vec::new();
         for &Insertion { stream, version, ref changes } in commits {
             let position = match positions.entry(stream) {
                 Entry::Occupied(found) => found.into_mut(),
@@ -369,31 +377,35 @@ impl ReadTable {
                 let before = *position;
                 *position = version;
                 let rows = self.rows_of(keys, changes, before, version)?;
+                let steps = steps.entry(stream).or_default();
                 if rows.is_empty() {
-                    without_rows.insert(stream, (verdicts.len(), version));
-                } else {
-                    without_rows.remove(stream);
+                    steps.push(InsertStep::Position(stream, version, verdicts.len()));
                 }
-                streams.entry(stream).or_default().extend(rows);
+                steps.extend(rows.into_iter().map(InsertStep::Row));
             }
             verdicts.push((verdict, *position));
         }
         // The writes have no condition: if a row is there already, it is the same row, or the row of a commit that is lost because the log was restored
         // from a backup.
-        let mut streams: Vec<_> = streams.into_values().map(Vec::into_iter).collect();
+        let mut streams: Vec<_> = steps.into_values().map(Vec::into_iter).collect();
         loop {
-            let next: Vec<_> = streams.iter_mut().filter_map(Iterator::next).collect();
-            if next.is_empty() {
-                break;
+            let (mut rows, mut is_over) = (Vec::new(), true);
+            for step in streams.iter_mut().filter_map(Iterator::next) {
+                is_over = false;
+                match step {
+                    InsertStep::Row(row) => rows.push(row),
+                    InsertStep::Position(stream, version, place) => {
+                        let position = self.position_item(keys, stream.as_str(), &Position::at(version))?;
+                        let found = self.put_position(position, before_or_none(version)).await?;
+                        verdicts[place] = verdict(found, version)?;
+                    }
+                }
             }
-            self.put_items(next).await?;
+            if is_over {
+                return Ok(verdicts);
+            }
+            self.put_items(rows).await?;
         }
-        for (stream, (place, version)) in without_rows {
-            let position = self.position_item(keys, stream.as_str(), &Position::at(version))?;
-            let found = self.put_position(position, before_or_none(version)).await?;
-            verdicts[place] = verdict(found, version)?;
-        }
-        Ok(verdicts)
     }
 
     /// The position in a stream, read for a commit of this version.

@@ -116,7 +116,7 @@ fn message(commit: &Commit) -> String {
 }
 
 /// The budget of a commit that books something is a write unit for its row. The position of the batch in the stream is read once: a read unit for the
-/// newest row, and one for the position beside the rows, as the batch begins with the opening. That has no row, and the row after it has the position.
+/// newest row, and one for the position beside the rows, as the batch begins with the opening. That has no row, and puts the position beside the rows.
 #[tokio::test]
 async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let transactions = Transactions::new().await;
@@ -127,7 +127,7 @@ async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let calls = transactions.wire.take();
     let (operations, units): (Vec<_>, Vec<_>) =
         calls.iter().map(|call| (call.operation.as_str(), call.units)).unzip();
-    assert_eq!(operations, ["Query", "GetItem", "BatchWriteItem", "BatchWriteItem"]);
+    assert_eq!(operations, ["Query", "GetItem", "PutItem", "BatchWriteItem", "BatchWriteItem"]);
     assert!(units.iter().all(|units| *units <= 1.0), "{units:?}");
     assert_eq!(transactions.rows().await, fold(&commits));
 }
