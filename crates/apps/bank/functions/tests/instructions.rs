@@ -45,7 +45,7 @@ const WORK: [(&str, u64, u64); 9] = [
     ("fanout", 246_200, 100),
     ("fanout-with-bus", 357_800, 100),
     ("shown", 556_400, 100),
-    ("logged", 875_300, 100),
+    ("logged", 567_200, 100),
 ];
 
 /// The most memory, in KB, that was resident in the function after a start and this number of commands. The first of them opens the account that
