@@ -376,7 +376,7 @@ impl ReadTable {
             if verdict == Verdict::Apply {
                 let before = *position;
                 *position = version;
-                let rows = self.rows_of(keys, changes, before, version)?;
+                let rows = self.rows_of(keys, changes, (before, version))?;
                 let steps = steps.entry(stream).or_default();
                 if rows.is_empty() {
                     steps.push(InsertStep::Position(stream, version, verdicts.len()));
@@ -424,13 +424,12 @@ impl ReadTable {
         Ok(newest.max(self.put_beside(keys, stream.as_str(), true).await?.position))
     }
 
-    /// The rows that a commit inserts, with their positions.
+    /// The rows that a commit inserts, with the position in all of them but the last, and that in the last one.
     fn rows_of(
         &self,
         keys: &LogTable,
         changes: &Changes,
-        before: u64,
-        version: u64,
+        (before, after): (u64, u64),
     ) -> Result<Vec<Item>, TableError> {
         let last = changes.len().saturating_sub(1);
         let row = |(place, (_, change)): (usize, (_, &Change))| {
@@ -438,7 +437,7 @@ impl ReadTable {
                 return Err(TableError::Row("a view that inserts rows changes none".into()));
             };
             let mut row = self.row(keys, fields)?;
-            row.insert(POSITION_ENTRY.into(), number(if place == last { version } else { before }));
+            row.insert(POSITION_ENTRY.into(), number(if place == last { after } else { before }));
             Ok(row)
         };
         changes.iter().enumerate().map(row).collect()

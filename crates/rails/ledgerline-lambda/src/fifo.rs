@@ -483,6 +483,37 @@ mod tests {
         }
     }
 
+    /// A consumer that never gets to the end of what it takes together.
+    struct Stuck(Counter);
+
+    impl Consumer for Stuck {
+        async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+            self.0.take(commit).await
+        }
+
+        async fn take_together(&self, _: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_too_long_together_is_taken_one_by_one() {
+        let stream = StreamId::new("tank", "1").unwrap();
+        let message = |version: u64| {
+            let commit = Message::Commit(Box::new(contract::commit(&stream, version)));
+            let mut message = SqsMessage::default();
+            message.message_id = Some(version.to_string());
+            message.body = Some(serde_json::to_string(&commit).unwrap());
+            message
+        };
+        let fifo = Fifo { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
+        let began = tokio::time::Instant::now();
+        let response = fifo.batch(&[message(1), message(2)]).await;
+        assert_eq!(response.batch_item_failures.len(), 0);
+        assert_eq!(*fifo.consumer.0.0.lock().unwrap(), 2);
+        assert!(began.elapsed() < TOGETHER * 2, "{:?}", began.elapsed());
+    }
+
     /// The log was restored from a backup that ends before the consumer's position, and new commits follow it.
     #[tokio::test]
     async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {

@@ -75,11 +75,11 @@ pub struct LogProjector {
 
 impl Consumer for LogProjector {
     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        ApplyError::unless_of(self.view.of, commit)?;
         if inserts(&self.view) {
             let taken = self.insert(&[commit]).await?.pop();
             return Ok(taken.unwrap_or_else(|| unreachable!("every commit has a verdict")));
         }
+        ApplyError::unless_of(self.view.of, commit)?;
         let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let (keys, stream, version) = (&self.view.table, commit.stream.as_str(), commit.version);
         Ok(self.table.apply(keys, stream, version, &changes).await?)
@@ -89,9 +89,6 @@ impl Consumer for LogProjector {
     async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
         if !inserts(&self.view) {
             return Ok(Vec::new());
-        }
-        for commit in commits {
-            ApplyError::unless_of(self.view.of, commit)?;
         }
         self.insert(commits).await
     }
@@ -120,6 +117,7 @@ impl LogProjector {
     async fn insert(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
         let mut insertions = Vec::new();
         for commit in commits {
+            ApplyError::unless_of(self.view.of, commit)?;
             let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
             insertions.push(Insertion { stream: &commit.stream, version: commit.version, changes });
         }

@@ -77,11 +77,12 @@ impl Case {
         Self { right, ..self }
     }
 
-    /// A consumer behind a queue. It gets the commits of every third stream without the second, which is a gap that it must repair. Of a
+    /// A consumer behind a queue. It gets all commits; or, with gaps, those of every stream without the second, which it must repair. Of a
     /// stream of two commits it gets both, because no later commit would show the gap. All come in one batch, which comes again until none of them fails.
     pub fn consumer<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
+        gaps: bool,
         consumer: impl Fn(&Wire) -> C + 'static,
     ) -> Self {
         let log = streams.clone();
@@ -89,9 +90,8 @@ impl Case {
         let messages: Rc<Vec<SqsMessage>> = Rc::new(
             streams
                 .iter()
-                .enumerate()
-                .flat_map(|(place, stream)| {
-                    let is_whole = place % 3 != 0 || stream.len() == 2;
+                .flat_map(|stream| {
+                    let is_whole = !gaps || stream.len() == 2;
                     stream.iter().filter(move |commit| is_whole || commit.version != 2)
                 })
                 .filter_map(|commit| {

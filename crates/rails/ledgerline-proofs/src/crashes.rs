@@ -194,7 +194,9 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
         cases.push(stateful(application, view, streams(view.category).swap_remove(0)));
     }
     for view in &application.logged {
-        cases.push(logged(view, view.view.of.iter().flat_map(|category| streams(category)).collect()));
+        let streams: Vec<_> = view.view.of.iter().flat_map(|category| streams(category)).collect();
+        cases.push(logged(view, view.table.into(), streams.clone(), true));
+        cases.push(logged(view, format!("{} (whole)", view.table), streams, false));
     }
     cases.extend(application.cases.iter().map(|case| case()));
     Ok(cases)
@@ -291,7 +293,7 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
     Case { name: view.table.into(), log, call: Box::new(call), right: exactly }
 }
 
-fn logged(function: &LogFunction, streams: Vec<Vec<Commit>>) -> Case {
+fn logged(function: &LogFunction, name: String, streams: Vec<Vec<Commit>>, gaps: bool) -> Case {
     let view = *function;
-    Case::consumer(view.table, streams, move |wire| view.consumer(wire))
+    Case::consumer(&name, streams, gaps, move |wire| view.consumer(wire))
 }

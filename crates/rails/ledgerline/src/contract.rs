@@ -188,6 +188,12 @@ pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventStore
     let found = store.get_all(&[(&none, 1), (&stream, 2), (&stream, 3), (&stream, 1)]).await.unwrap();
     let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
     assert_eq!(found, [None, Some(bare), None, Some(full)], "in the order of the names");
+    // More than a store reads in one call.
+    let names: Vec<_> = (1..=120).rev().map(|version| (&stream, version)).collect();
+    let found = store.get_all(&names).await.unwrap();
+    let versions: Vec<_> =
+        found.into_iter().map(|found| found.unwrap().map(|commit| commit.version)).collect();
+    assert_eq!((versions.len(), &versions[117..]), (120, &[None, Some(2), Some(1)][..]));
 }
 
 /// Rules 2 and 3: a version is taken once, and the commit that has it is never overwritten.

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::{
     operation::transact_write_items::TransactWriteItemsError,
     types::{AttributeValue, Put, ReturnConsumedCapacity, TransactWriteItem},
 };
-use ledgerline::{Changes, LogTable, StreamId, changes::Change};
+use ledgerline::{Changes, LogTable, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -152,14 +152,8 @@ impl ReadTable {
         for Inserted { stream, from, commits } in streams {
             let mut of_stream = Vec::new();
             for (version, changes) in commits {
-                for (_, change) in changes.iter() {
-                    let Change::Insert(fields) = change else {
-                        return Err(TableError::Row("a view that inserts rows changes none".into()));
-                    };
-                    let mut row = self.row(keys, fields)?;
-                    row.insert(POSITION_ENTRY.into(), number(*from));
-                    of_stream.push((*version, row));
-                }
+                let rows = self.rows_of(keys, changes, (*from, *from))?;
+                of_stream.extend(rows.into_iter().map(|row| (*version, row)));
             }
             let last = of_stream.pop().map(|(version, mut row)| {
                 row.insert(POSITION_ENTRY.into(), number(version));
