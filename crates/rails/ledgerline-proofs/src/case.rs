@@ -77,9 +77,18 @@ impl Case {
         Self { right, ..self }
     }
 
-    /// A consumer behind a queue. It gets all commits; or, with gaps, those of every stream without the second, which it must repair. Of a
-    /// stream of two commits it gets both, because no later commit would show the gap. All come in one batch, which comes again until none of them fails.
+    /// A consumer behind a queue. It gets the commits of every stream without the second, and must repair this gap. Of a stream of two
+    /// commits it gets both, because no later commit would show the gap. All come in one batch, which comes again until none of them fails.
     pub fn consumer<C: Consumer + 'static>(
+        name: &str,
+        streams: Vec<Vec<Commit>>,
+        consumer: impl Fn(&Wire) -> C + 'static,
+    ) -> Self {
+        Self::consumer_of(name, streams, true, consumer)
+    }
+
+    /// [`Self::consumer`], which gets all commits if there are no gaps.
+    pub(crate) fn consumer_of<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
         gaps: bool,

@@ -295,5 +295,5 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
 
 fn logged(function: &LogFunction, name: String, streams: Vec<Vec<Commit>>, gaps: bool) -> Case {
     let view = *function;
-    Case::consumer(&name, streams, gaps, move |wire| view.consumer(wire))
+    Case::consumer_of(&name, streams, gaps, move |wire| view.consumer(wire))
 }
