@@ -25,7 +25,7 @@ struct Args {
     /// The seed of the first run of each proof; the next runs have the seeds after it.
     #[arg(long)]
     seed: Option<u64>,
-    /// The number of runs of the proofs that consist of runs: 1, 3, 4, 8, 11, 12 and 13.
+    /// The number of runs of the proofs that consist of runs: 1, 3, 4, 8 and 11 to 15.
     #[arg(long)]
     runs: Option<u64>,
 }

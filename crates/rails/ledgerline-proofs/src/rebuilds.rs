@@ -28,6 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     Application, Effort, Finding, Tried,
+    pipeline::message,
     tank::{FILLS, SITES, Site},
     wire::{Plan, Wire},
     world::{World, each_seed},
@@ -81,7 +82,7 @@ fn row(commit: &Commit, place: u64) -> Value {
 /// # Errors
 /// When a read would go back, or rows are not the fold.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    let runs = effort.runs(240, 60_000);
+    let runs = effort.runs(240, 10_000);
     let mut sum = Tally::default();
     let world = || {
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable", "SitesTable"]);
@@ -159,20 +160,35 @@ impl Instance {
         }
     }
 
-    async fn deliver(&self, commit: &Commit) -> bool {
+    /// Delivers these commits in one batch. The result says of each whether it was taken.
+    async fn deliver(&self, commits: &[&Commit]) -> Vec<bool> {
         match self {
             Self::Log(fifo) => {
-                let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone())));
-                fifo.message(&body.unwrap_or_default()).await.is_ok()
+                let id = |commit: &Commit| format!("{}@{}", commit.stream, commit.version);
+                let sent = |commit: &&Commit| {
+                    let body = serde_json::to_string(&Message::Commit(Box::new((*commit).clone())));
+                    message(&id(commit), commit.stream.as_str(), &body.unwrap_or_default(), 1)
+                };
+                let messages: Vec<_> = commits.iter().map(sent).collect();
+                let failed = fifo.batch(&messages).await.batch_item_failures;
+                let is_taken = |commit: &&Commit| failed.iter().all(|one| one.item_identifier != id(commit));
+                commits.iter().map(is_taken).collect()
             }
             // The state is of a schema that nobody reads, so that it is folded from the log.
             Self::States(projector) => {
-                let entry = json!({
-                    "stream": commit.stream, "aggregate": { "lastKnownVersion": commit.version }, "aggregateSchema": 0,
-                    "lastEvent": { "stream": commit.stream, "version": commit.version, "index": 0, "eventType": "", "schema": 1, "payload": null, "at": commit.at },
-                    "meta": commit.meta,
-                });
-                projector.project(entry).await.is_ok()
+                let project = async |commit: &&Commit| {
+                    let entry = json!({
+                        "stream": commit.stream, "aggregate": { "lastKnownVersion": commit.version }, "aggregateSchema": 0,
+                        "lastEvent": { "stream": commit.stream, "version": commit.version, "index": 0, "eventType": "", "schema": 1, "payload": null, "at": commit.at },
+                        "meta": commit.meta,
+                    });
+                    projector.project(entry).await.is_ok()
+                };
+                let mut taken = Vec::new();
+                for commit in commits {
+                    taken.push(project(commit).await);
+                }
+                taken
             }
         }
     }
@@ -266,7 +282,7 @@ impl<'a> Run<'a> {
                 self.write(stream).await?;
             }
             let last = self.streams[stream].last().cloned().ok_or("an empty stream")?;
-            if !self.instances[0].deliver(&last).await {
+            if self.instances[0].deliver(&[&last]).await != [true] {
                 return Err(format!("{} cannot be delivered", last.stream));
             }
         }
@@ -298,22 +314,33 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes the next commit of a stream, or delivers one: mostly the next, sometimes an earlier or a later one.
+    /// Writes the next commit of a stream, or delivers one, or some of all streams in one batch: mostly the next, sometimes earlier or later ones.
     async fn write_or_deliver(&mut self) -> Result<(), String> {
         let stream = self.rng.usize(0..self.streams.len());
         if self.written[stream] == 0 || self.rng.u32(0..3) == 0 {
             return self.write(stream).await;
         }
-        let place = match self.rng.u32(0..4) {
-            0 => self.rng.usize(0..self.written[stream]),
-            _ => self.delivered[stream].min(self.written[stream] - 1),
-        };
+        let mut batch = Vec::new();
+        let (of, most) =
+            if self.rng.u32(0..4) == 0 { (0..self.streams.len(), 3) } else { (stream..stream + 1, 1) };
+        for stream in of.filter(|stream| self.written[*stream] > 0) {
+            let first = match self.rng.u32(0..4) {
+                0 => self.rng.usize(0..self.written[stream]),
+                _ => self.delivered[stream].min(self.written[stream] - 1),
+            };
+            let end = self.written[stream].min(first + self.rng.usize(1..=most));
+            batch.extend((first..end).map(|place| (stream, place)));
+        }
         let one = self.rng.usize(0..self.instances.len());
         let time =
             Duration::from_millis(if self.rng.u32(0..5) == 0 { self.rng.u64(1..200) } else { 300_000 });
-        match timeout(time, self.instances[one].deliver(&self.streams[stream][place])).await {
-            Ok(true) => self.delivered[stream] = self.delivered[stream].max(place + 1),
-            Ok(false) => {}
+        let commits: Vec<_> = batch.iter().map(|(stream, place)| &self.streams[*stream][*place]).collect();
+        match timeout(time, self.instances[one].deliver(&commits)).await {
+            Ok(taken) => {
+                for ((stream, place), _) in batch.into_iter().zip(taken).filter(|(_, is_taken)| *is_taken) {
+                    self.delivered[stream] = self.delivered[stream].max(place + 1);
+                }
+            }
             Err(_) => {
                 self.tally.ended += 1;
                 self.instances[one] = Instance::new(self.wire, self.kind);

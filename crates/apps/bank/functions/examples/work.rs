@@ -20,8 +20,8 @@ use bank::{
 };
 use jiff::civil::date;
 use ledgerline::{
-    Aggregate, Aggregates, Cache, Commit, Consistency, Context, Execution, MemoryStore, Meta, Visitor,
-    decode, encode, encode_state, execute, load,
+    Aggregate, Aggregates, Cache, Commit, Consistency, Context, EventStore, Execution, MemoryStore, Meta,
+    Visitor, decode, encode, encode_state, execute, load,
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
@@ -36,7 +36,10 @@ use serde_json::{Value, json};
 
 const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad91";
 
-fn event(version: u64) -> Event {
+/// The reference of a credit.
+const REFERENCE: Option<&str> = Some("November's rent");
+
+fn event(version: u64, reference: Option<&str>) -> Event {
     let booked_on = date(2026, 11, 21);
     match version {
         1 => Event::AccountOpened {
@@ -49,7 +52,7 @@ fn event(version: u64) -> Event {
             amount: 100,
             balance: 100 * i64::try_from(version).unwrap(),
             booked_on,
-            reference: Some("November's rent".into()),
+            reference: reference.map(Into::into),
         },
     }
 }
@@ -64,11 +67,11 @@ fn meta() -> Meta {
     }
 }
 
-fn commit(version: u64) -> Commit {
+fn commit(version: u64, reference: Option<&str>) -> Commit {
     Commit {
         stream: Account::stream(ACCOUNT).unwrap(),
         version,
-        events: vec![encode::<Account>(&event(version)).unwrap()],
+        events: vec![encode::<Account>(&event(version, reference)).unwrap()],
         state: None,
         command: format!("0190163d-8694-739b-aea5-{version:012}"),
         at: "2026-11-21T09:30:00.123456Z".parse().unwrap(),
@@ -77,50 +80,52 @@ fn commit(version: u64) -> Commit {
 }
 
 /// The images of commits in the records of the table's stream.
-fn images(times: u64) -> Vec<serde_dynamo::Item> {
-    (1..=times).map(|version| serde_dynamo::to_item(commit(version)).unwrap()).collect()
+fn images(times: u64, reference: Option<&str>) -> Vec<serde_dynamo::Item> {
+    (1..=times).map(|version| serde_dynamo::to_item(commit(version, reference)).unwrap()).collect()
 }
 
 /// The answer of the database to a query for commits, newest first. It has the attributes that a fold needs.
-fn page(times: u64) -> String {
+fn page(times: u64, reference: Option<&str>) -> String {
     let asked = |image: serde_dynamo::Item| {
         let attributes = image.into_inner().into_iter();
         attributes
             .filter(|(name, _)| ["version", "events", "state"].contains(&name.as_str()))
             .collect::<HashMap<_, _>>()
     };
-    let items: Vec<_> = images(times).into_iter().rev().map(asked).collect();
+    let items: Vec<_> = images(times, reference).into_iter().rev().map(asked).collect();
     json!({ "Count": times, "ScannedCount": times, "Items": items }).to_string()
 }
 
 /// Loads an account from the database's answer to a query.
-async fn loaded(times: u64) {
-    let store =
-        DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times) })), "Commits");
+async fn loaded(times: u64, reference: Option<&str>) {
+    let store = DynamoDbStore::new(
+        aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, reference) })),
+        "Commits",
+    );
     let stream = Account::stream(ACCOUNT).unwrap();
     let loaded = load::<Account>(&store, &stream, None, Consistency::Eventual).await.unwrap();
     assert!(loaded.version == times && loaded.state.opened().is_some());
 }
 
 /// Reads the items of the same answer with the SDK, and leaves them where they are: to free them belongs to `load`.
-async fn items(times: u64) {
-    let client = aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times) }));
+async fn items(times: u64, reference: Option<&str>) {
+    let client = aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, reference) }));
     let query = client.query().table_name("Commits").projection_expression("version, events, state");
     let output = query.send().await.unwrap();
     assert!(std::mem::ManuallyDrop::new(output).items().len() as u64 == times);
 }
 
 /// Decodes a stored event.
-fn decoded(times: u64) {
-    let recorded = encode::<Account>(&event(2)).unwrap();
+fn decoded(times: u64, reference: Option<&str>) {
+    let recorded = encode::<Account>(&event(2, reference)).unwrap();
     for _ in 0..times {
         black_box(decode::<Account>(black_box(&recorded)).unwrap());
     }
 }
 
-/// Executes commands on a store in memory.
-async fn commands(times: u64) {
-    let (store, cache) = (MemoryStore::default(), Cache::<Account>::new(NonZeroUsize::new(1_000).unwrap()));
+/// Executes commands on this store.
+async fn commands(store: &impl EventStore, times: u64, reference: Option<&str>) {
+    let cache = Cache::<Account>::new(NonZeroUsize::new(1_000).unwrap());
     let stream = Account::stream(ACCOUNT).unwrap();
     let context = Context { at: "2026-11-21T09:30:00.123456Z".parse().unwrap(), actor: Some("ada".into()) };
     let meta = meta();
@@ -128,13 +133,13 @@ async fn commands(times: u64) {
         let command = if n == 0 {
             Command::Open("Ada Lovelace".parse().unwrap(), "EUR".parse().unwrap())
         } else {
-            let reference = Some("November's rent".parse().unwrap());
+            let reference = reference.map(|reference| reference.parse().unwrap());
             Command::Credit(Booking { amount: "100".parse().unwrap(), reference })
         };
         let id = format!("0190163d-8694-739b-aea5-{n:012}");
         let execution =
             Execution { creates: n == 0, ..Execution::new(&stream, &command, &context, &id, &meta) };
-        execute(&store, &cache, &execution).await.unwrap();
+        execute(store, &cache, &execution).await.unwrap();
     }
 }
 
@@ -158,7 +163,8 @@ fn stream_records(times: u64) {
             "eventSourceARN": "arn:aws:dynamodb:us-east-1:123456789012:table/Commits/stream/2026-11-21T09:30:00.000",
         })
     };
-    let batch = json!({ "Records": images(10).into_iter().map(record).collect::<Vec<_>>() }).to_string();
+    let batch =
+        json!({ "Records": images(10, REFERENCE).into_iter().map(record).collect::<Vec<_>>() }).to_string();
     for _ in 0..times / 10 {
         let read = records(serde_json::from_str::<Batch>(black_box(&batch)).unwrap());
         assert!(read.len() == 10 && read.iter().all(|record| record.commit.is_ok()));
@@ -216,12 +222,12 @@ fn sdk(aws: Aws) -> SdkConfig {
 
 /// The second commits of ten accounts, with their states.
 fn second_commits() -> Vec<Commit> {
-    let fold = |state, version| Account::evolve(state, &event(version));
+    let fold = |state, version| Account::evolve(state, &event(version, REFERENCE));
     let state = (1..=2).fold(Account::initial(), fold);
     let of = |account| Commit {
         stream: Account::stream(&format!("0190163d-8694-739b-aea5-{account:012}")).unwrap(),
         state: Some(encode_state::<Account>(&state).unwrap()),
-        ..commit(2)
+        ..commit(2, REFERENCE)
     };
     (0..10).map(of).collect()
 }
@@ -319,13 +325,21 @@ async fn shown(times: u64) {
 async fn main() {
     let mut arguments = env::args().skip(1);
     let (what, times) = (arguments.next().unwrap(), arguments.next().unwrap().parse().unwrap());
-    match what.as_str() {
-        "decode" => decoded(times),
+    let (what, reference) = match what.strip_suffix("-without-reference") {
+        Some(what) => (what, None),
+        None => (what.as_str(), REFERENCE),
+    };
+    match what {
+        "decode" => decoded(times, reference),
         // The test subtracts these from what it counts for `load`: the answer that is not made by our code, and what the SDK does with it.
-        "page" => assert!(!black_box(page(times)).is_empty()),
-        "items" => items(times).await,
-        "load" => loaded(times).await,
-        "commands" => commands(times).await,
+        "page" => assert!(!black_box(page(times, reference)).is_empty()),
+        "items" => items(times, reference).await,
+        "load" => loaded(times, reference).await,
+        "commands" => commands(&MemoryStore::default(), times, reference).await,
+        "commands-with-sdk" => {
+            let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
+            commands(&DynamoDbStore::new(client, "Commits"), times, reference).await;
+        }
         "fanout" => fanned_out(times, false).await,
         "fanout-with-bus" => fanned_out(times, true).await,
         "logged" => logged(times).await,

@@ -36,11 +36,15 @@ const WARM: u64 = 785_500;
 const RESIDENT: u64 = 8_100;
 
 /// The work of the example `work`, the instructions for each event, command, record or commit of it, and the number of these that are counted.
-const WORK: [(&str, u64, u64); 9] = [
+const WORK: [(&str, u64, u64); 13] = [
     ("decode", 2_335, 1_000),
+    ("decode-without-reference", 1_670, 1_000),
     ("load", 23_100, 1_000),
     ("fold", 6_230, 1_000),
+    ("fold-without-reference", 5_600, 1_000),
     ("commands", 29_450, 1_000),
+    ("commands-without-reference", 27_100, 1_000),
+    ("commands-with-sdk-without-reference", 471_200, 100),
     ("records", 61_100, 1_000),
     ("fanout", 246_200, 100),
     ("fanout-with-bus", 357_800, 100),
@@ -154,6 +158,7 @@ fn the_core_takes_no_more_instructions_than_it_may() {
         let counted = match what {
             "load" => each("load") - each("page"),
             "fold" => each("load") - each("items"),
+            "fold-without-reference" => each("load-without-reference") - each("items-without-reference"),
             _ => each(what),
         };
         eprintln!("{what}: {counted}");
