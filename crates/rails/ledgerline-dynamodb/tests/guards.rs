@@ -357,9 +357,26 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     assert_eq!(shown(&table).await, [1, 2, 2, 3]);
 }
 
-/// A database that has no rows yet and leaves the second row of the first batch over. It notes the rows in each batch.
+/// A database that has no rows yet and leaves the second row of the first batch over. Of the keys that a batch asks for it reads one, and those of the tank `z` never. It
+/// notes the rows and keys in each batch.
 #[derive(Debug, Clone, Default)]
 struct Busy(Arc<Mutex<Vec<Vec<String>>>>);
+
+impl Busy {
+    fn table(&self) -> ReadTable {
+        let connector = self.clone();
+        let config = aws_sdk_dynamodb::Config::builder()
+            .behavior_version_latest()
+            .region(aws_sdk_dynamodb::config::Region::new("eu-central-1"))
+            .credentials_provider(aws_sdk_dynamodb::config::Credentials::for_tests())
+            .http_client(http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone())));
+        ReadTable::new(Client::from_conf(config.build()), "Fills")
+    }
+
+    fn batches(&self) -> Vec<Vec<String>> {
+        self.0.lock().unwrap().clone()
+    }
+}
 
 impl HttpConnector for Busy {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
@@ -383,6 +400,16 @@ impl HttpConnector for Busy {
                 let left: Vec<_> = puts.iter().skip(1).filter(|_| batches.len() == 1).collect();
                 if left.is_empty() { json!({}) } else { json!({ "UnprocessedItems": { "Fills": left } }) }
             }
+            "BatchGetItem" => {
+                let mut left = body["RequestItems"]["Fills"]["Keys"].as_array().unwrap().clone();
+                let tank = |key: &Value| key["tankId"]["S"].as_str().unwrap().to_owned();
+                self.0.lock().unwrap().push(left.iter().map(tank).collect());
+                let read = left.iter().position(|key| tank(key) != "z").map(|place| left.remove(place));
+                json!({
+                    "Responses": { "Fills": read.as_slice() },
+                    "UnprocessedKeys": if left.is_empty() { json!({}) } else { json!({ "Fills": { "Keys": left } }) },
+                })
+            }
             other => panic!("{other}"),
         };
         let status = StatusCode::try_from(200).unwrap();
@@ -394,19 +421,24 @@ impl HttpConnector for Busy {
 #[tokio::test]
 async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
     let busy = Busy::default();
-    let connector = busy.clone();
-    let config = aws_sdk_dynamodb::Config::builder()
-        .behavior_version_latest()
-        .region(aws_sdk_dynamodb::config::Region::new("eu-central-1"))
-        .credentials_provider(aws_sdk_dynamodb::config::Credentials::for_tests())
-        .http_client(http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone())));
-    let table = ReadTable::new(Client::from_conf(config.build()), "Fills");
+    let table = busy.table();
     let (a, b) = (StreamId::new("tank", "a").unwrap(), StreamId::new("tank", "b").unwrap());
     let of = |stream, version| Insertion { stream, version, changes: inserted(stream, version, 1) };
     let found = table.insert(&KEYS, &[of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
     assert_eq!(found, [(Verdict::Apply, 1), (Verdict::Apply, 2), (Verdict::Apply, 1), (Verdict::Apply, 2)]);
-    let written = busy.0.lock().unwrap().clone();
-    assert_eq!(written, [vec!["a@1", "b@1"], vec!["b@1"], vec!["a@2", "b@2"]]);
+    assert_eq!(busy.batches(), [vec!["a@1", "b@1"], vec!["b@1"], vec!["a@2", "b@2"]]);
+}
+
+/// A row that the database did not come to is not taken for one that does not exist.
+#[tokio::test(start_paused = true)]
+async fn what_a_call_leaves_over_is_read_before_anybody_gets_an_answer() {
+    let busy = Busy::default();
+    let key = |tank: &str| (tank.to_owned(), "1".to_owned());
+    let found: Vec<Value> = busy.table().get_all(&KEYS, &[key("a"), key("b"), key("c")]).await.unwrap();
+    assert_eq!(found.len(), 3);
+    assert_eq!(busy.batches(), [vec!["a", "b", "c"], vec!["b", "c"], vec!["c"]]);
+    let failed = busy.table().get_all::<Value>(&KEYS, &[key("a"), key("z")]).await;
+    assert!(matches!(failed, Err(TableError::Throttled)), "{failed:?}");
 }
 
 /// A crash between the rows of a commit leaves the position where it was.
