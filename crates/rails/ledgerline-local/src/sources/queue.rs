@@ -55,7 +55,8 @@ impl Mapping {
     }
 
     async fn poll(&self) -> Result<()> {
-        let messages = self.receive().await.context("cannot receive")?;
+        let messages = receive(&self.turn, &self.queues, &self.url, self.source.batch_size).await;
+        let messages = messages.context("cannot receive")?;
         if messages.is_empty() {
             return Ok(());
         }
@@ -75,29 +76,6 @@ impl Mapping {
             }
         };
         self.delete(messages, &failed, took).await
-    }
-
-    async fn receive(&self) -> Result<Vec<Message>, SqsError> {
-        let receive = async |most, wait| {
-            let receive = ReceiveMessageInput {
-                queue_url: self.url.clone(),
-                max_number_of_messages: Some(most),
-                wait_time_seconds: Some(wait),
-                message_system_attribute_names: vec!["All".into()],
-                message_attribute_names: vec!["All".into()],
-                ..ReceiveMessageInput::default()
-            };
-            self.queues.receive_message(receive).await.map(|received| received.messages)
-        };
-        let _turn = self.turn.lock().await;
-        let mut messages = receive(self.source.batch_size, 20).await?;
-        let missing = self.source.batch_size - i32::try_from(messages.len()).unwrap_or_default();
-        if !messages.is_empty() && missing > 0 {
-            tokio::time::sleep(GATHER).await;
-            // The next receive fails as well, and says so. These messages need not wait for it.
-            messages.extend(receive(missing, 0).await.unwrap_or_default());
-        }
-        Ok(messages)
     }
 
     /// Deletes the messages that succeeded. A failed message is delivered again after the visibility timeout, and goes to the dead-letter queue if it
@@ -133,6 +111,35 @@ impl Mapping {
     }
 }
 
+/// Waits for messages, and for a moment more for those that come with them.
+async fn receive(
+    turn: &Mutex<()>,
+    queues: &RustackSqs,
+    url: &str,
+    batch_size: i32,
+) -> Result<Vec<Message>, SqsError> {
+    let receive = async |most, wait| {
+        let receive = ReceiveMessageInput {
+            queue_url: url.to_owned(),
+            max_number_of_messages: Some(most),
+            wait_time_seconds: Some(wait),
+            message_system_attribute_names: vec!["All".into()],
+            message_attribute_names: vec!["All".into()],
+            ..ReceiveMessageInput::default()
+        };
+        queues.receive_message(receive).await.map(|received| received.messages)
+    };
+    let _turn = turn.lock().await;
+    let mut messages = receive(batch_size, 20).await?;
+    let missing = batch_size - i32::try_from(messages.len()).unwrap_or_default();
+    if !messages.is_empty() && missing > 0 {
+        tokio::time::sleep(GATHER).await;
+        // The next receive fails as well, and says so. These messages need not wait for it.
+        messages.extend(receive(missing, 0).await.unwrap_or_default());
+    }
+    Ok(messages)
+}
+
 /// A message in the form in which Lambda passes it on.
 fn record(message: &Message, arn: &str) -> Value {
     json!({
@@ -146,4 +153,51 @@ fn record(message: &Message, arn: &str) -> Value {
         "eventSourceARN": arn,
         "awsRegion": REGION,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustack_sqs_core::config::SqsConfig;
+    use rustack_sqs_model::{
+        input::{CreateQueueInput, SendMessageBatchInput},
+        types::SendMessageBatchRequestEntry,
+    };
+
+    use super::*;
+
+    /// Sends a message of each of so many groups in one call.
+    async fn send(queues: &RustackSqs, url: &str, groups: usize) {
+        let entry = |group: usize| SendMessageBatchRequestEntry {
+            id: group.to_string(),
+            message_body: group.to_string(),
+            message_group_id: Some(group.to_string()),
+            message_deduplication_id: Some(group.to_string()),
+            ..SendMessageBatchRequestEntry::default()
+        };
+        let entries = (0..groups).map(entry).collect();
+        queues
+            .send_message_batch(SendMessageBatchInput { queue_url: url.to_owned(), entries })
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_come_together_are_one_batch_although_two_receive() {
+        let queues = RustackSqs::new(SqsConfig::default());
+        let fifo = [("FifoQueue".to_owned(), "true".to_owned())];
+        let create = CreateQueueInput {
+            queue_name: "fills.fifo".into(),
+            attributes: fifo.into(),
+            tags: Default::default(),
+        };
+        let url = queues.create_queue(create).await.unwrap().queue_url.unwrap();
+        let turn = Mutex::new(());
+        let some = || async { receive(&turn, &queues, &url, 10).await.unwrap().len() };
+        // Both wait when the messages come.
+        let (first, second, ()) = tokio::join!(some(), some(), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            send(&queues, &url, 7).await;
+        });
+        assert_eq!([first, second], [7, 0]);
+    }
 }
