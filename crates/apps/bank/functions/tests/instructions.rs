@@ -41,7 +41,7 @@ const WORK: [(&str, u64, u64); 13] = [
     ("decode-without-reference", 1_670, 1_000),
     ("load", 23_100, 1_000),
     ("fold", 6_230, 1_000),
-    ("fold-without-reference", 5_600, 1_000),
+    ("fold-without-reference", 5_540, 1_000),
     ("commands", 29_450, 1_000),
     ("commands-without-reference", 27_100, 1_000),
     ("commands-with-sdk-without-reference", 471_200, 100),
