@@ -347,7 +347,7 @@ impl<'a> Run<'a> {
                 // The functions answer a panic as they answer any other failure. Where no request fails, nothing does.
                 if self.is_calm && taken.contains(&false) {
                     return Err(format!(
-                        "of the commits {batch:?}, these were taken without a fault: {taken:?}"
+                        "no request fails, and of the commits {batch:?} some are not taken: {taken:?}"
                     ));
                 }
                 for ((stream, place), _) in batch.into_iter().zip(taken).filter(|(_, is_taken)| *is_taken) {
