@@ -18,7 +18,7 @@ use crate::{
     line::Line,
     metrics,
     needs::Needs,
-    rebuild::{Answer, Rebuild, RebuildError, Rebuilt, told},
+    rebuild::{Answer, Rebuild, RebuildError, Rebuilt},
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
@@ -94,10 +94,7 @@ pub async fn run<C: Consumer + 'static>(
             async move {
                 Ok(match event.rebuild {
                     None => Answer::Taken(fifo.batch(&event.records).await),
-                    Some(asked) => {
-                        let rebuilt = fifo.consumer.rebuild(&fifo.store, &asked).await;
-                        Answer::Rebuilt(rebuilt.map_err(|error| told(&error))?)
-                    }
+                    Some(asked) => Answer::Rebuilt(fifo.consumer.rebuild(&fifo.store, &asked).await?),
                 })
             }
             .boxed_local()

@@ -9,8 +9,6 @@ use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Part, Phase, ReadTable, Table
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::Error;
-
 /// The time for which one invocation begins new pages. A function behind the log has ten seconds: the rest is for the last page.
 const WORKING: Duration = Duration::from_secs(5);
 /// The most commits that are read at once. They fit into the least memory that Lambda gives.
@@ -261,10 +259,4 @@ pub(crate) fn is_outage(error: &TableError) -> bool {
         TableError::Throttled | TableError::Unavailable(_) => true,
         TableError::Row(_) | TableError::TooManyRows(_) | TableError::Cursor(_) => false,
     }
-}
-
-/// The error as the runtime takes it, without details of a call, which may be pages long.
-pub(crate) fn told(error: &RebuildError) -> Error {
-    tracing::error!(error = %Causes(error), "not made again");
-    Causes(error).to_string().into()
 }

@@ -1,6 +1,6 @@
 //! How a function starts: logs, configuration, clients with open connections, then the runtime.
 
-use std::{io::Write, time::Duration};
+use std::{fmt, io::Write, time::Duration};
 
 use aws_config::{
     BehaviorVersion, SdkConfig,
@@ -14,7 +14,7 @@ use aws_sdk_dynamodb::config::SharedCredentialsProvider;
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_types::service_config::{LoadServiceConfig, ServiceConfigKey};
 use futures::{FutureExt, future::LocalBoxFuture};
-use lambda_runtime::{LambdaEvent, service_fn};
+use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Serialize, de::DeserializeOwned};
@@ -70,12 +70,28 @@ where
                 let answer = handled.await;
                 // The metrics are written before the answer goes out, because the instance may be frozen afterwards.
                 metrics::flush(metrics);
-                answer
+                answer.map_err(Failure)
             }
         }))
         .await
     }
     .boxed_local()
+}
+
+/// Why a handler failed. The runtime logs what `Debug` writes, and Lambda passes the diagnostic on. Both name the causes, in the words that operators look for. The `Debug` of
+/// the error itself may have values of a commit in it (rule 14), and pages of details of a call.
+struct Failure(Error);
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Causes(&*self.0))
+    }
+}
+
+impl From<Failure> for Diagnostic {
+    fn from(failure: Failure) -> Self {
+        Self { error_type: "Failure".to_owned(), error_message: format!("{failure:?}") }
+    }
 }
 
 /// Logs are JSON lines with `timestamp` and `level`, as Lambda's JSON log format wants them; the runtime's own subscriber writes no time.
@@ -172,4 +188,29 @@ pub(crate) async fn connected(store: DynamoDbStore) -> Result<DynamoDbStore, Err
         tracing::warn!(error = %Causes(&error), "the table cannot be read yet");
     }
     Ok(store)
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::StoreError;
+
+    use super::*;
+
+    /// An error that keeps an answer of a service.
+    #[derive(Debug, thiserror::Error)]
+    #[error("the answer cannot be read")]
+    struct Unexpected(#[allow(dead_code, reason = "only `Debug` reads it")] &'static str);
+
+    #[test]
+    fn a_failure_is_told_with_its_causes_and_without_what_they_keep() {
+        // Given an error whose cause keeps what a commit has in it
+        let error = StoreError::Unavailable(Box::new(Unexpected(r#"{"balance":4000}"#)));
+        assert!(format!("{error:?}").contains("4000"));
+        let failure = Failure(error.into());
+        // when the runtime logs it, and tells Lambda,
+        let (logged, told) = (format!("{failure:?}"), Diagnostic::from(failure).error_message);
+        // then both are what failed, and why.
+        let expected = "the store is unavailable: the answer cannot be read";
+        assert_eq!((&*logged, &*told), (expected, expected));
+    }
 }

@@ -22,7 +22,7 @@ use crate::{
     line::Line,
     metrics,
     needs::{Action, Needs, Source, Table},
-    rebuild::{Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild, told},
+    rebuild::{Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
     start::{Handle, dynamodb, start},
     wire::{BusEntry, field_or_root},
 };
@@ -73,8 +73,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
                 if let Some(asked) = event.get_mut("rebuild") {
                     let asked: Rebuild =
                         serde_path_to_error::deserialize(asked.take()).map_err(|error| malformed(&error))?;
-                    let rebuilt = projector.rebuild(&asked).await;
-                    return Ok(Answer::Rebuilt(rebuilt.map_err(|error| told(&error))?));
+                    return Ok(Answer::Rebuilt(projector.rebuild(&asked).await?));
                 }
                 projector.all(details(event)?).await.map(Answer::Taken)
             }
@@ -196,8 +195,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let mut failed = Ok(());
         let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await;
         // Nothing is written otherwise: what would be written into one generation alone might never come into the other one.
-        let generations = generations.map_err(|error| Causes(&error).to_string())?;
-        let generations = generations.written_at(Timestamp::now());
+        let generations = generations?.written_at(Timestamp::now());
         for detail in details {
             // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
             // have them.
@@ -215,8 +213,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
                 Err(error) => {
                     let stream = stream.as_ref().map(StreamId::as_str);
                     tracing::error!(stream, correlation_id, error = %Causes(&error), "projection");
-                    // The runtime logs this error as well. As a text it has no details of a call, which may be pages long.
-                    failed = failed.and(Err(Causes(&error).to_string().into()));
+                    failed = failed.and(Err(error.into()));
                 }
             }
         }

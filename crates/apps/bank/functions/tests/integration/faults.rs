@@ -3,8 +3,13 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::accounts::{Accounts, Balances};
+use crate::operator::Ledger;
+use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::join_all;
-use ledgerline_local::testing::{LocalStack, eventually};
+use ledgerline_local::{
+    services,
+    testing::{LocalStack, eventually, table},
+};
 use reqwest::StatusCode;
 use serde_json::json;
 
@@ -61,6 +66,69 @@ async fn a_poisoned_record_goes_to_the_dead_letters_and_blocks_nobody() {
     assert_eq!(letter["stream"], "account-00000000-0000-4000-8000-000000000000");
     assert_eq!(letter["version"], 1);
     assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("events")), "{letter}");
+}
+
+/// Rule 11: whoever reads a whole commit stops at one whose `meta` is damaged, and says which. Commands, the state and other streams go on.
+#[tokio::test]
+async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
+    // Given an account whose second commit is that of another account, without metadata that can be read.
+    let bank = LocalStack::start(None).await;
+    let (damaged, other) = (bank.account(0).await, bank.account(10).await);
+    for id in [&damaged, &other] {
+        bank.settled(id).await;
+    }
+    let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&bank.aws_url()));
+    let get = dynamodb.get_item().table_name(table("CommitsTable"));
+    let get = get.key("stream", AttributeValue::S(format!("account-{other}")));
+    let get = get.key("version", AttributeValue::N("2".into())).consistent_read(true);
+    let mut commit = get.send().await.unwrap().item.unwrap();
+    let stream = format!("account-{damaged}");
+    commit.insert("stream".into(), AttributeValue::S(stream.clone()));
+    commit.insert("meta".into(), AttributeValue::S("damaged".into()));
+    let (names, values): (Vec<_>, Vec<_>) = commit.into_iter().unzip();
+    let names: Vec<_> = names.iter().map(|name| format!("'{name}': ?")).collect();
+    let insert = format!(r#"INSERT INTO "{}" VALUE {{{}}}"#, table("CommitsTable"), names.join(", "));
+    dynamodb.execute_statement().statement(insert).set_parameters(Some(values)).send().await.unwrap();
+
+    // When both go on
+    for id in [&damaged, &other] {
+        let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+        assert_eq!((credited.status, credited.body["version"].as_u64()), (StatusCode::OK, Some(3)));
+    }
+
+    // then one has its state and not its rows, the other has all, and it is said which commit it is.
+    bank.settled(&other).await;
+    let letter = eventually("the dead letter arrives", async || bank.dead_letter().await).await;
+    assert_eq!((letter["stream"].as_str(), letter["version"].as_u64()), (Some(&*stream), Some(2)));
+    assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("meta")), "{letter}");
+    eventually("the state is shown", async || {
+        let shown = bank.get(&format!("/accounts/{damaged}?minVersion=3")).await;
+        (shown.status == StatusCode::OK && shown.body["totalBalance"] == 11).then_some(())
+    })
+    .await;
+    let failed = eventually("the log view says why", async || {
+        let failed = bank.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
+        (!failed.is_empty()).then_some(failed)
+    })
+    .await;
+    assert!(failed.iter().all(|line| line["stream"] == *stream), "{failed:?}");
+    assert!(failed[0]["error"].as_str().unwrap().contains("meta"), "{failed:?}");
+    eventually("the view that has the order of everything says where it stands still", async || {
+        let errors = bank.logged(r#"{ $.level = "ERROR" }"#).await;
+        let says = format!("version 2 of {stream} cannot be read: ");
+        errors.iter().any(|line| line["message"].as_str().unwrap().starts_with(&says)).then_some(())
+    })
+    .await;
+    let (code, found) = Ledger::at(&bank).found(&[]);
+    let missing =
+        |who: &str, id: &str, there| ("missing".to_owned(), who.to_owned(), format!("account-{id}"), there);
+    let bookings = "BookingsSubscriptionFunction";
+    let expected = [
+        missing("TransactionsProjectorFunction", &damaged, 1),
+        missing(bookings, &damaged, 1),
+        missing(bookings, &other, 2),
+    ];
+    assert_eq!((code, found), (2, expected.into()));
 }
 
 /// The commands of the runbook ask CloudFormation for names, CloudWatch for what was logged, and Lambda for an alias.
