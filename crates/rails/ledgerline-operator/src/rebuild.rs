@@ -37,8 +37,8 @@ const LATER: Duration = Duration::from_secs(1);
 const AT_ONCE: usize = 32;
 /// The number of streams that the function makes in one invocation.
 const STREAMS: usize = 20;
-/// The number of times that the closing comparison asks for what is missing.
-const ROUNDS: usize = 5;
+/// The number of times in a row that the closing comparison asks for what is missing, and finds nothing that is nearer to the log than before.
+const ROUNDS: usize = 10;
 /// The number of streams that are named to people.
 const NAMED: usize = 10;
 
@@ -400,25 +400,27 @@ impl View<'_> {
         let of_it = heads.into_iter().filter(|(stream, _)| self.follower.of_log.takes(stream));
         let all = of_it.map(|(stream, head)| (stream, (head.version, 0))).collect();
         let mut missing = self.behind(&table, all).await?;
-        for round in 0..ROUNDS {
-            if missing.is_empty() {
-                break;
-            }
+        let (mut is_first, mut in_vain) = (true, 0);
+        while !missing.is_empty() && in_vain < ROUNDS {
             if self.follower.of_log.kind == Follows::Order {
                 self.in_one_order(number).await?;
-            } else if round > 0 {
+            } else if !is_first {
                 // What was on its way is there by now: the rest is made from the log.
                 let streams: Vec<_> = missing.keys().cloned().collect();
                 for streams in streams.chunks(STREAMS) {
+                    let asked = json!({ "generation": number, "streams": streams });
                     // A failure is seen by what is still missing.
-                    if let Err(error) = self.ask(&json!({ "generation": number, "streams": streams })).await {
+                    if let Err(error) = self.ask(&asked).await {
                         self.out.note(&format!("{error:#}"));
                     }
                 }
             }
             // Rows are read eventually.
             tokio::time::sleep(LATER).await;
-            missing = self.behind(&table, missing).await?;
+            let left = self.behind(&table, missing.clone()).await?;
+            // The versions that the streams should reach do not change, so this comes to an end.
+            in_vain = if left == missing { in_vain + 1 } else { 0 };
+            (missing, is_first) = (left, false);
         }
         Ok(missing)
     }
