@@ -416,7 +416,7 @@ fn prepare<A: Aggregate>(
     Ok(Attempt { after: Loaded { version: commit.version, state, embedded }, commit })
 }
 
-/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took the version after `loaded`.
+/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took the version after `loaded`, if it can be read.
 async fn catch_up<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
@@ -425,16 +425,26 @@ async fn catch_up<A: Aggregate>(
     let taken = loaded.version + 1;
     let limit = u32::try_from(A::SNAPSHOT_EVERY).ok();
     let range = Range { after: loaded.version, up_to: u64::MAX, limit };
-    let page = store.read(stream, range, Consistency::Strong).await?;
-    if page.complete {
-        for commit in page.commits.iter().rev() {
-            loaded.apply(commit)?;
+    let is_damaged = |error: &StoreError| matches!(error, StoreError::Corrupt { .. });
+    match store.read(stream, range, Consistency::Strong).await {
+        Ok(page) if page.complete => {
+            for commit in page.commits.iter().rev() {
+                loaded.apply(commit)?;
+            }
+            return Ok((loaded, page.commits.into_iter().find(|commit| commit.version == taken)));
         }
-        return Ok((loaded, page.commits.into_iter().find(|commit| commit.version == taken)));
+        // What is damaged may be what no state is made of (rule 11). If the command failed, the cache would stay where it is, and so would every later
+        // command of this instance.
+        Err(error) if !is_damaged(&error) => return Err(error.into()),
+        Ok(_) | Err(_) => {}
     }
     // The stream is far ahead of this instance: the state is loaded again from the newest embedded one.
     let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
-    Ok((loaded, store.get(stream, taken).await?))
+    match store.get(stream, taken).await {
+        // It is not our own commit: those can be read.
+        Err(error) if is_damaged(&error) => Ok((loaded, None)),
+        winner => Ok((loaded, winner?)),
+    }
 }
 
 /// Answers a command that appends nothing, from a state that was read strongly (rule 6).

@@ -1,14 +1,18 @@
 use std::{
     collections::VecDeque,
     num::NonZeroUsize,
-    sync::{Mutex, PoisonError},
+    ops::RangeBounds,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    MemoryStore, Page, RecordedState,
+    MemoryStore, Page, RecordedState, Step,
     contract::read_all,
     spec::valid,
     tank::{Amount, Command, EXISTS, TOO_LITTLE, Tank},
@@ -20,6 +24,8 @@ struct Spy {
     inner: MemoryStore,
     calls: Mutex<Vec<&'static str>>,
     faults: Mutex<VecDeque<Fault>>,
+    /// The version that is damaged in what no state is made of; 0 is none.
+    damaged: AtomicU64,
 }
 
 /// A fault of the next append.
@@ -58,6 +64,15 @@ impl Spy {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
 
+    /// The error for these versions, if one of them is damaged.
+    fn readable(&self, stream: &StreamId, versions: impl RangeBounds<u64>) -> Result<(), StoreError> {
+        let version = self.damaged.load(Ordering::Relaxed);
+        if version == 0 || !versions.contains(&version) {
+            return Ok(());
+        }
+        Err(StoreError::Corrupt { stream: stream.to_string(), version, reason: "`meta` is missing".into() })
+    }
+
     fn calls(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -74,7 +89,21 @@ impl EventStore for Spy {
             Consistency::Eventual => "read",
             Consistency::Strong => "strong read",
         });
+        self.readable(stream, range.after + 1..=range.up_to)?;
         self.inner.read(stream, range, consistency).await
+    }
+
+    async fn read_steps(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> Result<Page<Step>, StoreError> {
+        self.note(match consistency {
+            Consistency::Eventual => "read",
+            Consistency::Strong => "strong read",
+        });
+        self.inner.read_steps(stream, range, consistency).await
     }
 
     async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
@@ -91,6 +120,7 @@ impl EventStore for Spy {
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
         self.note("get");
+        self.readable(stream, version..=version)?;
         self.inner.get(stream, version).await
     }
 
@@ -410,6 +440,20 @@ async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
     assert_eq!(committed(stale.send(fill(1)).await), (54, 1));
     let strong_reads = store.calls().iter().filter(|call| **call == "strong read").count();
     assert!(strong_reads <= 2, "{strong_reads} strong reads");
+}
+
+#[tokio::test]
+async fn rule_11_damage_that_no_state_is_made_of_stops_no_command_of_an_instance_that_is_behind() {
+    // Given an instance that is one commit behind, and that this commit cannot be read as a whole,
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    fill_behind_the_back(&store.inner, &stream(), 1).await;
+    store.damaged.store(3, Ordering::Relaxed);
+    // when it gets commands, then they are decided on what the commit did.
+    assert_eq!(committed(client.send(draw(100)).await), (4, 1));
+    store.calls();
+    assert_eq!(committed(client.send(fill(1)).await), (5, 2));
+    assert_eq!(store.calls(), ["append"], "its cache has caught up");
 }
 
 #[tokio::test]
