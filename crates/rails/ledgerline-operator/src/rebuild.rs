@@ -305,12 +305,16 @@ impl View<'_> {
             self.out.rows(&["stream", "reason"], &[(*failed).clone()]);
         }
         self.until_everybody_knows(&building).await;
-        let missing = self.close(number).await?;
+        let (missing, reasons) = self.close(number).await?;
         if !missing.is_empty() {
-            let row = |(stream, (head, there)): (&StreamId, &(u64, u64))| json!({ "what": "missing", "stream": stream, "log": head, "there": there });
+            let row = |(stream, (head, there)): (&StreamId, &(u64, u64))| {
+                let reason = reasons.get(stream.as_str());
+                json!({ "what": "missing", "stream": stream, "log": head, "there": there, "reason": reason })
+            };
             let shown = if self.out.json { missing.len() } else { NAMED };
             let rows: Vec<_> = missing.iter().take(shown).map(row).collect();
-            self.out.rows(&["what", "stream", "log", "there"], &rows);
+            let fields = ["what", "stream", "log", "there", "reason"];
+            self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
             self.out.note(&format!(
                 "\n{} streams are not as the log has them: all reads stay where they are",
                 missing.len()
@@ -391,16 +395,17 @@ impl View<'_> {
         Ok(Rebuilt::default())
     }
 
-    /// Compares every stream with the log, as that is now, and has the function make what is missing. Returns what is missing still: the last version in the log, and the one that is there.
+    /// Compares every stream with the log, as that is now, and has the function make what is missing. Returns what is missing still: the last version in the log, and the one that is there; and the reasons that
+    /// the function gave for streams that it could not make.
     ///
     /// What is committed from now on is written into this generation by deliveries: so it is enough that each stream reaches the head that it has now.
-    async fn close(&self, number: u32) -> Result<BTreeMap<StreamId, (u64, u64)>> {
+    async fn close(&self, number: u32) -> Result<(BTreeMap<StreamId, (u64, u64)>, BTreeMap<String, Value>)> {
         let (table, heads) =
             (self.table.at(number), self.deployment.log()?.heads(self.deployment.parts()).await?);
         let of_it = heads.into_iter().filter(|(stream, _)| self.follower.of_log.takes(stream));
         let all = of_it.map(|(stream, head)| (stream, (head.version, 0))).collect();
         let mut missing = self.behind(&table, all).await?;
-        let (mut is_first, mut in_vain) = (true, 0);
+        let (mut is_first, mut in_vain, mut reasons) = (true, 0, BTreeMap::new());
         while !missing.is_empty() && in_vain < ROUNDS {
             if self.follower.of_log.kind == Follows::Order {
                 self.in_one_order(number).await?;
@@ -409,20 +414,21 @@ impl View<'_> {
                 let streams: Vec<_> = missing.keys().cloned().collect();
                 for streams in streams.chunks(STREAMS) {
                     let asked = json!({ "generation": number, "streams": streams });
-                    // A failure is seen by what is still missing.
-                    if let Err(error) = self.ask(&asked).await {
-                        self.out.note(&format!("{error:#}"));
+                    match self.ask(&asked).await {
+                        Ok(made) => reasons.extend(made.failed.into_iter().filter_map(reason_of)),
+                        // It is seen by what is still missing.
+                        Err(error) => self.out.note(&format!("{error:#}")),
                     }
                 }
             }
             // Rows are read eventually.
             tokio::time::sleep(LATER).await;
             let left = self.behind(&table, missing.clone()).await?;
-            // The versions that the streams should reach do not change, so this comes to an end.
+            // The versions that are there only grow, and those that should be there do not change, so this comes to an end.
             in_vain = if left == missing { in_vain + 1 } else { 0 };
             (missing, is_first) = (left, false);
         }
-        Ok(missing)
+        Ok((missing, reasons))
     }
 
     /// Those of these streams that have not reached the version that they should.
@@ -431,9 +437,10 @@ impl View<'_> {
         table: &ReadTable,
         streams: BTreeMap<StreamId, (u64, u64)>,
     ) -> Result<BTreeMap<StreamId, (u64, u64)>> {
-        let looked = stream::iter(streams).map(|(stream, (head, _))| async move {
+        let looked = stream::iter(streams).map(|(stream, (head, before))| async move {
             let there = table.reached(self.follower.of_log.keys(), &stream).await?;
-            Ok::<_, anyhow::Error>((stream, (head, there)))
+            // A row is read eventually, so that an older version may be read after a newer one.
+            Ok::<_, anyhow::Error>((stream, (head, there.max(before))))
         });
         let looked = looked.buffer_unordered(AT_ONCE);
         looked.try_filter(|(_, (head, there))| std::future::ready(there < head)).try_collect().await
@@ -468,6 +475,11 @@ impl Rebuilt {
         self.writes += other.writes;
         self.failed.extend(other.failed.iter().cloned());
     }
+}
+
+/// The stream that a function could not make, and the reason.
+fn reason_of(mut failed: Value) -> Option<(String, Value)> {
+    Some((failed["stream"].as_str()?.to_owned(), failed["reason"].take()))
 }
 
 /// The units that it took, and their price.

@@ -240,6 +240,12 @@ pub async fn execute<A: Aggregate, S: EventStore>(
                     loaded = caught_up;
                     let was_fresh = std::mem::replace(&mut fresh, true);
                     cache.put(stream, &loaded);
+                    let winner = match winner {
+                        // If it is this very command, which was sent before, the store names its request next time.
+                        Err(StoreError::Corrupt { .. }) if execution.ledger.is_some() => None,
+                        // Without a request, nobody can tell (rule 4). The next command goes on from here.
+                        winner => winner?,
+                    };
                     // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
                     // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
                     overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
@@ -416,35 +422,33 @@ fn prepare<A: Aggregate>(
     Ok(Attempt { after: Loaded { version: commit.version, state, embedded }, commit })
 }
 
-/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took the version after `loaded`, if it can be read.
+/// Reads the commits since `loaded`, strongly. Returns the newest state, and the commit that took the version after `loaded`.
 async fn catch_up<A: Aggregate>(
     store: &impl EventStore,
     stream: &StreamId,
     mut loaded: Loaded<A>,
-) -> Result<(Loaded<A>, Option<Commit>), ExecuteError> {
+) -> Result<(Loaded<A>, Result<Option<Commit>, StoreError>), ExecuteError> {
     let taken = loaded.version + 1;
     let limit = u32::try_from(A::SNAPSHOT_EVERY).ok();
     let range = Range { after: loaded.version, up_to: u64::MAX, limit };
-    let is_damaged = |error: &StoreError| matches!(error, StoreError::Corrupt { .. });
     match store.read(stream, range, Consistency::Strong).await {
         Ok(page) if page.complete => {
-            for commit in page.commits.iter().rev() {
-                loaded.apply(commit)?;
+            match page.commits.iter().rev().try_for_each(|commit| loaded.apply(commit)) {
+                Ok(()) => {
+                    let winner = page.commits.into_iter().find(|commit| commit.version == taken);
+                    return Ok((loaded, Ok(winner)));
+                }
+                Err(LoadError::Decode { .. }) => {}
+                Err(error) => return Err(error.into()),
             }
-            return Ok((loaded, page.commits.into_iter().find(|commit| commit.version == taken)));
         }
-        // What is damaged may be what no state is made of (rule 11). If the command failed, the cache would stay where it is, and so would every later
-        // command of this instance.
-        Err(error) if !is_damaged(&error) => return Err(error.into()),
-        Ok(_) | Err(_) => {}
+        Ok(_) | Err(StoreError::Corrupt { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
-    // The stream is far ahead of this instance: the state is loaded again from the newest embedded one.
+    // The stream is far ahead of this instance, or a commit cannot be read: the state is loaded from the newest embedded one, as a cold instance does. It may need
+    // nothing that is damaged (rule 11).
     let loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
-    match store.get(stream, taken).await {
-        // It is not our own commit: those can be read.
-        Err(error) if is_damaged(&error) => Ok((loaded, None)),
-        winner => Ok((loaded, winner?)),
-    }
+    Ok((loaded, store.get(stream, taken).await))
 }
 
 /// Answers a command that appends nothing, from a state that was read strongly (rule 6).

@@ -443,17 +443,39 @@ async fn an_instance_that_is_far_behind_starts_over_from_the_newest_state() {
 }
 
 #[tokio::test]
-async fn rule_11_damage_that_no_state_is_made_of_stops_no_command_of_an_instance_that_is_behind() {
+async fn rule_11_damage_that_no_state_is_made_of_keeps_no_instance_behind() {
     // Given an instance that is one commit behind, and that this commit cannot be read as a whole,
+    let behind = async |store: &Spy| {
+        fill_behind_the_back(&store.inner, &stream(), 1).await;
+        store.damaged.store(3, Ordering::Relaxed);
+    };
+    let key = Options { key: Some(("ada/1", "draw 100")), ..Options::default() };
+    // when a command comes that has a request, then it is decided on what the commit did.
     let store = Spy::default();
     let client = warm(&store, 100).await;
-    fill_behind_the_back(&store.inner, &stream(), 1).await;
-    store.damaged.store(3, Ordering::Relaxed);
-    // when it gets commands, then they are decided on what the commit did.
-    assert_eq!(committed(client.send(draw(100)).await), (4, 1));
+    behind(&store).await;
+    assert_eq!(committed(client.send_with(draw(100), key).await), (4, 1));
+    // Of one that has none, nobody knows whether the commit is its own (rule 4); the commands after it are taken.
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    behind(&store).await;
+    let failed = client.send(draw(100)).await;
+    assert!(matches!(failed, Err(ExecuteError::Store(StoreError::Corrupt { version: 3, .. }))), "{failed:?}");
     store.calls();
-    assert_eq!(committed(client.send(fill(1)).await), (5, 2));
+    assert_eq!(committed(client.send(draw(100)).await), (4, 1));
     assert_eq!(store.calls(), ["append"], "its cache has caught up");
+}
+
+#[tokio::test]
+async fn an_event_of_a_newer_program_keeps_no_instance_behind_once_a_state_is_embedded_after_it() {
+    let store = Spy::default();
+    let client = warm(&store, 100).await;
+    let filled = log(&store).await[1].clone();
+    assert!(filled.state.is_some());
+    let mut painted = Commit { version: 3, command: "another".into(), ..filled };
+    painted.events[0].event_type = "TankPainted".into();
+    store.inner.append(&painted, None).await.unwrap();
+    assert_eq!(committed(client.send(draw(40)).await), (4, 60));
 }
 
 #[tokio::test]

@@ -65,7 +65,7 @@ async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
     });
     let given_up = json!({
         "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": { "states": [state] },
-        "responsePayload": { "errorType": "&str", "errorMessage": "the table is unavailable" },
+        "responsePayload": { "errorType": "Failure", "errorMessage": "the table is unavailable" },
     });
     dead_letter(&sqs, "BalancesDeadLetterQueue", None, &given_up).await;
     for commit in &bank.log(&ids[2]).await[1..] {
