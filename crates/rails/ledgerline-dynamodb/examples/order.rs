@@ -17,7 +17,7 @@ use aws_sdk_dynamodb::{Client, config::Builder};
 use jiff::Timestamp;
 use ledgerline::{
     EventStore, StreamId,
-    all::{Cursor, Entry, Filter, Sequencer, Subscription, segments},
+    all::{Candidate, Cursor, Entry, Filter, Sequencer, Subscription, segments},
     contract::commit,
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -45,12 +45,15 @@ async fn main() {
         let share = entries / 10 / sequencers;
         let work = (0..sequencers).map(|number| {
             let sequence = sequence.clone();
+            let log = log.clone();
             tokio::spawn(async move {
                 let mut sequencer = Sequencer::new(partition);
                 for batch in batches(share, number) {
-                    while sequencer.append(&sequence, "batch", batch.clone(), Timestamp::now()).await.is_err()
-                    {
-                    }
+                    while sequencer
+                        .append(&sequence, &log, "batch", batch.clone(), Timestamp::now())
+                        .await
+                        .is_err()
+                    {}
                 }
             })
         });
@@ -63,7 +66,7 @@ async fn main() {
     // Partition 0: many entries, which are read without their commits.
     let mut sequencer = Sequencer::new(0);
     for batch in batches(entries, 0) {
-        sequencer.append(&sequence, "batch", batch, Timestamp::now()).await.unwrap();
+        sequencer.append(&sequence, &log, "batch", batch, Timestamp::now()).await.unwrap();
     }
     wire.take();
     let (began, mut read, mut after) = (Instant::now(), 0, 0);
@@ -105,12 +108,12 @@ async fn main() {
 }
 
 /// Batches of entries of two hundred streams, whose versions are those of no other number.
-fn batches(entries: usize, number: usize) -> impl Iterator<Item = Vec<Entry>> {
-    let entry = move |place: usize| Entry {
-        stream: tank(number * 1_000 + place % 200),
-        version: (place / 200) as u64 + 1,
+fn batches(entries: usize, number: usize) -> impl Iterator<Item = Vec<Candidate>> {
+    let candidate = move |place: usize| {
+        let stream = tank(number * 1_000 + place % 200);
+        Candidate::proven(Entry { stream, version: (place / 200) as u64 + 1 })
     };
-    (0..entries / BATCH).map(move |batch| (batch * BATCH..(batch + 1) * BATCH).map(entry).collect())
+    (0..entries / BATCH).map(move |batch| (batch * BATCH..(batch + 1) * BATCH).map(candidate).collect())
 }
 
 fn tank(number: usize) -> StreamId {

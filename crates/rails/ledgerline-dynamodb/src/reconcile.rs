@@ -336,6 +336,15 @@ impl Seen {
         }
     }
 
+    /// Takes a void entry away: `$all` has nothing of this version, until a commit takes the version.
+    fn remove(&mut self, version: u64) {
+        if version <= self.up_to {
+            self.beyond.extend(version + 1..=self.up_to);
+            self.up_to = version - 1;
+        }
+        self.beyond.remove(&version);
+    }
+
     fn newest(&self) -> u64 {
         self.beyond.last().copied().unwrap_or(self.up_to)
     }
@@ -362,8 +371,13 @@ async fn reached(
         loop {
             let (page, complete) = segments(sequence, partition, after).await?;
             after = page.last().map_or(after, |last| last.number);
-            for Entry { stream, version } in page.into_iter().flat_map(|segment| segment.entries) {
-                reached.entry(stream).or_default().add(version);
+            for segment in page {
+                for Entry { stream, version } in segment.entries {
+                    reached.entry(stream).or_default().add(version);
+                }
+                if let Some(void) = segment.voids.last() {
+                    reached.entry(void.stream.clone()).or_default().remove(void.version);
+                }
             }
             if complete {
                 break;
@@ -383,6 +397,10 @@ mod tests {
         for (version, up_to, newest) in [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)] {
             seen.add(version);
             assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version}");
+        }
+        for (version, up_to, newest) in [(5, 4, 4), (7, 4, 4), (2, 1, 4), (4, 1, 3), (1, 0, 3), (3, 0, 0)] {
+            seen.remove(version);
+            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version} is void");
         }
     }
 }

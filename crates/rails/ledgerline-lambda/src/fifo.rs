@@ -6,6 +6,7 @@ use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Durati
 use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
+use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, ChangesError, Commit, Consistency, EventStore, ExecuteError, LoadError, Range, StoreError,
     StreamId, guard::Verdict,
@@ -89,7 +90,7 @@ pub async fn run<C: Consumer + 'static>(
         let sdk = sdk_config().await;
         let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let fifo = Arc::new(Fifo { store, consumer: build(sdk).await? });
-        Ok(Box::new(move |event: Event| {
+        Ok(Box::new(move |LambdaEvent { payload: event, .. }: LambdaEvent<Event>| {
             let fifo = Arc::clone(&fifo);
             async move {
                 Ok(match event.rebuild {

@@ -16,6 +16,7 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::{FutureExt, future::LocalBoxFuture};
 pub use http::StatusCode;
 use http::{HeaderName, HeaderValue, header};
+use lambda_runtime::LambdaEvent;
 use ledgerline::Meta;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -26,7 +27,8 @@ use crate::{
     callers::{self, Limit},
     config::{self, ConfigError},
     function_url::{principal, with_route},
-    needs::{Needs, Source},
+    needs::{Needs, Scope, Source},
+    operators::{self, Operators},
     start::{Handle, start},
     wire::field_of,
 };
@@ -64,6 +66,8 @@ problem_types! {
     INVALID_REQUEST = "invalid-request", BAD_REQUEST;
     /// The request names no caller.
     UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED;
+    /// Only operators may do it.
+    NOT_AN_OPERATOR = "not-an-operator", FORBIDDEN;
     /// There is no such route.
     NO_ROUTE = "no-route", NOT_FOUND;
     /// Another writer took the version that `If-Match` names.
@@ -403,13 +407,17 @@ impl HttpRequest {
     /// creator, so it must not be created without a caller.
     pub fn actor(&self) -> Result<&str, Problem> {
         let authorizer = self.0.request_context.authorizer.as_ref();
-        let of_token = authorizer.and_then(|authorizer| authorizer.jwt.as_ref()?.claims.get("sub"));
         let of_iam = authorizer.and_then(|authorizer| authorizer.iam.as_ref()?.user_arn.as_deref());
-        of_token
-            .map(String::as_str)
+        self.claim("sub")
             .or_else(|| of_iam.map(principal))
             .filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len()))
             .ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
+    }
+
+    /// A claim of the caller's token, as text.
+    pub(crate) fn claim(&self, name: &str) -> Option<&str> {
+        let authorizer = self.0.request_context.authorizer.as_ref()?;
+        authorizer.jwt.as_ref()?.claims.get(name).map(String::as_str)
     }
 
     /// The origin of the request, for the commit that it causes.
@@ -447,7 +455,7 @@ struct Nothing {}
 /// Runs a function behind the HTTP API.
 ///
 /// # Errors
-/// When the parts cannot be built, `PROBLEM_TYPES` is missing, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
+/// When the parts cannot be built, `PROBLEM_TYPES` is missing, `OPERATORS_CLAIM` is missing and a route is for operators, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
 pub async fn run<Parts: Routes>(
     needs: Needs,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
@@ -479,16 +487,24 @@ fn serve(
         | Source::Sequence(_)
         | Source::Schedule => Vec::new(),
     };
+    if endpoints.iter().any(|endpoint| endpoint.scope == Scope::Operate) {
+        needs.environment.insert(operators::CLAIM);
+    }
     let build = async {
-        let (developer, limit, answers) = (developer()?, Limit::from_env()?, build.await?);
+        let operators = Operators::from_env(&endpoints)?;
+        let developer = developer(operators.as_ref().map(Operators::as_claim))?;
+        let (limit, answers) = (Limit::from_env()?, build.await?);
         // The prefix can be set once in a process. Only a test runs a second function in a process, and it is of the same product.
         let _ = PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
-        Ok(Box::new(move |mut request: ApiGatewayV2httpRequest| {
+        Ok(Box::new(move |LambdaEvent { payload: mut request, .. }: LambdaEvent<ApiGatewayV2httpRequest>| {
             if request.request_context.authorizer.is_none() {
                 request.request_context.authorizer.clone_from(&developer);
             }
             let request = HttpRequest(with_route(&endpoints, request));
-            let answer = match limit.as_ref().map_or(Ok(()), |limit| limit.take(&request)) {
+            let taken = limit.as_ref().map_or(Ok(()), |limit| limit.take(&request));
+            let may =
+                taken.and_then(|()| operators.as_ref().map_or(Ok(()), |operators| operators.check(&request)));
+            let answer = match may {
                 Ok(()) => answers(request),
                 Err(problem) => async { Response::from(problem) }.boxed_local(),
             };
@@ -499,8 +515,9 @@ fn serve(
 }
 
 /// The caller of requests without an authorizer, from `DEVELOPMENT_USER`, because `sam local start-api` leaves authorizers out. There is no
-/// such caller on AWS: a function with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start.
-fn developer() -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
+/// such caller on AWS: a function with a `DEVELOPMENT_USER` and without the endpoint of an emulator does not start. The caller has this claim too, if there is one: that of
+/// operators.
+fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
     let name = "DEVELOPMENT_USER";
     let user = config::parsed_or(name, String::new())?;
     if user.is_empty() {
@@ -510,7 +527,11 @@ fn developer() -> Result<Option<ApiGatewayRequestAuthorizer>, Error> {
         let reason = "it is for emulators only, and there is no AWS_ENDPOINT_URL".to_owned();
         return Err(ConfigError::Invalid { name, reason }.into());
     }
-    Ok(Some(serde_json::from_value(json!({ "jwt": { "claims": { "sub": user } } }))?))
+    let mut claims = json!({ "sub": user });
+    if let Some((name, value)) = claim {
+        claims[name] = value.into();
+    }
+    Ok(Some(serde_json::from_value(json!({ "jwt": { "claims": claims } }))?))
 }
 
 /// Answers a request in every case: a panic is answered with 500, like any other failure of the server.

@@ -13,6 +13,7 @@ mod line;
 pub mod log_projector;
 pub mod metrics;
 pub mod needs;
+mod operators;
 pub mod process_manager;
 pub mod queries;
 pub mod rebuild;
@@ -24,6 +25,7 @@ pub mod stream;
 pub mod subscription;
 pub mod wire;
 
+pub use lambda_runtime::LambdaEvent;
 pub use start::{Handle, dynamodb, retries, sdk_config, start, store, timeouts};
 
 /// The error of a function that cannot start, or of an event that it cannot handle.

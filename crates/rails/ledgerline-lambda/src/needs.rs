@@ -315,10 +315,12 @@ impl Needs {
         self.table(Table::with(REQUESTS, actions)).keys(REQUESTS.variable, actions, like)
     }
 
-    /// The same needs, with those of the sequencer: to read `$all` and to append to it.
+    /// The same needs, with those of the sequencer: to read `$all` and to append to it, and to look up commits that no record proves.
     pub(crate) fn sequencing(self) -> Self {
-        use Action::{GetItem, PartiQLInsert, Query};
-        self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])).variable(sequencer::PARTITIONS)
+        use Action::{BatchGetItem, GetItem, PartiQLInsert, Query};
+        self.table(Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query]))
+            .table(Table::with(COMMITS, [BatchGetItem]))
+            .variable(sequencer::PARTITIONS)
     }
 
     /// The same needs, with those of a reader of `$all` and of the commits that it names.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
+use lambda_runtime::LambdaEvent;
 use ledgerline_dynamodb::{
     DynamoDbStore, ReadTable,
     reconcile::{CompareError, Comparison, Difference, Follower, Follows, Found},
@@ -65,7 +66,7 @@ pub async fn run() -> Result<(), Error> {
         let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
         let log = crate::store(client).await?;
         let reconciler = Arc::new(Reconciler { log, sequence, partitions: partitions()?, followers });
-        Ok(Box::new(move |_: Value| {
+        Ok(Box::new(move |_: LambdaEvent<Value>| {
             let reconciler = Arc::clone(&reconciler);
             async move {
                 reconciler.reconcile(Timestamp::now()).await?;

@@ -1,21 +1,31 @@
 //! The sequencer: the second reader of the Commits stream, which gives the commits of all streams one order, `$all` ([`ledgerline::all`]).
 //!
-//! It reads nothing of a commit but which one it is and which one caused it. So no commit can be one that it never gets through with, and a batch that fails comes again until it is
-//! in `$all`: to leave one out would be to lose it for every reader.
+//! It reads only a commit's key and its causation id, so no payload can be a poison pill. A batch that fails is retried until it is in `$all`: to leave a commit out would be to
+//! lose it for every reader.
+//!
+//! An entry of `$all` is final. So the sequencer believes only the stream, which invokes it under the alias `live`: every other commit that it is told of, it looks up in the log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
+use aws_lambda_events::streams::DynamoDbEventResponse;
 use aws_sdk_lambda::{
     Client as Lambda,
     primitives::Blob,
     types::InvocationType::{DryRun, Event},
 };
+use futures::FutureExt;
 use jiff::Timestamp;
+use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, StreamId,
-    all::{Entry, Sequencer, entries, partition_of},
+    all::{Candidate, Entry, Sequencer, VoidError, candidates, partition_of},
 };
 use ledgerline_dynamodb::DynamoDbStore;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 
 use crate::{
@@ -23,8 +33,8 @@ use crate::{
     fanout::by_category,
     metrics,
     needs::{Needs, Source},
-    start::{connected, sdk_config},
-    stream::{self, Handler, Record},
+    start::{Handle, connected, sdk_config, start},
+    stream::{Batch, Record, records, response},
 };
 
 /// The variable with the name of the table that has the streams of `$all`.
@@ -35,13 +45,42 @@ pub(crate) const PARTITIONS: &str = "SEQUENCE_PARTITIONS";
 /// The variable with a line for each subscription: its function, and the categories whose commits it takes.
 const SUBSCRIPTIONS: &str = "SUBSCRIPTIONS";
 
+/// The end of the ARN under which the stream invokes the sequencer. Nobody else may invoke it under this alias; operators invoke the function without one.
+const LIVE: &str = ":live";
+
 /// The parts of the sequencer.
 #[derive(Debug)]
 pub struct Sequencing {
-    store: DynamoDbStore,
+    sequence: DynamoDbStore,
+    log: DynamoDbStore,
     subscriptions: Option<Subscriptions>,
     /// One for each partition.
     sequencers: Mutex<Vec<Sequencer>>,
+}
+
+/// What the sequencer is asked for: to append the entries of records, or to make an entry void.
+#[derive(Debug, Deserialize)]
+struct Asked {
+    #[serde(rename = "Records", default)]
+    records: Vec<Box<RawValue>>,
+    void: Option<Entry>,
+}
+
+/// The answer to a request of an operator to make an entry void.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Voided {
+    /// Readers pass over the entry.
+    Void(Entry),
+    /// The reason why the entry stays as it is.
+    Refused(String),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Answer {
+    Records(DynamoDbEventResponse),
+    Void(Voided),
 }
 
 /// Runs the sequencer.
@@ -54,19 +93,34 @@ pub struct Sequencing {
 /// ```
 ///
 /// # Errors
-/// When `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is wrong, or the table cannot be read.
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is wrong, or a table cannot be read.
 pub async fn run() -> Result<(), Error> {
-    let needs = Needs::new(Source::Stream).sequencing();
-    let build = async || {
+    let needs = Needs::new(Source::Stream).sequencing().call("lambda:InvokeFunction", SUBSCRIPTIONS);
+    let build = async {
         let functions = by_category(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
         let sdk = sdk_config().await;
-        let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE)?);
-        let sequencing = Sequencing::new(connected(store).await?, partitions()?);
+        let client = aws_sdk_dynamodb::Client::new(&sdk);
+        let sequence = connected(DynamoDbStore::new(client.clone(), config::text(TABLE)?)).await?;
+        let log = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
         let subscriptions = Subscriptions { client: Lambda::new(&sdk), functions };
         subscriptions.connect().await;
-        Ok(Sequencing { subscriptions: Some(subscriptions), ..sequencing })
+        let sequencing = Sequencing::new(sequence, log, partitions()?);
+        let sequencing = Arc::new(Sequencing { subscriptions: Some(subscriptions), ..sequencing });
+        Ok(Box::new(move |LambdaEvent { payload: asked, context }: LambdaEvent<Asked>| {
+            let sequencing = Arc::clone(&sequencing);
+            async move {
+                if let Some(entry) = asked.void {
+                    return Ok(Answer::Void(sequencing.void(entry).await?));
+                }
+                let records = records(Batch { records: asked.records });
+                let is_stream = context.invoked_function_arn.ends_with(LIVE);
+                let failed = sequencing.sequence(&records, is_stream).await;
+                Ok(Answer::Records(response(&records, failed)))
+            }
+            .boxed_local()
+        }) as Handle<Asked, Answer>)
     };
-    stream::run(needs.call("lambda:InvokeFunction", SUBSCRIPTIONS), build).await
+    start(needs, build.boxed_local()).await
 }
 
 /// The functions that follow `$all`.
@@ -109,53 +163,89 @@ pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
 }
 
 impl Sequencing {
-    /// A sequencer of so many partitions, in the table of this store.
+    /// A sequencer of so many partitions, in the table of the first store, of the log in the second one.
     #[must_use]
-    pub fn new(store: DynamoDbStore, partitions: u16) -> Self {
+    pub fn new(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
         Self {
-            store,
+            sequence,
+            log,
             subscriptions: None,
             sequencers: Mutex::new((0..partitions.max(1)).map(Sequencer::new).collect()),
         }
     }
-}
 
-impl Handler for Sequencing {
-    async fn handle(&self, records: &[Record]) -> Option<usize> {
+    /// Gives the commits of these records their entries. `is_stream` says that the stream itself sent them, so that their commits exist. Commits of other records are looked
+    /// up, and left out if the log does not have them.
+    ///
+    /// Returns the index of the first record that failed.
+    pub async fn sequence(&self, records: &[Record], is_stream: bool) -> Option<usize> {
         let batch = records.first().map_or("", |record| record.sequence_number.as_str());
-        let entries: Vec<_> = records.iter().flat_map(of_record).collect();
-        let streams: Vec<_> = entries.iter().map(|entry| entry.stream.clone()).collect();
+        let candidates: Vec<_> =
+            records.iter().flat_map(|record| of_record(record, is_stream && record.run.is_none())).collect();
+        let streams: Vec<_> = candidates.iter().map(|candidate| candidate.entry.stream.clone()).collect();
         let mut sequencers = self.sequencers.lock().await;
         let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
         let mut parts = vec![Vec::new(); sequencers.len()];
-        for entry in entries {
-            parts[usize::from(partition_of(&entry.stream, partitions))].push(entry);
+        for candidate in candidates {
+            parts[usize::from(partition_of(&candidate.entry.stream, partitions))].push(candidate);
         }
         let mut segments = 0;
         for (sequencer, part) in sequencers.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty()) {
             let count = part.len();
-            match sequencer.append(&self.store, batch, part, Timestamp::now()).await {
-                Ok(appended) => segments += appended,
+            match sequencer.append(&self.sequence, &self.log, batch, part, Timestamp::now()).await {
+                Ok(appended) => {
+                    segments += appended.segments;
+                    for Entry { stream, version } in appended.unconfirmed {
+                        tracing::error!(%stream, version, "the log has no such commit: it gets no entry in the order");
+                    }
+                }
                 Err(error) => {
-                    // What other partitions have by now says nothing new when the batch comes again.
+                    // What other partitions have by now says nothing new when the batch is retried.
                     tracing::error!(batch, entries = count, error = %Causes(&error), "not sequenced");
                     return Some(0);
                 }
             }
         }
-        if let Some(subscriptions) = self.subscriptions.as_ref().filter(|_| segments > 0) {
-            subscriptions.wake(&streams.iter().map(StreamId::category).collect()).await;
+        if segments > 0 {
+            self.wake(&streams.iter().map(StreamId::category).collect()).await;
         }
         let commits = records.iter().filter_map(|record| record.commit.as_ref().ok());
         commits.for_each(|commit| metrics::sequenced(commit.at));
         None
     }
+
+    /// Makes an entry void that names a commit which the log does not have, so that readers pass over it.
+    ///
+    /// # Errors
+    /// When a table fails, or other sequencers append all the time.
+    pub async fn void(&self, entry: Entry) -> Result<Voided, Error> {
+        let mut sequencers = self.sequencers.lock().await;
+        let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
+        let sequencer = &mut sequencers[usize::from(partition_of(&entry.stream, partitions))];
+        match sequencer.void(&self.sequence, &self.log, entry.clone(), "void", Timestamp::now()).await {
+            Ok(()) => {
+                tracing::warn!(stream = %entry.stream, version = entry.version, "the entry of the order is void");
+                self.wake(&BTreeSet::from([entry.stream.category()])).await;
+                Ok(Voided::Void(entry))
+            }
+            Err(refusal @ (VoidError::Exists | VoidError::TooMany)) => {
+                Ok(Voided::Refused(refusal.to_string()))
+            }
+            Err(VoidError::Sequence(error)) => Err(error.into()),
+        }
+    }
+
+    async fn wake(&self, categories: &BTreeSet<&str>) {
+        if let Some(subscriptions) = &self.subscriptions {
+            subscriptions.wake(categories).await;
+        }
+    }
 }
 
-/// The entries of a record. Of one that cannot be read as a commit, its keys are enough.
-fn of_record(record: &Record) -> Vec<Entry> {
-    match &record.commit {
-        Ok(commit) => entries([commit]),
+/// The candidates of a record. Of a record that cannot be read as a commit, its keys are enough.
+fn of_record(record: &Record, is_proven: bool) -> Vec<Candidate> {
+    let candidates = match &record.commit {
+        Ok(commit) => candidates([commit]),
         Err(unreadable) => {
             let stream = unreadable.stream.clone().and_then(|stream| StreamId::try_from(stream).ok());
             let entry = stream.zip(unreadable.version).map(|(stream, version)| Entry { stream, version });
@@ -165,7 +255,10 @@ fn of_record(record: &Record) -> Vec<Entry> {
                     "it has no key of a commit, and is left out"
                 );
             }
-            entry.into_iter().collect()
+            entry.map(Candidate::proven).into_iter().collect()
         }
-    }
+    };
+    let weakened =
+        |candidate: Candidate| Candidate { is_proven: candidate.is_proven && is_proven, ..candidate };
+    candidates.into_iter().map(weakened).collect()
 }

@@ -26,8 +26,9 @@ use tracing_subscriber::{
 
 use crate::{Error, config, metrics, needs::Needs};
 
-/// The handler of a function, from an event to its answer.
-pub type Handle<Event, Answer> = Box<dyn Fn(Event) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
+/// The handler of a function, from an event and the context of its invocation to its answer.
+pub type Handle<Event, Answer> =
+    Box<dyn Fn(LambdaEvent<Event>) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
 /// Runs a function with these needs: builds what handles its events, then handles one event at a time. With the argument
 /// `--needs` it prints the needs instead, as JSON.
@@ -65,7 +66,7 @@ where
         };
         let metrics = &metrics;
         lambda_runtime::run(service_fn(move |event: LambdaEvent<Event>| {
-            let handled = handle(event.payload);
+            let handled = handle(event);
             async move {
                 let answer = handled.await;
                 // The metrics are written before the answer goes out, because the instance may be frozen afterwards.

@@ -9,6 +9,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
 use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream};
 use jiff::Timestamp;
+use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Aggregate, Causes, Commit, Consistency, EventStore, EventTypes, LoadError, Loaded, StateView, StoreError,
     StreamId, load, upcast,
@@ -67,7 +68,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
         // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
         let _ = table.recent_generations(KeyNames::from(&view.table)).await;
         let projector = Arc::new(StateProjector { table, log, view });
-        Ok(Box::new(move |mut event: Value| {
+        Ok(Box::new(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let projector = Arc::clone(&projector);
             async move {
                 if let Some(asked) = event.get_mut("rebuild") {

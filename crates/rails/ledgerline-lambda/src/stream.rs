@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use futures::FutureExt;
+use lambda_runtime::LambdaEvent;
 use ledgerline::Commit;
 use ledgerline_dynamodb::commit_from_image;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ const INSERT: &str = "INSERT";
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Batch {
-    records: Vec<Box<RawValue>>,
+    pub(crate) records: Vec<Box<RawValue>>,
 }
 
 /// A record of a commit that was inserted.
@@ -69,7 +70,7 @@ pub async fn run<Parts: Handler>(
 ) -> Result<(), Error> {
     let build = async {
         let parts = Arc::new(build().await?);
-        Ok(Box::new(move |batch| {
+        Ok(Box::new(move |LambdaEvent { payload: batch, .. }: LambdaEvent<Batch>| {
             let parts = Arc::clone(&parts);
             async move {
                 let records = records(batch);

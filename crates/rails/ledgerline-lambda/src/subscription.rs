@@ -15,6 +15,7 @@ use std::{
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::{SignedDuration, Timestamp};
+use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
@@ -96,7 +97,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
         let table = ReadTable::new(client.clone(), config::text(view.table.variable)?);
         let log = crate::store(client).await?;
         let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, partitions()?));
-        Ok(Box::new(move |mut event: Value| {
+        Ok(Box::new(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
                 let Some(asked) = event.get_mut("rebuild") else {

@@ -10,19 +10,21 @@ use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
-    contract, tank::Tank,
+    all::{Candidate, Entry, Sequencer},
+    contract,
+    tank::Tank,
 };
 use ledgerline_dynamodb::{
     DynamoDbStore, KeyNames, Move, PageQuery, ReadTable,
-    reconcile::{Difference, Follower, Follows},
+    reconcile::{Comparison, Difference, Follower, Follows},
 };
 use ledgerline_lambda::{
     events::Events,
     http::{HttpRequest, Problem, Routes},
     rebuild::Rebuild,
     reconciler::Reconciler,
-    sequencer::Sequencing,
-    stream::{Handler, Record, Unreadable},
+    sequencer::{Sequencing, Voided},
+    stream::{Record, Unreadable},
     subscription::Subscriber,
 };
 use ledgerline_local::testing::{self, Call, Wire};
@@ -60,7 +62,7 @@ impl World {
         Self {
             client,
             rows,
-            sequencing: Sequencing::new(sequence.clone(), partitions),
+            sequencing: Sequencing::new(sequence.clone(), log.clone(), partitions),
             events: Events::new::<Known>(sequence.clone(), log.clone(), partitions),
             log,
             sequence,
@@ -76,7 +78,7 @@ impl World {
             self.log.append(&commit, None).await.unwrap();
             records.push(record(Ok(commit)));
         }
-        assert_eq!(self.sequencing.handle(&records).await, None);
+        assert_eq!(self.sequencing.sequence(&records, true).await, None);
     }
 
     /// The answer to this query of `GET /events`.
@@ -178,10 +180,72 @@ async fn what_comes_again_is_there_once() {
     let commits = [("tank-a", 1), ("lamp-b", 1), ("tank-a", 2), ("tank-c", 1)];
     world.commit(&commits).await;
     let records: Vec<_> = commits.iter().map(|(id, version)| record(Ok(commit(id, *version)))).collect();
-    assert_eq!(world.sequencing.handle(&records[1..]).await, None);
-    let other = Sequencing::new(world.sequence.clone(), 3);
-    assert_eq!(other.handle(&records).await, None);
+    assert_eq!(world.sequencing.sequence(&records[1..], true).await, None);
+    let other = Sequencing::new(world.sequence.clone(), world.log.clone(), 3);
+    assert_eq!(other.sequence(&records, true).await, None);
     assert_eq!(world.all("beginning".into(), "").await.len(), 4);
+}
+
+/// An entry is final, so what only claims to be a commit gets none: a record of an operator, and the cause that a commit names.
+#[tokio::test]
+async fn a_commit_that_the_log_does_not_have_gets_no_entry() {
+    // Given a commit whose record never arrived,
+    let world = World::new(1).await;
+    world.log.append(&commit("tank-a", 1), None).await.unwrap();
+    // when an operator sends its record and a forged one, as the stream does and as a redelivery does,
+    let forged = |run: Option<&str>| Record {
+        run: run.map(ToOwned::to_owned),
+        ..record(Ok(commit("tank-forged", 7)))
+    };
+    let right = record(Ok(commit("tank-a", 1)));
+    assert_eq!(world.sequencing.sequence(&[forged(None), right], false).await, None);
+    assert_eq!(world.sequencing.sequence(&[forged(Some("run"))], true).await, None);
+    // and a commit names a cause that does not exist,
+    let mut caused = commit("tank-b", 1);
+    caused.meta.causation_id = Some("tank-forged:7".into());
+    world.log.append(&caused, None).await.unwrap();
+    world.wire.take();
+    assert_eq!(world.sequencing.sequence(&[record(Ok(caused))], true).await, None);
+    // then only the commits that exist have entries, and the look at the log is one call.
+    assert_eq!(world.all("beginning".into(), "").await, named(&[("tank-a", 1), ("tank-b", 1)]));
+    let calls: Vec<_> = world.wire.take().into_iter().map(|call| call.operation).collect();
+    assert_eq!(calls[..2], ["BatchGetItem", "ExecuteStatement"], "{calls:?}");
+}
+
+#[tokio::test]
+async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
+    // Given an order with an entry whose commit is not in the log,
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let forged = Entry { stream: StreamId::new("tank", "forged").unwrap(), version: 7 };
+    let wrong = vec![Candidate::proven(forged.clone())];
+    let mut faulty = Sequencer::new(0);
+    faulty.append(&world.sequence, &world.log, "faulty", wrong, Timestamp::now()).await.unwrap();
+    world.commit(&[("tank-a", 2)]).await;
+    let diary = world.subscriber();
+    assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
+    // when an operator makes it void, and tries the same with an entry that is right,
+    let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
+    assert!(matches!(world.sequencing.void(right).await, Ok(Voided::Refused(_))));
+    assert_eq!(world.sequencing.void(forged.clone()).await.unwrap(), Voided::Void(forged.clone()));
+    assert_eq!(world.sequencing.void(forged.clone()).await.unwrap(), Voided::Void(forged));
+    // then every reader goes past it, and nothing is ahead of the log any more.
+    assert!(diary.catch_up().await.unwrap());
+    world.commit(&[("tank-b", 1)]).await;
+    assert!(diary.catch_up().await.unwrap());
+    let expected = named(&[("tank-a", 1), ("tank-a", 2), ("tank-b", 1)]);
+    assert_eq!(world.all("beginning".into(), "").await, expected);
+    let comparison = Comparison {
+        log: &world.log,
+        parts: 1,
+        order: Some((&world.sequence, 1)),
+        with_order: true,
+        followers: &[],
+        since: None,
+        until: Timestamp::now(),
+    };
+    let found = comparison.run().await.unwrap();
+    assert!(found.is_clean(), "{found:?}");
 }
 
 /// Only the keys of a record are read, so that a damaged commit stops nobody: neither the sequencer nor a reader of others.
@@ -200,7 +264,7 @@ async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
         }))
     };
     let records = [damaged(Some("tank-b"), Some(1)), damaged(None, None), damaged(Some("?"), Some(1))];
-    assert_eq!(world.sequencing.handle(&records).await, None);
+    assert_eq!(world.sequencing.sequence(&records, true).await, None);
     world.commit(&[("tank-c", 1)]).await;
     let page = world.get("").await.unwrap();
     assert_eq!(
@@ -221,8 +285,8 @@ async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
         testing::table("SequenceTable"),
     );
     let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
-    assert_eq!(Sequencing::new(nowhere, 1).handle(&records).await, Some(0));
-    assert_eq!(world.sequencing.handle(&records).await, None);
+    assert_eq!(Sequencing::new(nowhere, world.log.clone(), 1).sequence(&records, true).await, Some(0));
+    assert_eq!(world.sequencing.sequence(&records, true).await, None);
 }
 
 #[tokio::test]
@@ -294,7 +358,7 @@ async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
         let id = |number| format!("account-{number:08}-b005-45d7-9eb6-{size:012}");
         let records: Vec<_> = (0..size).map(|number| record(Ok(commit(&id(number), 1)))).collect();
         world.wire.take();
-        assert_eq!(world.sequencing.handle(&records).await, None);
+        assert_eq!(world.sequencing.sequence(&records, true).await, None);
         let calls = world.wire.take();
         let (operations, sum): (Vec<_>, f64) = (
             calls.iter().map(|call| call.operation.as_str()).collect(),
@@ -398,7 +462,7 @@ async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let missing = record(Ok(commit("tank-b", 1)));
-    assert_eq!(world.sequencing.handle(&[missing]).await, None);
+    assert_eq!(world.sequencing.sequence(&[missing], true).await, None);
     world.commit(&[("tank-c", 1)]).await;
     let subscriber = world.subscriber();
     for _ in 0..2 {
@@ -588,7 +652,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     world.commit(&[("tank-f", 1)]).await;
     let young = Commit { at: Timestamp::now(), ..commit("tank-f", 2) };
     world.log.append(&young, None).await.unwrap();
-    assert_eq!(world.sequencing.handle(&[record(Ok(young))]).await, None);
+    assert_eq!(world.sequencing.sequence(&[record(Ok(young))], true).await, None);
     let found = reconciled(&world, at + SignedDuration::from_mins(16)).await;
     assert_eq!(found.last(), Some(&("tank-f".to_owned(), 2, 0)));
     assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);

@@ -1,7 +1,7 @@
 //! The caller of a request to the HTTP API: the claims that a JWT authorizer would pass on, without an identity provider.
 //!
-//! A request without a token comes from the development user; `Authorization: Bearer bob` makes it come from bob. The claims of a real token are
-//! believed, because nothing is verified on a laptop.
+//! A request without a token comes from the development user; `Authorization: Bearer bob` makes it come from bob, who has every scope and is an operator. The claims of a real
+//! token are believed, because no signature is verified on a laptop; but its audience must be one of the template's, and its groups decide, as on AWS.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,25 @@ use axum::http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Map, Value, json};
 
-/// The `authorizer` of a request's context, for a route that wants one of these scopes.
+/// Who is let in.
+#[derive(Debug, Clone)]
+pub(crate) struct Authorizer {
+    /// The user who calls without a token.
+    pub(crate) developer: String,
+    /// The clients whose tokens are taken.
+    pub(crate) audience: Vec<String>,
+}
+
+/// The `authorizer` of a request's context, for a route that wants one of these scopes. `operators` is the claim in which the route's function looks for the group of
+/// operators, if it does.
 ///
 /// # Errors
 /// The status and the message with which API Gateway would refuse the request.
 pub(crate) fn authorizer(
+    Authorizer { developer, audience }: &Authorizer,
     headers: &HeaderMap,
-    developer: &str,
     scopes: &[String],
+    operators: Option<&str>,
 ) -> Result<Value, (StatusCode, &'static str)> {
     const UNAUTHORIZED: (StatusCode, &str) = (StatusCode::UNAUTHORIZED, "Unauthorized");
     let token = match headers.get(AUTHORIZATION) {
@@ -32,13 +43,14 @@ pub(crate) fn authorizer(
         return Err(UNAUTHORIZED);
     }
     let claims = match token.split('.').collect::<Vec<_>>().as_slice() {
-        [_, payload, _] => claims(payload).ok_or(UNAUTHORIZED)?,
-        _ => BTreeMap::from([
-            ("iss".to_owned(), "local".to_owned()),
-            ("scope".to_owned(), scopes.join(" ")),
-            ("sub".to_owned(), token.to_owned()),
-            ("token_use".to_owned(), "access".to_owned()),
-        ]),
+        [_, payload, _] => {
+            let claims = claims(payload).ok_or(UNAUTHORIZED)?;
+            if !is_for(&claims, audience) {
+                return Err(UNAUTHORIZED);
+            }
+            claims.into_iter().map(|(name, value)| (name, as_text(&value))).collect()
+        }
+        _ => named(token, scopes, operators),
     };
     let granted = claims.get("scope").map(String::as_str).unwrap_or_default();
     if !scopes.is_empty() && !granted.split(' ').any(|granted| scopes.iter().any(|scope| scope == granted)) {
@@ -47,12 +59,44 @@ pub(crate) fn authorizer(
     Ok(json!({ "jwt": { "claims": claims, "scopes": scopes } }))
 }
 
-/// The claims of a token, all as text, because API Gateway passes them on as text.
-fn claims(payload: &str) -> Option<BTreeMap<String, String>> {
+/// The claims of somebody who is only named.
+fn named(name: &str, scopes: &[String], operators: Option<&str>) -> BTreeMap<String, String> {
+    let mut claims = BTreeMap::from([
+        ("iss".to_owned(), "local".to_owned()),
+        ("scope".to_owned(), scopes.join(" ")),
+        ("sub".to_owned(), name.to_owned()),
+        ("token_use".to_owned(), "access".to_owned()),
+    ]);
+    if let Some(claim) = operators {
+        claims.insert(claim.to_owned(), "[operators]".to_owned());
+    }
+    claims
+}
+
+/// The claims of a token.
+fn claims(payload: &str) -> Option<Map<String, Value>> {
     let payload = BASE64_URL_SAFE_NO_PAD.decode(payload.trim_end_matches('=')).ok()?;
-    let claims: Map<String, Value> = serde_json::from_slice(&payload).ok()?;
-    let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
-    Some(claims.into_iter().map(|(name, value)| (name, text(value))).collect())
+    serde_json::from_slice(&payload).ok()
+}
+
+/// Whether a token is for one of these: by `aud`, and by `client_id` only where there is no `aud`.
+/// Source: the API Gateway developer guide, "Control access to HTTP APIs with JWT authorizers".
+fn is_for(claims: &Map<String, Value>, audience: &[String]) -> bool {
+    let named: Vec<_> = match claims.get("aud").or(claims.get("client_id")) {
+        Some(Value::Array(several)) => several.iter().filter_map(Value::as_str).collect(),
+        Some(one) => one.as_str().into_iter().collect(),
+        None => Vec::new(),
+    };
+    named.iter().any(|name| audience.iter().any(|known| known == name))
+}
+
+/// A claim as API Gateway passes it on: as text, and a list as `[first second]`.
+fn as_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => format!("[{}]", values.iter().map(as_text).collect::<Vec<_>>().join(" ")),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => value.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -65,7 +109,8 @@ mod tests {
 
     fn called_with(token: Option<&str>) -> Result<Value, (StatusCode, &'static str)> {
         let headers = token.map(|token| (AUTHORIZATION, token.parse().unwrap()));
-        authorizer(&headers.into_iter().collect(), "developer", &scopes())
+        let api = Authorizer { developer: "developer".into(), audience: vec!["App".into(), "Tool".into()] };
+        authorizer(&api, &headers.into_iter().collect(), &scopes(), Some("groups"))
     }
 
     fn jwt(claims: &str) -> String {
@@ -78,7 +123,13 @@ mod tests {
             (None, "developer"),
             (Some("Bearer bob"), "bob"),
             (Some("bob"), "bob"),
-            (Some(jwt(r#"{"sub":"carol","scope":"openid ledgerline/write","exp":1}"#).as_str()), "carol"),
+            (
+                Some(
+                    jwt(r#"{"sub":"carol","client_id":"App","scope":"openid ledgerline/write","exp":1}"#)
+                        .as_str(),
+                ),
+                "carol",
+            ),
         ] {
             let authorizer = called_with(token).unwrap();
             assert_eq!(authorizer["jwt"]["claims"]["sub"], expected);
@@ -92,10 +143,24 @@ mod tests {
             ("Bearer ".to_owned(), 401),
             ("Bearer".to_owned(), 401),
             ("Bearer a.b.c".to_owned(), 401),
-            (jwt(r#"{"sub":"carol"}"#), 403),
-            (jwt(r#"{"sub":"carol","scope":"ledgerline/read"}"#), 403),
+            (jwt(r#"{"sub":"carol","client_id":"App"}"#), 403),
+            (jwt(r#"{"sub":"carol","client_id":"App","scope":"ledgerline/read"}"#), 403),
+            // A client that is not in the audience, or none at all.
+            (jwt(r#"{"sub":"carol","scope":"ledgerline/write"}"#), 401),
+            (jwt(r#"{"sub":"carol","client_id":"Other","scope":"ledgerline/write"}"#), 401),
+            (jwt(r#"{"sub":"carol","aud":"Other","client_id":"App","scope":"ledgerline/write"}"#), 401),
         ] {
             assert_eq!(called_with(Some(&token)).unwrap_err().0, expected, "{token}");
         }
+    }
+
+    #[test]
+    fn the_audience_and_the_groups_of_a_token_are_read_as_by_the_gateway() {
+        let token = r#"{"sub":"carol","aud":["x","Tool"],"scope":"ledgerline/write","groups":["drivers","operators"]}"#;
+        let authorizer = called_with(Some(&jwt(token))).unwrap();
+        assert_eq!(authorizer["jwt"]["claims"]["groups"], "[drivers operators]");
+        assert_eq!(called_with(Some("bob")).unwrap()["jwt"]["claims"]["groups"], "[operators]");
+        let without = r#"{"sub":"carol","aud":"App","scope":"ledgerline/write"}"#;
+        assert!(called_with(Some(&jwt(without))).unwrap()["jwt"]["claims"]["groups"].is_null());
     }
 }

@@ -195,7 +195,8 @@ async fn invoke(
         return answer;
     };
     let qualified = if alias.is_empty() { String::new() } else { format!(":{alias}") };
-    let asked = json!({ "FunctionName": format!("{}{qualified}", function.arn()) }).to_string();
+    let arn = format!("{}{qualified}", function.arn());
+    let asked = json!({ "FunctionName": arn }).to_string();
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes()) {
         return refused(status, refusal);
     }
@@ -207,7 +208,7 @@ async fn invoke(
         Some(b"DryRun") => return answer(StatusCode::NO_CONTENT, serde_json::Value::Null),
         Some(_) | None => {}
     }
-    match function.invoke(payload.to_vec()).await {
+    match function.invoke_as(arn, None, payload.to_vec()).await {
         Ok(body) => Response::new(Body::from(body)),
         Err(error) => {
             let mut answer =

@@ -35,6 +35,8 @@ use uuid::Uuid;
 
 use crate::{hops::Hops, operations::Logs};
 
+/// The alias under which sources of events invoke a function, because SAM publishes it under this name (`AutoPublishAlias`).
+const LIVE: &str = "live";
 /// The most instances of one function at once: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 
@@ -122,10 +124,19 @@ struct Instances {
 struct Invocation {
     id: String,
     payload: Bytes,
+    /// The name by which the function was invoked: its ARN, with the alias if one was named.
+    arn: String,
     /// What it is about, such as an account.
     subject: Option<String>,
     since: Instant,
     reply: Reply,
+}
+
+/// What an instance gets of an invocation.
+struct Taken {
+    id: String,
+    payload: Bytes,
+    arn: String,
 }
 
 type Reply = oneshot::Sender<std::result::Result<Bytes, InvokeError>>;
@@ -333,13 +344,33 @@ impl Function {
         subject: Option<String>,
         payload: Vec<u8>,
     ) -> std::result::Result<Bytes, InvokeError> {
+        self.invoke_as(format!("{}:{LIVE}", self.launch.arn), subject, payload).await
+    }
+
+    /// Invokes the function by this ARN, which a caller of Lambda's Invoke chooses: with an alias, or without one.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub(crate) async fn invoke_as(
+        self: &Arc<Self>,
+        arn: String,
+        subject: Option<String>,
+        payload: Vec<u8>,
+    ) -> std::result::Result<Bytes, InvokeError> {
         self.not_held().await;
         let (reply, answer) = oneshot::channel();
         {
             let mut instances = lock(&self.instances);
             let id = Uuid::new_v4().to_string();
             let since = Instant::now();
-            instances.waiting.push_back(Invocation { id, payload: payload.into(), subject, since, reply });
+            instances.waiting.push_back(Invocation {
+                id,
+                payload: payload.into(),
+                arn,
+                subject,
+                since,
+                reply,
+            });
             let takes_work =
                 |instance: &&Instance| instance.ending.is_none() && (instance.idle || !instance.initialised);
             let free = instances.running.values().filter(takes_work).count();
@@ -471,7 +502,7 @@ impl Function {
     }
 
     /// The next invocation for an instance; `None` when the instance is gone.
-    async fn next_for(self: &Arc<Self>, instance: u64) -> Option<(String, Bytes)> {
+    async fn next_for(self: &Arc<Self>, instance: u64) -> Option<Taken> {
         loop {
             // The notification is enabled before the look, so that work that arrives in between is not missed.
             let mut work = std::pin::pin!(self.work.notified());
@@ -491,10 +522,11 @@ impl Function {
                     return None;
                 }
                 if let Some(invocation) = place.and_then(|place| waiting.remove(place)) {
+                    let Invocation { id, payload, arn, reply, .. } = invocation;
                     this.idle = false;
-                    this.current = Some((invocation.id.clone(), invocation.reply));
-                    self.limit(instance, invocation.id.clone(), Arc::clone(&this.kill));
-                    return Some((invocation.id, invocation.payload));
+                    this.current = Some((id.clone(), reply));
+                    self.limit(instance, id.clone(), Arc::clone(&this.kill));
+                    return Some(Taken { id, payload, arn });
                 }
                 this.idle = true;
             }
@@ -535,7 +567,7 @@ impl Function {
 
 async fn next(State(host): State<Arc<Host>>, Path((function, instance)): Path<(String, u64)>) -> Response {
     let Some(function) = host.function(&function) else { return StatusCode::NOT_FOUND.into_response() };
-    let Some((id, payload)) = function.next_for(instance).await else {
+    let Some(Taken { id, payload, arn }) = function.next_for(instance).await else {
         return StatusCode::GONE.into_response();
     };
     let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + function.launch.timeout;
@@ -543,7 +575,7 @@ async fn next(State(host): State<Arc<Host>>, Path((function, instance)): Path<(S
     let headers = [
         ("Lambda-Runtime-Aws-Request-Id", id),
         ("Lambda-Runtime-Deadline-Ms", deadline.as_millis().to_string()),
-        ("Lambda-Runtime-Invoked-Function-Arn", function.launch.arn.clone()),
+        ("Lambda-Runtime-Invoked-Function-Arn", arn),
         ("Lambda-Runtime-Trace-Id", trace),
         ("Content-Type", "application/json".to_owned()),
     ];

@@ -23,10 +23,16 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use crate::{callers, hops::Hops, host::Function};
+use crate::{
+    callers::{self, Authorizer},
+    hops::Hops,
+    host::Function,
+};
 
 /// The largest body that API Gateway takes.
 const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
+/// The variable of a function with the name of the claim that lists a caller's groups.
+const OPERATORS_CLAIM: &str = "OPERATORS_CLAIM";
 /// The longest time that API Gateway waits for a function.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -82,8 +88,8 @@ pub(crate) struct Api {
     pub(crate) routes: Arc<Vec<Route>>,
     pub(crate) written: Arc<Notify>,
     pub(crate) hops: Hops,
-    /// The user who calls without a token; `None` for an API without an authorizer.
-    pub(crate) developer: Option<String>,
+    /// Who is let in; `None` for an API without an authorizer.
+    pub(crate) authorizer: Option<Authorizer>,
 }
 
 impl Api {
@@ -92,10 +98,10 @@ impl Api {
         mut routes: Vec<Route>,
         written: Arc<Notify>,
         hops: Hops,
-        developer: Option<String>,
+        authorizer: Option<Authorizer>,
     ) -> Self {
         routes.sort_by_key(|route| route.path.matches('{').count());
-        Self { routes: Arc::new(routes), written, hops, developer }
+        Self { routes: Arc::new(routes), written, hops, authorizer }
     }
 
     pub(crate) fn router(self) -> Router {
@@ -115,9 +121,10 @@ async fn handle(
     let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
         return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
     };
-    let authorizer = match &api.developer {
+    let operators = route.function.environment().get(OPERATORS_CLAIM).map(String::as_str);
+    let authorizer = match &api.authorizer {
         None => None,
-        Some(developer) => match callers::authorizer(&parts.headers, developer, &route.scopes) {
+        Some(api) => match callers::authorizer(api, &parts.headers, &route.scopes, operators) {
             Ok(authorizer) => Some(authorizer),
             Err((status, text)) => return message(status, text),
         },

@@ -26,6 +26,21 @@ use crate::{
 /// ignores the answer.
 const PROBE: &str = "connect";
 
+/// Whether these policies allow an action on a resource, for a request with these values of condition keys.
+///
+/// # Errors
+/// When a policy or the ARN of the resource cannot be read.
+pub fn allows(policies: &[Value], action: &str, resource: &str, context: &[(&str, bool)]) -> Result<bool> {
+    let (evaluator, resource) = (evaluator(policies)?, Arn::parse(resource)?);
+    let mut values = Context::new();
+    for (key, value) in context {
+        values.insert((*key).to_owned(), ContextValue::Boolean(*value));
+    }
+    let caller = Principal::Aws(PrincipalId::String(format!("arn:aws:iam::{ACCOUNT}:user/caller")));
+    let request = IAMRequest::new_with_context(caller, action.to_owned(), resource, values);
+    Ok(evaluator.evaluate(&request)?.decision == Decision::Allow)
+}
+
 /// The callers and what they may do.
 #[derive(Debug)]
 pub(crate) struct Iam {

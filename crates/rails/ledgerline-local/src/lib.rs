@@ -8,7 +8,7 @@ mod gateway;
 mod hops;
 pub mod host;
 mod http_api;
-mod iam;
+pub mod iam;
 mod loops;
 mod mailbox;
 mod operations;

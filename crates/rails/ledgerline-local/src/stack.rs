@@ -20,6 +20,7 @@ use tokio::{
 
 use crate::{
     build,
+    callers::Authorizer,
     gateway::Gateway,
     hops::Hops,
     host::{Function, Host, Launch},
@@ -249,8 +250,8 @@ impl Stack {
             let root = root.canonicalize().with_context(|| root.display().to_string())?;
             tokio::spawn(Watch { root, functions: functions.clone(), source, programs, hops }.run());
         }
-        let developer = template.authorizer.then_some(options.user);
-        let api = Api::new(routes, written, hops, developer).router();
+        let authorizer = template.audience.map(|audience| Authorizer { developer: options.user, audience });
+        let api = Api::new(routes, written, hops, authorizer).router();
         tokio::spawn(async move {
             axum::serve(listener, api.into_make_service_with_connect_info::<SocketAddr>()).await
         });

@@ -61,8 +61,8 @@ pub struct Template {
     pub buses: Vec<String>,
     /// All resources, even those that have no meaning on a laptop.
     pub resources: Vec<Resource>,
-    /// Whether the HTTP API has an authorizer, with which AWS refuses a request without a token.
-    pub authorizer: bool,
+    /// The audience of the HTTP API's authorizer: the clients whose tokens it takes. `None` if it has no authorizer, with which AWS refuses a request without a token.
+    pub audience: Option<Vec<String>>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
 }
@@ -385,6 +385,19 @@ impl Source {
         format!("{}:{}", self.path.display(), node.line)
     }
 
+    /// The policies of the template's roles, and its managed policies, by logical id. Whether a condition leaves a resource out does not matter here.
+    ///
+    /// # Errors
+    /// With the line, when a policy cannot be resolved.
+    pub fn policies(&self) -> Result<Vec<(String, Vec<Value>)>, TemplateError> {
+        let scope = Scope::new(&self.root, &BTreeMap::new(), "http://127.0.0.1");
+        scope.and_then(|scope| scope.policies()).map_err(|wrong| self.wrong(wrong))
+    }
+
+    fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
+        TemplateError::Wrong { path: self.path.clone(), line, message }
+    }
+
     /// The template, as far as the local stack runs it.
     ///
     /// `overrides` are values of its parameters; `sqs_url` is the URL of the queues' service.
@@ -397,11 +410,7 @@ impl Source {
         sqs_url: &str,
     ) -> Result<Template, TemplateError> {
         let scope = Scope::new(&self.root, overrides, sqs_url);
-        scope.and_then(|scope| scope.template()).map_err(|(line, message)| TemplateError::Wrong {
-            path: self.path.clone(),
-            line,
-            message,
-        })
+        scope.and_then(|scope| scope.template()).map_err(|wrong| self.wrong(wrong))
     }
 }
 
@@ -476,7 +485,13 @@ impl<'a> Scope<'a> {
             if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.text().as_ref() == Some(&value)) {
                 return Err((parameter.line, format!("parameter {name} cannot be {value}")));
             }
-            let number = parameter.get("Type").and_then(Node::as_str) == Some("Number");
+            let kind = parameter.get("Type").and_then(Node::as_str);
+            if kind == Some("CommaDelimitedList") {
+                let values = value.split(',').map(str::trim).filter(|value| !value.is_empty());
+                parameters.insert(name.clone(), values.map(Value::from).collect());
+                continue;
+            }
+            let number = kind == Some("Number");
             let value = match value.parse::<i64>() {
                 Ok(value) if number => value.into(),
                 Err(_) if number => {
@@ -513,7 +528,7 @@ impl<'a> Scope<'a> {
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
                 "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
                 "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
-                "AWS::Serverless::HttpApi" => template.authorizer = self.authorizer(id, resource)?,
+                "AWS::Serverless::HttpApi" => template.audience = self.audience(id, resource)?,
                 // They are read with the function that names them.
                 "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
                 "AWS::SNS::Subscription"
@@ -530,6 +545,24 @@ impl<'a> Scope<'a> {
             }
         }
         Ok(template)
+    }
+
+    fn policies(&self) -> Located<Vec<(String, Vec<Value>)>> {
+        let mut policies = Vec::new();
+        for (id, resource) in self.resources()? {
+            let documents = match resource_type(id, resource)? {
+                "AWS::IAM::ManagedPolicy" => vec![self.properties(id, resource)?],
+                "AWS::IAM::Role" => {
+                    let properties = self.properties(id, resource)?;
+                    properties.get("Policies").map_or(&[][..], Node::items).to_vec()
+                }
+                _ => continue,
+            };
+            let documents =
+                documents.iter().filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()));
+            policies.push((id.clone(), documents.collect()));
+        }
+        Ok(policies)
     }
 
     // --- Resources ----------------------------------------------------------------------------------------------
@@ -640,17 +673,21 @@ impl<'a> Scope<'a> {
         Ok(Role { name: format!("{STACK}-{id}"), policies })
     }
 
-    /// Whether the API has a default authorizer. The tokens that it takes do not matter, because they are not verified here.
-    fn authorizer(&self, id: &str, resource: &Node) -> Located<bool> {
+    /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not matter, because no signature is verified here.
+    fn audience(&self, id: &str, resource: &Node) -> Located<Option<Vec<String>>> {
         let authorization = resource.get("Properties").and_then(|properties| properties.get("Auth"));
-        let Some(authorization) = authorization else { return Ok(false) };
+        let Some(authorization) = authorization else { return Ok(None) };
         let named = |name| authorization.get(name).map(|node: &Node| self.resolve(node)).transpose();
         let Some(default) = named("DefaultAuthorizer")?.and_then(|node| node.text()) else {
-            return Ok(false);
+            return Ok(None);
         };
         let known = authorization.get("Authorizers").and_then(|authorizers| authorizers.get(&default));
         match known.and_then(|authorizer| authorizer.get("JwtConfiguration")) {
-            Some(_) => Ok(true),
+            Some(jwt) => {
+                let audience = jwt.get("audience").map(|audience| self.resolve(audience)).transpose()?;
+                let names = audience.iter().flat_map(Node::items).filter_map(Node::text);
+                Ok(Some(names.filter(|name| !name.is_empty()).collect()))
+            }
             None => Err((
                 authorization.line,
                 format!("{id}: {default} is no JWT authorizer, which is all that is emulated"),
@@ -822,7 +859,11 @@ impl<'a> Scope<'a> {
 
     fn reference(&self, name: &str, line: usize) -> Located<Node> {
         if let Some(value) = self.parameters.get(name) {
-            return Ok(Node { line, kind: Kind::Scalar(value.clone()) });
+            let scalar = |value: &Value| Node { line, kind: Kind::Scalar(value.clone()) };
+            return Ok(match value.as_array() {
+                Some(values) => Node { line, kind: Kind::List(values.iter().map(scalar).collect()) },
+                None => scalar(value),
+            });
         }
         let value = match name {
             "AWS::Region" => REGION.into(),
@@ -830,6 +871,10 @@ impl<'a> Scope<'a> {
             "AWS::StackName" => STACK.into(),
             "AWS::Partition" => "aws".into(),
             "AWS::URLSuffix" => "amazonaws.com".into(),
+            // The alias that SAM publishes a function under.
+            alias if alias.ends_with(".Alias") => {
+                format!("{}:live", self.physical(alias.trim_end_matches(".Alias"), line)?.arn)
+            }
             _ => self.physical(name, line)?.reference,
         };
         Ok(Node::string(line, value))
@@ -923,6 +968,14 @@ impl<'a> Scope<'a> {
                     Ok(Node::string(line, parts.join(&text(separator)?)))
                 }
                 _ => Err((line, "Join needs a separator and a list".into())),
+            },
+            "Fn::Split" => match argument.items() {
+                [separator, whole] => {
+                    let (separator, whole) = (text(separator)?, text(&self.resolve(whole)?)?);
+                    let part = |part: &str| Node::string(line, part.to_owned());
+                    Ok(Node { line, kind: Kind::List(whole.split(separator.as_str()).map(part).collect()) })
+                }
+                _ => Err((line, "Split needs a separator and a text".into())),
             },
             other => Err((line, format!("{other} is not emulated"))),
         }

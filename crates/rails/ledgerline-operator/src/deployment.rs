@@ -26,6 +26,8 @@ use serde_json::Value;
 
 use crate::Stack;
 
+/// The logical id of the sequencer.
+pub(crate) const SEQUENCER: &str = "SequencerFunction";
 /// The name of the alias that events come to.
 pub(crate) const LIVE: &str = "live";
 /// The number of functions that are looked at at once.
@@ -173,9 +175,11 @@ impl Deployment {
         self.functions.get(id).with_context(|| format!("{id} is not deployed"))
     }
 
-    /// The name that the events of a function come to.
+    /// The name by which an operator invokes a function: that of the version that is live. The sequencer is invoked without an alias, because under its alias it
+    /// believes each record, and only the stream may invoke it so.
     pub(crate) fn name(&self, id: &str) -> Result<String> {
-        Ok(format!("{}:{LIVE}", self.function(id)?.name))
+        let name = &self.function(id)?.name;
+        Ok(if id == SEQUENCER { name.clone() } else { format!("{name}:{LIVE}") })
     }
 
     /// The value of a variable that names the same thing in every function that has it.

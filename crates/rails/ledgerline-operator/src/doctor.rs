@@ -11,7 +11,7 @@ use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use ledgerline::{
     Aggregate, Aggregates, Commit, EventStore, StoreError, Visitor,
-    all::{Entry, newest, segments},
+    all::{Entry, newest, segments, void_entries},
     decode,
 };
 use ledgerline_local::{
@@ -515,7 +515,9 @@ async fn readable<L: Aggregates>(deployment: &Deployment, findings: &mut Finding
             after = page.last().map_or(newest.number, |last| last.number);
             entries.extend(page.into_iter().flat_map(|segment| segment.entries));
         }
-        for Entry { stream, version } in entries.iter().rev().take(NEWEST) {
+        let voids = void_entries(&sequence, partition).await?;
+        for entry in entries.iter().rev().take(NEWEST) {
+            let Entry { stream, version } = entry;
             looked += 1;
             let name = format!("{stream} {version}");
             match log.get(stream, *version).await {
@@ -524,6 +526,7 @@ async fn readable<L: Aggregates>(deployment: &Deployment, findings: &mut Finding
                         findings.wrong("log", &name, problem);
                     }
                 }
+                Ok(None) if voids.contains(entry) => {}
                 Ok(None) => findings.wrong("log", &name, "it is missing, and $all names it"),
                 Err(StoreError::Corrupt { reason, .. }) => findings.wrong("log", &name, reason),
                 Err(error @ (StoreError::Throttled | StoreError::Unavailable(_))) => return Err(error.into()),

@@ -9,6 +9,7 @@ mod doctor;
 mod followers;
 mod log;
 mod logs;
+mod order;
 mod rebuild;
 mod reconcile;
 mod records;
@@ -132,6 +133,9 @@ enum What {
     Lag(views::Lag),
     /// Sends commits through the fanout once more. Everything behind the log may see a commit twice, and skips what it has. Without --write it says how many there are.
     Replay(replay::Options),
+    /// Change what `$all` says of a commit that the log does not have.
+    #[command(subcommand)]
+    Order(order::Order),
     /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
     /// Without a command, lists them.
     Command(command::Options),
@@ -254,6 +258,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         }
         What::Lag(options) => views::lag(&deployment, stack, &options, out).await?,
         What::Replay(options) => replay::run(&deployment, &options, out).await?,
+        What::Order(order) => order::run(&deployment, &order, out).await?,
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
         What::Logs(options) => {
             logs::run(&deployment, &options, out).await?;

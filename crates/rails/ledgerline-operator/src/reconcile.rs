@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Out, Stack, Writing,
-    deployment::Deployment,
+    deployment::{Deployment, SEQUENCER},
     followers::{Follower, followers},
     rebuild::READS,
     records::{self, Record},
@@ -275,7 +275,7 @@ async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) 
             commits.push((missing.stream.clone(), version));
         }
     }
-    hand_over(deployment, "SequencerFunction", &commits).await
+    hand_over(deployment, SEQUENCER, &commits).await
 }
 
 async fn invoke(deployment: &Deployment, id: &str, payload: &Value) -> Result<()> {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Out, Writing,
-    deployment::Deployment,
+    deployment::{Deployment, SEQUENCER},
     records::{self, Record},
 };
 
@@ -56,7 +56,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     let busy = out.busy("looking for the streams");
     let streams = options.streams(deployment).await?;
     drop(busy);
-    let to = if options.order { "SequencerFunction" } else { "FanoutFunction" };
+    let to = if options.order { SEQUENCER } else { "FanoutFunction" };
     let commits: u64 = streams.values().map(|(first, last)| last + 1 - first).sum();
     let what = format!("send {commits} commits of {} streams through {to}", streams.len());
     if !options.writing.write || commits == 0 {

@@ -2,7 +2,8 @@
 //!
 //! Each shard of the log's stream hands its records to whichever sequencer comes first, in batches that come again when they failed: with the same bounds, or with others.
 //! Records of a stream are swapped, some never arrive, sequencers end in the middle of a call, and some begin anew with an old head. Readers look while all of
-//! this goes on. In the end the order must be dense and complete, in each stream that of versions, with causes before their consequences, and what any reader saw must be
+//! this is under way. Some entries name commits that do not exist: those that are only claimed must never be appended, and those that are there, as by a faulty program, are made void while
+//! sequencers work. In the end the order must be dense and complete, in each stream that of versions, with causes before their consequences, and what any reader saw must be
 //! the beginning of what all readers see.
 
 use std::{
@@ -14,8 +15,11 @@ use fastrand::Rng;
 use futures::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use ledgerline::{
-    Commit, Meta, StreamId,
-    all::{Entry, Segment, Sequencer, entries, segments},
+    Commit, EventStore, MemoryStore, Meta, StreamId,
+    all::{
+        Candidate, Cursor, Entry, Filter, Segment, Sequencer, Subscription, VoidError, candidates, segments,
+        void_entries,
+    },
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use tokio::{
@@ -43,6 +47,8 @@ struct Tally {
     again: u64,
     /// Records that never arrived.
     lost: u64,
+    /// Entries without a commit that were made void.
+    void: u64,
     faults: u64,
 }
 
@@ -65,15 +71,16 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
         sum.segments += tally.segments;
         sum.again += tally.again;
         sum.lost += tally.lost;
+        sum.void += tally.void;
         sum.faults += tally.faults;
     })?;
-    if runs >= 100 && [sum.again, sum.lost, sum.faults].contains(&0) {
+    if runs >= 100 && [sum.again, sum.lost, sum.void, sum.faults].contains(&0) {
         return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
     }
     let beside = format!(
-        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads; \
+        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads, {} entries void; \
          a model of {states} states, all there are; {without}",
-        sum.commits, sum.segments, sum.faults, sum.again, sum.lost
+        sum.commits, sum.segments, sum.faults, sum.again, sum.lost, sum.void
     );
     Ok(Tried::new(runs, "histories", beside))
 }
@@ -86,6 +93,10 @@ struct History {
     sequencers: Vec<Mutex<Sequencer>>,
     /// The commits of each stream, in the order of their versions.
     log: BTreeMap<StreamId, Vec<Commit>>,
+    /// The same commits, as sequencers look them up.
+    stored: MemoryStore,
+    /// Entries of which the log has no commit, as a faulty program left them in the order.
+    wrong: Vec<Entry>,
 }
 
 impl History {
@@ -113,7 +124,8 @@ impl History {
             });
         }
         let sequencers = (0..SEQUENCERS).map(|_| Mutex::new(Sequencer::new(partition))).collect();
-        Self { wire, store, seed, partition, sequencers, log }
+        let wrong = (0..rng.usize(0..4)).map(|_| forged(&log, &mut rng)).collect();
+        Self { wire, store, seed, partition, sequencers, log, stored: MemoryStore::default(), wrong }
     }
 
     async fn play(self) -> Result<Tally, String> {
@@ -150,6 +162,14 @@ impl History {
                 mixed
             })
             .collect();
+        for commit in self.log.values().flatten() {
+            self.stored.append(commit, None).await.map_err(|error| error.to_string())?;
+        }
+        let wrong: Vec<_> = self.wrong.iter().cloned().map(Candidate::proven).collect();
+        let faulty = Sequencer::new(self.partition)
+            .append(&self.store, &self.stored, "faulty", wrong, Timestamp::UNIX_EPOCH)
+            .await;
+        faulty.map_err(|error| error.to_string())?;
         self.wire.follow(Plan::Random(rng.u32(0..400)), self.seed);
         let again: Mutex<u64> = Mutex::new(0);
         let work: FuturesUnordered<_> = shards
@@ -159,19 +179,26 @@ impl History {
                 self.deliver(shard, Rng::with_seed(self.seed ^ (number as u64 + 1)), &again)
             })
             .collect();
-        let (done, looked) =
-            tokio::join!(work.collect::<Vec<_>>(), self.look_meanwhile(Rng::with_seed(!self.seed)));
+        let (done, looked, voided) = tokio::join!(
+            work.collect::<Vec<_>>(),
+            self.look_meanwhile(Rng::with_seed(!self.seed)),
+            self.void_meanwhile(Rng::with_seed(self.seed ^ 0xff))
+        );
         done.into_iter().collect::<Result<Vec<_>, _>>()?;
+        voided?;
         self.wire.calm();
         // Requests that are applied late, when everybody gave up, are applied by then.
         sleep(Duration::from_secs(120)).await;
         // What was lost is found by comparing the heads of all streams with `$all`.
         let heads: Vec<_> = self.log.values().filter_map(|commits| commits.last()).collect();
         let mut last = Sequencer::new(self.partition);
-        let appended = last.append(&self.store, "heads", entries(heads), Timestamp::UNIX_EPOCH).await;
+        let appended =
+            last.append(&self.store, &self.stored, "heads", candidates(heads), Timestamp::UNIX_EPOCH).await;
         appended.map_err(|error| error.to_string())?;
         let whole = self.read().await?;
         self.check(&whole, &looked?, &shards.concat())?;
+        self.check_voids(&whole).await?;
+        tally.void = self.wrong.iter().collect::<BTreeSet<_>>().len() as u64;
         tally.segments = whole.len() as u64;
         tally.again = again.into_inner();
         tally.faults = self.wire.take_faults().values().sum();
@@ -186,7 +213,11 @@ impl History {
                 return Ok(());
             }
             let end = (done + rng.usize(1..12)).min(shard.len());
-            let batch = entries(shard[done..end].iter().copied());
+            let mut batch = candidates(shard[done..end].iter().copied());
+            // A program, or an operator, claims what is not there.
+            if rng.u32(0..4) == 0 {
+                batch.insert(rng.usize(0..=batch.len()), Candidate::claimed(forged(&self.log, &mut rng)));
+            }
             // An instance takes one batch at a time. It may have been away for long, or be a new one.
             let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
             if rng.u32(0..8) == 0 {
@@ -196,7 +227,7 @@ impl History {
                 sleep(Duration::from_secs(rng.u64(1..60))).await;
             }
             let name = format!("{done}-{end}");
-            let append = sequencer.append(&self.store, &name, batch, Timestamp::UNIX_EPOCH);
+            let append = sequencer.append(&self.store, &self.stored, &name, batch, Timestamp::UNIX_EPOCH);
             // Some functions are ended in the middle of a call, whether it is applied or not.
             let time = if rng.u32(0..4) == 0 {
                 Duration::from_millis(rng.u64(1..200))
@@ -222,6 +253,81 @@ impl History {
             }
         }
         Err(format!("a batch is never done: {last}"))
+    }
+
+    /// Makes the wrong entries void while sequencers are at work, and tries the same with a right one.
+    async fn void_meanwhile(&self, mut rng: Rng) -> Result<(), String> {
+        for entry in &self.wrong {
+            let mut tries = 0;
+            loop {
+                sleep(Duration::from_millis(rng.u64(1..2_000))).await;
+                let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
+                let void =
+                    sequencer.void(&self.store, &self.stored, entry.clone(), "void", Timestamp::UNIX_EPOCH);
+                match timeout(Duration::from_secs(30), void).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(VoidError::Exists)) => return Err(format!("{entry:?} is said to exist")),
+                    Ok(Err(_)) => {}
+                    Err(_) => *sequencer = Sequencer::new(self.partition),
+                }
+                tries += 1;
+                if tries > DELIVERIES {
+                    return Err("an entry is never void".into());
+                }
+            }
+        }
+        let right = self
+            .log
+            .values()
+            .flatten()
+            .next()
+            .map(|commit| Entry { stream: commit.stream.clone(), version: commit.version });
+        if let Some(right) = right {
+            let void = Sequencer::new(self.partition)
+                .void(&self.store, &self.stored, right, "void", Timestamp::UNIX_EPOCH)
+                .await;
+            if void.is_ok() {
+                return Err("the entry of a commit that exists is void".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// No claimed entry without a commit is there, the wrong ones are void, each once, and a reader passes over them and over nothing else.
+    async fn check_voids(&self, whole: &[Segment]) -> Result<(), String> {
+        let wrong: BTreeSet<_> = self.wrong.iter().cloned().collect();
+        let exists = |entry: &Entry| {
+            let commits = self.log.get(&entry.stream);
+            commits.is_some_and(|commits| (1..=commits.len() as u64).contains(&entry.version))
+        };
+        let named = whole.iter().flat_map(|segment| &segment.entries);
+        if let Some(entry) = named.clone().find(|entry| !exists(entry) && !wrong.contains(entry)) {
+            return Err(format!("{entry:?} was only claimed, and is in the order"));
+        }
+        let newly: Vec<_> = whole.iter().filter_map(|segment| segment.voids.last()).collect();
+        let void = void_entries(&self.store, self.partition).await.map_err(|error| error.to_string())?;
+        if void != wrong || newly.len() != wrong.len() {
+            return Err(format!("void are {void:?} by {newly:?}, and should be {wrong:?}"));
+        }
+        // Readers read from partition 0 on, and each run has a partition of its own.
+        let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+        let [from, to] = [self.partition, 0].map(|partition| StreamId::try_from(format!("$all-{partition}")));
+        let (from, to) = (from.map_err(|error| error.to_string())?, to.map_err(|error| error.to_string())?);
+        let segments = self.store.forward(&from, 0, u64::MAX).await.map_err(|error| error.to_string())?;
+        for segment in segments.commits {
+            let moved = Commit { stream: to.clone(), ..segment };
+            sequence.append(&moved, None).await.map_err(|error| error.to_string())?;
+        }
+        for commit in self.log.values().flatten() {
+            log.append(commit, None).await.map_err(|error| error.to_string())?;
+        }
+        let reader = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 10_000 };
+        let page = reader.next(&Cursor::beginning(1)).await.map_err(|error| error.to_string())?;
+        let read: BTreeSet<_> = page.delivered.iter().map(|delivered| &delivered.entry).collect();
+        if !page.complete || read != named.filter(|entry| exists(entry)).collect() {
+            return Err("a reader passes over something else than the void entries".into());
+        }
+        Ok(())
     }
 
     /// Reads now and then while sequencers are at work: what was read once stays as it was.
@@ -262,6 +368,7 @@ impl History {
         if whole.get(..looked.len()) != Some(looked) {
             return Err("what was read meanwhile is not the beginning of it all".into());
         }
+        let void: BTreeSet<_> = self.wrong.iter().collect();
         let entries: BTreeSet<_> = whole.iter().flat_map(|segment| &segment.entries).collect();
         if let Some(Commit { stream, version, .. }) = arrived.iter().find(|commit| {
             !entries.contains(&Entry { stream: commit.stream.clone(), version: commit.version })
@@ -271,7 +378,7 @@ impl History {
         let named: BTreeSet<_> =
             self.log.values().flatten().filter_map(|commit| commit.meta.causation_id.clone()).collect();
         let mut positions = BTreeMap::<&StreamId, u64>::new();
-        for entry in whole.iter().flat_map(|segment| &segment.entries) {
+        for entry in whole.iter().flat_map(|segment| &segment.entries).filter(|entry| !void.contains(entry)) {
             let Some(commits) = self.log.get(&entry.stream) else {
                 return Err(format!("{} is no stream of this run", entry.stream));
             };
@@ -298,6 +405,21 @@ impl History {
         let complete =
             self.log.iter().all(|(stream, commits)| positions.get(stream) == Some(&(commits.len() as u64)));
         if complete { Ok(()) } else { Err(format!("not every stream was reached to its end: {positions:?}")) }
+    }
+}
+
+/// An entry of which the log has no commit: of a stream that is not there, or of a version that a stream does not have.
+fn forged(log: &BTreeMap<StreamId, Vec<Commit>>, rng: &mut Rng) -> Entry {
+    let known = rng.choice(log.iter().collect::<Vec<_>>());
+    match known.filter(|_| rng.bool()) {
+        Some((stream, commits)) => {
+            Entry { stream: stream.clone(), version: commits.len() as u64 + rng.u64(1..4) }
+        }
+        None => {
+            let stream = StreamId::new("tank", &format!("ghost{}", rng.u32(0..3)));
+            let stream = stream.unwrap_or_else(|_| unreachable!("the name is in the alphabet"));
+            Entry { stream, version: rng.u64(1..4) }
+        }
     }
 }
 

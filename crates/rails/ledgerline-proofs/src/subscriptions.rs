@@ -14,7 +14,7 @@ use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, RecordedEvent, StreamId, Write,
-    all::{Cursor, Filter, Sequencer, Subscription, entries},
+    all::{Cursor, Filter, Sequencer, Subscription, candidates},
     contract::commit,
 };
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
@@ -341,7 +341,7 @@ pub(crate) fn case() -> Case {
         async move {
             let quiet = World::store_at(&Wire::new(wire.services().database().clone()));
             let ordered = Sequencer::new(0)
-                .append(&quiet, "batch", entries(streams.iter().flatten()), Timestamp::UNIX_EPOCH)
+                .append(&quiet, &quiet, "batch", candidates(streams.iter().flatten()), Timestamp::UNIX_EPOCH)
                 .await;
             ordered.is_ok() && subscriber(&wire).catch_up().await.is_ok()
         }

@@ -1,6 +1,8 @@
 //! The safeguards that the template must have whatever the functions do: strangers are kept out, what fails comes again and is kept, and
 //! stored data is not lost with the stack (rules 3 and 11).
 
+mod access;
+
 use std::collections::BTreeSet;
 
 use ledgerline_local::{
@@ -16,7 +18,7 @@ const KEPT: i64 = 1_209_600;
 pub(crate) fn problems(source: &Source) -> Vec<String> {
     let json = source.json();
     let template = Template { source, json: &json, problems: Vec::new() };
-    template.api().tables().functions().problems
+    template.api().clients().invokers().tables().functions().problems
 }
 
 struct Template<'a> {
@@ -43,30 +45,6 @@ impl Template<'_> {
             let path = if keys.first() == Some(&"Events") { keys.get(3..).unwrap_or_default() } else { keys };
             self.wrong(id, keys, &format!("write {}: {expected}", path.join(".")));
         }
-    }
-
-    /// The API must refuse every request without a token.
-    fn api(mut self) -> Self {
-        for (id, api) in resources(self.json, &["AWS::Serverless::HttpApi"]) {
-            let auth = &api["Properties"]["Auth"];
-            let default = auth["DefaultAuthorizer"].as_str().unwrap_or_default();
-            if auth["Authorizers"][default]["JwtConfiguration"].is_null() {
-                self.wrong(id, &["Auth"], "without DefaultAuthorizer, a JWT authorizer, everybody gets in");
-            }
-        }
-        for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
-            for (name, properties) in events(function, "HttpApi") {
-                let keys = ["Events", name, "Properties"];
-                let api = properties["ApiId"]["Ref"].as_str().unwrap_or_default();
-                if self.json["Resources"][api]["Type"] != "AWS::Serverless::HttpApi" {
-                    self.wrong(id, &keys, "the route is on no API of the template: ApiId: !Ref HttpApi");
-                }
-                if !properties["Auth"]["Authorizer"].is_null() {
-                    self.wrong(id, &keys, "the route has an Authorizer of its own: leave the API's default");
-                }
-            }
-        }
-        self
     }
 
     /// Tables that cannot be made again from others must stay when the stack is deleted, and must be restorable.

@@ -10,6 +10,9 @@
 //! * Whoever has none takes each entry for the commit that it names. Every commit whose record arrived has an entry. A commit may have a second one, and one whose record was
 //!   overtaken stands after a later version of its stream: both are seldom.
 //!
+//! An entry is never changed. An entry that names a commit which the log does not have, and never will, is *void* once a later segment says so: readers pass
+//! over it ([`Sequencer::void`]).
+//!
 //! What the order is not: it is not the order of clocks, and two commits that have nothing to do with each other may stand in any order. A commit that was made in
 //! answer to another one, and names it in `causation_id`, stands after it ([`entries`]), with two exceptions. If records arrive out of order, a commit may be reached early, by
 //! the entry of a later version of its stream, or as the cause of another commit: its own cause is not known then without reading the log. And streams of different
@@ -19,20 +22,27 @@ mod cursor;
 mod sequencer;
 mod subscription;
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     cursor::{Cursor, CursorError},
-    sequencer::{LOST_HEADS, SequenceError, Sequencer},
+    sequencer::{Appended, LOST_HEADS, SequenceError, Sequencer, VoidError},
     subscription::{Delivered, Filter, Page, Subscription, SubscriptionError},
 };
 use crate::{Commit, Consistency, EventStore, Meta, Range, RecordedEvent, StoreError, StreamId};
 
-/// The type of the event that a segment has.
-const SEGMENT: &str = "Sequenced";
-/// The number of its shape.
-const SCHEMA: u32 = 1;
+/// The type of the event of a segment with entries.
+const SEQUENCED: &str = "Sequenced";
+/// The shape of its data in an order without void entries: a list of entries.
+const LIST: u32 = 1;
+/// The shape of its data once the order has void entries: [`Sequenced`]. A reader that knows only the first shape fails at it, and so
+/// passes over no void entry without knowing that it is void.
+const WITH_VOID: u32 = 2;
+/// The type of the event of a segment that makes an entry void. Its data is a list of entries.
+const VOIDED: &str = "Voided";
 
 /// "The stream has reached this version."
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,15 +62,40 @@ impl Entry {
     }
 }
 
-/// The entries of commits that arrived in this order. The cause of a commit stands before it, if the commit names it: whoever made the commit has seen
-/// its cause in the log, so that the entry is true even if the record of the cause has not arrived yet.
-pub fn entries<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    for commit in commits {
-        entries.extend(commit.meta.causation_id.as_deref().and_then(Entry::of_cause));
-        entries.push(Entry { stream: commit.stream.clone(), version: commit.version });
+/// An entry that a [`Sequencer`] is asked to append.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// The entry.
+    pub entry: Entry,
+    /// Whether a record of the log's stream proves that the commit exists. Without a proof, the sequencer looks the commit up in the log: an
+    /// entry is final, and an entry without a commit stops every subscription.
+    pub is_proven: bool,
+}
+
+impl Candidate {
+    /// An entry whose commit a record of the log's stream carries.
+    #[must_use]
+    pub fn proven(entry: Entry) -> Self {
+        Self { entry, is_proven: true }
     }
-    entries
+
+    /// An entry whose commit is only named, by another commit or by an operator.
+    #[must_use]
+    pub fn claimed(entry: Entry) -> Self {
+        Self { entry, is_proven: false }
+    }
+}
+
+/// The candidates of commits that records of the log's stream carry, in the order of the records. The cause of a commit stands before it, if the commit
+/// names its cause. The record proves the commit, and not its cause: a process manager may name a wrong one.
+pub fn candidates<'a>(commits: impl IntoIterator<Item = &'a Commit>) -> Vec<Candidate> {
+    let mut candidates = Vec::new();
+    for commit in commits {
+        let cause = commit.meta.causation_id.as_deref().and_then(Entry::of_cause);
+        candidates.extend(cause.map(Candidate::claimed));
+        candidates.push(Candidate::proven(Entry { stream: commit.stream.clone(), version: commit.version }));
+    }
+    candidates
 }
 
 /// The partition of `$all` that has the entries of this stream, of so many (at least 1). All entries of a stream are in one.
@@ -83,8 +118,25 @@ pub struct Segment {
     pub batch: String,
     /// When it was made, in UTC. Information only.
     pub at: Timestamp,
-    /// Its entries, in order.
+    /// Its entries, in order. A segment that makes an entry void has none.
     pub entries: Vec<Entry>,
+    /// All void entries of the order so far, if this segment makes an entry void: that entry is the last one. The others are repeated from the
+    /// void segment before, so that a reader knows all of them after one read.
+    pub voids: Vec<Entry>,
+    /// The number of the newest void segment before this one; 0 if there is none.
+    pub last_void: u64,
+}
+
+/// The data of a segment with entries, once the order has void entries.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Sequenced {
+    last_void: u64,
+    entries: Vec<(StreamId, u64)>,
+}
+
+fn pairs(entries: &[Entry]) -> Vec<(StreamId, u64)> {
+    entries.iter().map(|entry| (entry.stream.clone(), entry.version)).collect()
 }
 
 impl Segment {
@@ -99,31 +151,57 @@ impl Segment {
             reason: reason.to_owned(),
         };
         let [event] = commit.events.as_slice() else { return Err(corrupt("a segment has one event")) };
-        if (event.event_type.as_str(), event.schema) != (SEGMENT, SCHEMA) {
-            return Err(corrupt("its event is not of a type and schema that this program reads"));
-        }
-        let entries: Vec<(StreamId, u64)> =
-            serde_json::from_str(&event.data).map_err(|_| corrupt("its entries cannot be read"))?;
-        let entries = entries.into_iter().map(|(stream, version)| Entry { stream, version }).collect();
-        Ok(Self { number: commit.version, batch: commit.command.clone(), at: commit.at, entries })
+        let unreadable = |_| corrupt("its entries cannot be read");
+        let list = || serde_json::from_str::<Vec<(StreamId, u64)>>(&event.data).map_err(unreadable);
+        let (entries, voids, last_void) = match (event.event_type.as_str(), event.schema) {
+            (SEQUENCED, LIST) => (list()?, Vec::new(), 0),
+            (SEQUENCED, WITH_VOID) => {
+                let Sequenced { entries, last_void } =
+                    serde_json::from_str(&event.data).map_err(unreadable)?;
+                (entries, Vec::new(), last_void)
+            }
+            (VOIDED, LIST) => (Vec::new(), list()?, 0),
+            _ => return Err(corrupt("its event is not of a type and schema that this program reads")),
+        };
+        let entry = |(stream, version)| Entry { stream, version };
+        Ok(Self {
+            number: commit.version,
+            batch: commit.command.clone(),
+            at: commit.at,
+            entries: entries.into_iter().map(entry).collect(),
+            voids: voids.into_iter().map(entry).collect(),
+            last_void,
+        })
+    }
+
+    /// The number of the newest void segment, this one included; 0 if there is none.
+    fn newest_void(&self) -> u64 {
+        if self.voids.is_empty() { self.last_void } else { self.number }
     }
 
     /// Tells this segment from another one with its number. It is in cursors, and so stays as it is.
     fn check(&self) -> u32 {
         let mut text = format!("{} {} {}", self.number, self.batch, self.at);
-        for entry in &self.entries {
+        for entry in self.entries.iter().chain(&self.voids) {
             text += &format!(" {}:{}", entry.stream, entry.version);
         }
         crc32fast::hash(text.as_bytes())
     }
 
     fn commit(&self, stream: &StreamId) -> Result<Commit, StoreError> {
-        let entries: Vec<_> = self.entries.iter().map(|entry| (&entry.stream, entry.version)).collect();
-        let data = serde_json::to_string(&entries).map_err(|error| StoreError::Unavailable(error.into()))?;
+        let (event_type, schema, data) = if !self.voids.is_empty() {
+            (VOIDED, LIST, serde_json::to_string(&pairs(&self.voids)))
+        } else if self.last_void > 0 {
+            let data = Sequenced { last_void: self.last_void, entries: pairs(&self.entries) };
+            (SEQUENCED, WITH_VOID, serde_json::to_string(&data))
+        } else {
+            (SEQUENCED, LIST, serde_json::to_string(&pairs(&self.entries)))
+        };
+        let data = data.map_err(|error| StoreError::Unavailable(error.into()))?;
         Ok(Commit {
             stream: stream.clone(),
             version: self.number,
-            events: vec![RecordedEvent { event_type: SEGMENT.to_owned(), schema: SCHEMA, data }],
+            events: vec![RecordedEvent { event_type: event_type.to_owned(), schema, data }],
             state: None,
             command: self.batch.clone(),
             at: self.at,
@@ -194,6 +272,20 @@ pub async fn last_before(
     Ok(found)
 }
 
+/// The void entries of `$all-<partition>`, read strongly: entries that name commits which the log does not have, and never will.
+///
+/// # Errors
+/// When the store fails.
+pub async fn void_entries(store: &impl EventStore, partition: u16) -> Result<BTreeSet<Entry>, StoreError> {
+    let newest_void = newest(store, partition).await?.map_or(0, |newest| newest.newest_void());
+    Ok(voids_of(store, partition, newest_void).await?.into_iter().collect())
+}
+
+/// The void entries that this void segment lists, the newest one last; none for the number 0.
+async fn voids_of(store: &impl EventStore, partition: u16, number: u64) -> Result<Vec<Entry>, StoreError> {
+    if number == 0 { Ok(Vec::new()) } else { Ok(segment(store, partition, number).await?.voids) }
+}
+
 /// One segment.
 async fn segment(store: &impl EventStore, partition: u16, number: u64) -> Result<Segment, StoreError> {
     let stream = StreamId::all(partition);
@@ -228,7 +320,7 @@ async fn segments_up_to(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
+    use std::collections::BTreeMap;
 
     use futures::executor::block_on;
     use proptest::prelude::*;
@@ -266,7 +358,9 @@ mod tests {
     }
 
     fn append(store: &MemoryStore, sequencer: &mut Sequencer, batch: &str, entries: Vec<Entry>) -> usize {
-        block_on(sequencer.append(store, batch, entries, Timestamp::UNIX_EPOCH)).unwrap()
+        let candidates = entries.into_iter().map(Candidate::proven).collect();
+        let log = MemoryStore::default();
+        block_on(sequencer.append(store, &log, batch, candidates, Timestamp::UNIX_EPOCH)).unwrap().segments
     }
 
     #[test]
@@ -292,7 +386,8 @@ mod tests {
         for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11)] {
             let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
             let at = Timestamp::from_second(seconds).unwrap();
-            block_on(sequencer.append(&store, "b", vec![entry("a", number)], at)).unwrap();
+            let candidates = vec![Candidate::proven(entry("a", number))];
+            block_on(sequencer.append(&store, &MemoryStore::default(), "b", candidates, at)).unwrap();
         }
         let times: Vec<_> = all(&store).iter().map(|segment| segment.at.as_second()).collect();
         assert_eq!(times, [10, 10, 12, 12]);
@@ -310,10 +405,12 @@ mod tests {
     fn a_consequence_stands_after_its_cause_even_if_its_record_comes_first() {
         let (cause, mut consequence) = (commit(&entry("a", 1).stream, 7), commit(&entry("b", 1).stream, 1));
         consequence.meta.causation_id = Some("tank-a:7".into());
-        assert_eq!(entries([&consequence, &cause]), [entry("a", 7), entry("b", 1), entry("a", 7)]);
+        let (named, caused) = (Candidate::claimed(entry("a", 7)), Candidate::proven(entry("b", 1)));
+        let expected = [named, caused.clone(), Candidate::proven(entry("a", 7))];
+        assert_eq!(candidates([&consequence, &cause]), expected);
         for other in ["request-1", "tank-a:0", "tank-a:", ":7", "tank-a:x", "Tank-a:7"] {
             consequence.meta.causation_id = Some(other.into());
-            assert_eq!(entries([&consequence]), [entry("b", 1)], "{other}");
+            assert_eq!(candidates([&consequence]), std::slice::from_ref(&caused), "{other}");
         }
     }
 
@@ -330,6 +427,16 @@ mod tests {
         assert_eq!(segment.entries, [entry("a", 2), second]);
         assert_eq!(segment.check(), 0x458f_387b);
         assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
+        for (event_type, schema, data, voids, last_void) in [
+            ("Voided", 1, r#"[["tank-a",2]]"#, vec![entry("a", 2)], 0),
+            ("Sequenced", 2, r#"{"lastVoid":6,"entries":[["tank-a",2]]}"#, vec![], 6),
+        ] {
+            written.events = vec![RecordedEvent { event_type: event_type.into(), schema, data: data.into() }];
+            let segment = Segment::of(&written).unwrap();
+            assert_eq!((&segment.voids, segment.last_void), (&voids, last_void));
+            assert_eq!(segment.entries.len() + segment.voids.len(), 1);
+            assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
+        }
     }
 
     #[test]
@@ -337,7 +444,14 @@ mod tests {
         let store = MemoryStore::default();
         append(&store, &mut Sequencer::new(0), "1", vec![entry("a", 1)]);
         let stream = StreamId::all(0);
-        let third = Segment { number: 3, batch: "3".into(), at: Timestamp::UNIX_EPOCH, entries: vec![] };
+        let third = Segment {
+            number: 3,
+            batch: "3".into(),
+            at: Timestamp::UNIX_EPOCH,
+            entries: vec![],
+            voids: vec![],
+            last_void: 0,
+        };
         block_on(store.append(&third.commit(&stream).unwrap(), None)).unwrap();
         let error = block_on(segments(&store, 0, 0)).unwrap_err().to_string();
         assert!(error.contains("commit 2 of $all-0") && error.contains("missing"), "{error}");
@@ -350,6 +464,56 @@ mod tests {
         for other in ["$all-", "$all-x", "$all-00", "$all-70000", "$all"] {
             assert!(StreamId::try_from(other.to_owned()).is_err(), "{other}");
         }
+    }
+
+    #[test]
+    fn a_claimed_entry_is_appended_only_if_the_log_has_its_commit() {
+        // Given a log with one commit
+        let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+        block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
+        let mut sequencer = Sequencer::new(0);
+        // when entries are claimed, and a record proves one of them,
+        let claimed = [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::claimed);
+        let candidates = [&claimed[..], &[Candidate::proven(entry("c", 1))]].concat();
+        let appended =
+            block_on(sequencer.append(&sequence, &log, "1", candidates, Timestamp::UNIX_EPOCH)).unwrap();
+        // then an entry has only what exists,
+        assert_eq!(appended, Appended { segments: 1, unconfirmed: vec![entry("a", 2), entry("b", 7)] });
+        let segments = all(&sequence);
+        assert_eq!(segments[0].entries, [entry("a", 1), entry("c", 1)]);
+        // and what `$all` has already is not looked up again.
+        let again = vec![Candidate::claimed(entry("c", 1))];
+        let appended = block_on(sequencer.append(&sequence, &log, "2", again, Timestamp::UNIX_EPOCH));
+        assert_eq!(appended.unwrap(), Appended::default());
+    }
+
+    #[test]
+    fn an_entry_is_void_only_without_its_commit_and_has_another_entry_once_the_commit_exists() {
+        let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+        let (mut first, mut other) = (Sequencer::new(0), Sequencer::new(0));
+        let at = Timestamp::UNIX_EPOCH;
+        // Given entries of which the log has only the first,
+        block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
+        append(&sequence, &mut first, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
+        // when an operator makes them void, two of them at two sequencers,
+        let refused = block_on(first.void(&sequence, &log, entry("a", 1), "v", at));
+        assert!(matches!(refused, Err(VoidError::Exists)), "{refused:?}");
+        block_on(first.void(&sequence, &log, entry("a", 2), "v", at)).unwrap();
+        block_on(other.void(&sequence, &log, entry("b", 1), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, entry("b", 1), "v", at)).unwrap();
+        // then each is void once, and later segments lead to the list,
+        append(&sequence, &mut first, "2", vec![entry("c", 1)]);
+        let segments = all(&sequence);
+        assert_eq!(segments.len(), 4);
+        assert_eq!(segments[2].voids, [entry("a", 2), entry("b", 1)]);
+        assert_eq!((segments[3].entries.len(), segments[3].last_void), (1, 3));
+        assert_eq!(block_on(void_entries(&sequence, 0)).unwrap(), [entry("a", 2), entry("b", 1)].into());
+        // and a commit that takes the version later has an entry of its own.
+        assert_eq!(append(&sequence, &mut first, "3", vec![entry("a", 2), entry("c", 1)]), 1);
+        assert_eq!(append(&sequence, &mut Sequencer::new(0), "4", vec![entry("a", 2), entry("b", 1)]), 1);
+        let entries: Vec<_> =
+            all(&sequence).into_iter().skip(4).flat_map(|segment| segment.entries).collect();
+        assert_eq!(entries, [entry("a", 2), entry("b", 1)]);
     }
 
     proptest! {

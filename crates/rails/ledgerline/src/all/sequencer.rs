@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{Entry, Segment, contiguous};
+use super::{Candidate, Entry, Segment, contiguous, voids_of};
 use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
 
 /// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
@@ -36,17 +36,49 @@ pub enum SequenceError {
     Refused(#[source] AppendError),
 }
 
+/// Why an entry was not made void.
+#[derive(Debug, thiserror::Error)]
+pub enum VoidError {
+    /// The log has the commit, so that the entry is right.
+    #[error("the log has this commit")]
+    Exists,
+    /// The order has as many void entries as one segment lists.
+    #[error(
+        "the order has {MOST} void entries, which is the most: begin a new order (docs/runbook.md, Restore)"
+    )]
+    TooMany,
+    /// The segment was not appended. The call may be repeated.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+}
+
+impl From<StoreError> for VoidError {
+    fn from(error: StoreError) -> Self {
+        Self::Sequence(error.into())
+    }
+}
+
+/// What an append did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Appended {
+    /// The number of segments that it took.
+    pub segments: usize,
+    /// Claimed entries whose commits the log does not have. They were left out.
+    pub unconfirmed: Vec<Entry>,
+}
+
 /// Appends to one stream of `$all`. Several may do so at once, each with a head of its own: whoever finds the next number taken reads what it has missed.
 ///
 /// ```
 /// use jiff::Timestamp;
-/// use ledgerline::{MemoryStore, StreamId, all::{Entry, Sequencer}};
+/// use ledgerline::{MemoryStore, StreamId, all::{Candidate, Entry, Sequencer}};
 ///
 /// # let done = async {
-/// let (store, mut sequencer) = (MemoryStore::default(), Sequencer::new(0));
-/// let entry = Entry { stream: StreamId::new("tank", "north")?, version: 1 };
-/// assert_eq!(sequencer.append(&store, "batch-1", vec![entry.clone()], Timestamp::UNIX_EPOCH).await?, 1);
-/// assert_eq!(sequencer.append(&store, "batch-2", vec![entry], Timestamp::UNIX_EPOCH).await?, 0, "it says nothing new");
+/// let (sequence, log, mut sequencer) = (MemoryStore::default(), MemoryStore::default(), Sequencer::new(0));
+/// let candidate = Candidate::proven(Entry { stream: StreamId::new("tank", "north")?, version: 1 });
+/// let at = Timestamp::UNIX_EPOCH;
+/// assert_eq!(sequencer.append(&sequence, &log, "batch-1", vec![candidate.clone()], at).await?.segments, 1);
+/// assert_eq!(sequencer.append(&sequence, &log, "batch-2", vec![candidate], at).await?.segments, 0, "it says nothing new");
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # };
 /// # futures::executor::block_on(done).unwrap();
@@ -59,6 +91,16 @@ pub struct Sequencer {
     /// The time of that segment. The next one is not older, whatever the clock says, so that a reader finds its place by a time.
     at: Timestamp,
     known: Known,
+    /// The number of the newest void segment that it knows; 0 if there is none.
+    last_void: u64,
+    partition: u16,
+}
+
+/// How often a segment was tried, and how often the table failed meanwhile.
+#[derive(Debug, Default)]
+struct Attempts {
+    tries: u32,
+    failures: u32,
 }
 
 /// The newest entries that a sequencer has seen.
@@ -79,6 +121,11 @@ impl Known {
         }
         self.newest.extend(entries.iter().cloned());
     }
+
+    fn forget(&mut self, entry: &Entry) {
+        self.newest.remove(entry);
+        self.older.remove(entry);
+    }
 }
 
 impl Sequencer {
@@ -90,76 +137,156 @@ impl Sequencer {
             head: None,
             at: Timestamp::UNIX_EPOCH,
             known: Known::default(),
+            last_void: 0,
+            partition,
         }
     }
 
-    /// Appends what is new in these entries. Returns how many segments that took. `batch` names the batch in its segments, for whoever looks at them.
+    /// Appends what is new in these candidates. `batch` names the batch in its segments, for people who look at them.
     ///
-    /// A segment of an earlier try, whose reply was lost, is recognised by its entries (rule 4): then nothing is left to be appended.
+    /// A claimed entry is looked up in the log, with a strongly consistent read, unless a record of the batch proves it, or `$all` has it already.
     ///
-    /// When it returns, every entry is in `$all`. When it fails, or its process ends, some may be; the batch is then appended again, by any sequencer, and
+    /// A segment of an earlier attempt, whose reply was lost, is recognised by its entries (rule 4): then nothing is left to be appended.
+    ///
+    /// When it returns, every confirmed entry is in `$all`. When it fails, or its process is killed, some may be; the batch is then appended again, by any sequencer, and
     /// with other bounds if need be.
     ///
     /// # Errors
-    /// When the store fails, or other sequencers are first too often.
+    /// When a store fails, or other sequencers are first too often.
     pub async fn append(
         &mut self,
-        store: &impl EventStore,
+        sequence: &impl EventStore,
+        log: &impl EventStore,
         batch: &str,
-        entries: Vec<Entry>,
+        candidates: Vec<Candidate>,
         at: Timestamp,
-    ) -> Result<usize, SequenceError> {
-        let mut left = entries;
-        let mut appended = 0;
-        let (mut tries, mut failures) = (0, 0);
+    ) -> Result<Appended, SequenceError> {
+        self.look_once(sequence).await?;
+        let (mut left, unconfirmed) = self.confirmed(log, candidates).await?;
+        let mut appended = Appended { segments: 0, unconfirmed };
+        let mut attempts = Attempts::default();
         loop {
-            let head = match self.head {
-                Some(head) => head,
-                None => self.look(store).await?,
-            };
             left = self.fresh(left);
             if left.is_empty() {
                 return Ok(appended);
             }
-            tries += 1;
-            if tries > TRIES {
-                return Err(SequenceError::Contended);
-            }
-            let part = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
-            let segment =
-                Segment { number: head + 1, batch: batch.to_owned(), at: at.max(self.at), entries: part };
-            match store.append(&segment.commit(&self.stream)?, None).await {
-                Ok(()) => {
-                    (self.head, self.at) = (Some(segment.number), segment.at);
-                    self.known.note(&segment.entries);
-                    appended += 1;
-                    tries = 0;
-                }
-                // Taken by another one, or by an earlier try of this very call: what is there is there, whoever appended it.
-                Err(AppendError::VersionTaken) => {
-                    metrics::counter!(LOST_HEADS).increment(1);
-                    self.catch_up(store, head).await?;
-                }
-                // Whether it was appended is not known: what is there says so.
-                Err(
-                    error @ (AppendError::Busy
-                    | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
-                ) => {
-                    failures += 1;
-                    if failures > FAILURES {
-                        return Err(SequenceError::Refused(error));
-                    }
-                    store.pause(Duration::from_millis(25 << failures)).await;
-                    self.catch_up(store, head).await?;
-                }
-                Err(AppendError::Store(error)) => return Err(error.into()),
-                Err(
-                    error @ (AppendError::RequestTaken
-                    | AppendError::TooLarge { .. }
-                    | AppendError::TooMany { .. }),
-                ) => return Err(SequenceError::Refused(error)),
+            let entries = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
+            if self.attempt(sequence, self.next(batch, at, entries, Vec::new()), &mut attempts).await? {
+                appended.segments += 1;
+                attempts.tries = 0;
             }
         }
+    }
+
+    /// Makes an entry void, so that readers pass over it: the log does not have its commit. `batch` names the reason in the segment.
+    ///
+    /// An entry that is void already stays as it is. If a commit takes the version later, its record gives it an entry of its own.
+    ///
+    /// # Errors
+    /// When the log has the commit, the order has too many void entries, or as those of [`append`](Self::append).
+    pub async fn void(
+        &mut self,
+        sequence: &impl EventStore,
+        log: &impl EventStore,
+        entry: Entry,
+        batch: &str,
+        at: Timestamp,
+    ) -> Result<(), VoidError> {
+        self.look_once(sequence).await?;
+        let mut attempts = Attempts::default();
+        loop {
+            if !missing(log, std::slice::from_ref(&entry)).await?.contains(&entry) {
+                return Err(VoidError::Exists);
+            }
+            let mut voids = voids_of(sequence, self.partition, self.last_void).await?;
+            if voids.contains(&entry) {
+                return Ok(());
+            }
+            if voids.len() >= MOST {
+                return Err(VoidError::TooMany);
+            }
+            voids.push(entry.clone());
+            if self.attempt(sequence, self.next(batch, at, Vec::new(), voids), &mut attempts).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The segment after the head.
+    fn next(&self, batch: &str, at: Timestamp, entries: Vec<Entry>, voids: Vec<Entry>) -> Segment {
+        Segment {
+            number: self.head.unwrap_or(0) + 1,
+            batch: batch.to_owned(),
+            at: at.max(self.at),
+            entries,
+            last_void: if voids.is_empty() { self.last_void } else { 0 },
+            voids,
+        }
+    }
+
+    /// Attempts to append a segment. Returns whether it is there; if not, the sequencer has caught up with what took its number.
+    async fn attempt(
+        &mut self,
+        store: &impl EventStore,
+        segment: Segment,
+        attempts: &mut Attempts,
+    ) -> Result<bool, SequenceError> {
+        attempts.tries += 1;
+        if attempts.tries > TRIES {
+            return Err(SequenceError::Contended);
+        }
+        match store.append(&segment.commit(&self.stream)?, None).await {
+            Ok(()) => {
+                self.head = Some(segment.number);
+                self.observe(&segment);
+                return Ok(true);
+            }
+            // Taken by another sequencer, or by an earlier attempt of this very call: what is there is there.
+            Err(AppendError::VersionTaken) => metrics::counter!(LOST_HEADS).increment(1),
+            // Whether it was appended is not known: what is there says so.
+            Err(
+                error @ (AppendError::Busy
+                | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
+            ) => {
+                attempts.failures += 1;
+                if attempts.failures > FAILURES {
+                    return Err(SequenceError::Refused(error));
+                }
+                store.pause(Duration::from_millis(25 << attempts.failures)).await;
+            }
+            Err(AppendError::Store(error)) => return Err(error.into()),
+            Err(
+                error @ (AppendError::RequestTaken
+                | AppendError::TooLarge { .. }
+                | AppendError::TooMany { .. }),
+            ) => return Err(SequenceError::Refused(error)),
+        }
+        self.catch_up(store, segment.number - 1).await?;
+        Ok(false)
+    }
+
+    /// The entries of candidates whose commits exist, in order, and the claimed entries whose commits do not.
+    async fn confirmed(
+        &self,
+        log: &impl EventStore,
+        candidates: Vec<Candidate>,
+    ) -> Result<(Vec<Entry>, Vec<Entry>), StoreError> {
+        let proven: HashSet<_> = candidates
+            .iter()
+            .filter(|candidate| candidate.is_proven)
+            .map(|candidate| &candidate.entry)
+            .collect();
+        let mut unproven = HashSet::new();
+        let claimed: Vec<_> = candidates
+            .iter()
+            .map(|candidate| &candidate.entry)
+            .filter(|entry| !proven.contains(entry) && !self.known.has(entry) && unproven.insert(*entry))
+            .cloned()
+            .collect();
+        let missing = missing(log, &claimed).await?;
+        let unconfirmed = claimed.into_iter().filter(|entry| missing.contains(entry)).collect();
+        let entries = candidates.into_iter().map(|candidate| candidate.entry);
+        Ok((entries.filter(|entry| !missing.contains(entry)).collect(), unconfirmed))
     }
 
     /// The entries that are not in `$all` yet, as far as is known here.
@@ -168,19 +295,21 @@ impl Sequencer {
         entries.into_iter().filter(|entry| !self.known.has(entry) && new.insert(entry.clone())).collect()
     }
 
-    /// Finds the head, and notes what the newest segments say, so that a batch that comes again after a crash adds nothing.
-    async fn look(&mut self, store: &impl EventStore) -> Result<u64, StoreError> {
+    /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch that is delivered again after a crash adds nothing.
+    async fn look_once(&mut self, store: &impl EventStore) -> Result<(), StoreError> {
+        if self.head.is_some() {
+            return Ok(());
+        }
         let newest = Range { after: 0, up_to: u64::MAX, limit: Some(LOOKED_AT) };
         let page = store.read(&self.stream, newest, Consistency::Strong).await?;
         // Oldest first, so that the newest ones are forgotten last.
+        let mut head = 0;
         for commit in page.commits.iter().rev() {
-            let segment = Segment::of(commit)?;
-            self.at = self.at.max(segment.at);
-            self.known.note(&segment.entries);
+            self.observe(&Segment::of(commit)?);
+            head = commit.version;
         }
-        let head = page.commits.first().map_or(0, |newest| newest.version);
         self.head = Some(head);
-        Ok(head)
+        Ok(())
     }
 
     /// Reads the segments after this one.
@@ -189,9 +318,7 @@ impl Sequencer {
             let page = store.forward(&self.stream, head, u64::MAX).await?;
             for commit in &page.commits {
                 contiguous(&self.stream, head, commit)?;
-                let segment = Segment::of(commit)?;
-                self.at = self.at.max(segment.at);
-                self.known.note(&segment.entries);
+                self.observe(&Segment::of(commit)?);
                 head = commit.version;
             }
             self.head = Some(head);
@@ -200,4 +327,26 @@ impl Sequencer {
             }
         }
     }
+
+    /// Notes what a segment of `$all` says.
+    fn observe(&mut self, segment: &Segment) {
+        self.at = self.at.max(segment.at);
+        self.known.note(&segment.entries);
+        self.last_void = self.last_void.max(segment.newest_void());
+        // A commit that takes this version later must have an entry.
+        if let Some(void) = segment.voids.last() {
+            self.known.forget(void);
+        }
+    }
+}
+
+/// Those of these entries whose commits the log does not have, read strongly. A commit that cannot be read exists.
+async fn missing(log: &impl EventStore, entries: &[Entry]) -> Result<HashSet<Entry>, StoreError> {
+    if entries.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let names: Vec<_> = entries.iter().map(|entry| (&entry.stream, entry.version)).collect();
+    let commits = log.get_all(&names).await?;
+    let missing = entries.iter().zip(commits).filter(|(_, commit)| matches!(commit, Ok(None)));
+    Ok(missing.map(|(entry, _)| entry.clone()).collect())
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 
-use super::{Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to};
+use super::{
+    Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to, void_entries,
+};
 use crate::{Commit, EventStore, RecordedEvent, StoreError, StreamId};
 
 /// The most entries that one page looks at, those of other categories included, so that a call ends even if a filter lets nothing pass.
@@ -34,7 +36,7 @@ pub struct Delivered {
     /// The stream and the version of the commit.
     pub entry: Entry,
     /// The commit; or why it cannot be had: it is damaged, or it is missing because the log was restored from a backup that is older than `$all`. What to do then is for the
-    /// reader to decide. It must not be skipped without a word, and one such commit must not keep all others from it.
+    /// reader to decide. It must not be skipped without a word, and one such commit must not keep all others from it. An entry that an operator made void is not delivered.
     pub commit: Result<Commit, String>,
     /// Where a reader stands who has got as far as this.
     pub cursor: Cursor,
@@ -71,13 +73,13 @@ pub enum SubscriptionError {
 ///
 /// ```
 /// use jiff::Timestamp;
-/// use ledgerline::{MemoryStore, all::{Cursor, Filter, Sequencer, Subscription, entries}, contract::commit, EventStore, StreamId};
+/// use ledgerline::{MemoryStore, all::{Cursor, Filter, Sequencer, Subscription, candidates}, contract::commit, EventStore, StreamId};
 ///
 /// # let done = async {
 /// let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
 /// let first = commit(&StreamId::new("tank", "north")?, 1);
 /// log.append(&first, None).await?;
-/// Sequencer::new(0).append(&sequence, "batch", entries([&first]), Timestamp::UNIX_EPOCH).await?;
+/// Sequencer::new(0).append(&sequence, &log, "batch", candidates([&first]), Timestamp::UNIX_EPOCH).await?;
 ///
 /// let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 100 };
 /// let page = subscription.next(&Cursor::beginning(1)).await?;
@@ -153,6 +155,10 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                     let (number, check) = (segment.number, segment.check());
                     let at = cursor.places[place];
                     let read = if at.segment == number { at.entries } else { 0 };
+                    if segment.entries.is_empty() {
+                        // A void segment. The cursor moves on nevertheless, or it would never pass sixteen of them.
+                        cursor.places[place] = Place { segment: number, entries: 0, check };
+                    }
                     for (entry, entries) in segment.entries.into_iter().zip(1..).skip(read) {
                         if named.len() >= self.limit || looked_at >= LOOKED_AT {
                             complete = false;
@@ -171,13 +177,21 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 }
             }
         }
-        let (mut delivered, mut there, mut bytes) = (Vec::new(), HashSet::new(), 0);
+        let mut page = Page { delivered: Vec::new(), cursor, complete, entries: looked_at };
+        self.deliver(&named, &mut page).await?;
+        Ok(page)
+    }
+
+    /// Fills a page with the commits that these entries name, until it has enough bytes.
+    async fn deliver(&self, named: &[(Entry, Cursor)], page: &mut Page) -> Result<(), StoreError> {
+        let (mut there, mut bytes) = (HashSet::new(), 0);
+        let mut voids = None;
         let mut looked_through = None::<&(Entry, Cursor)>;
         for part in named.chunks(PART) {
             // The rest is of the next page. What was looked through ends where the last part ended, whether the filter let anything of it pass or not.
             if let Some((_, last)) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
-                (cursor, complete) = (last.clone(), false);
-                break;
+                (page.cursor, page.complete) = (last.clone(), false);
+                return Ok(());
             }
             looked_through = part.last();
             let mut commits = self.commits(part.iter().map(|(entry, _)| entry)).await?;
@@ -187,17 +201,34 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                     continue;
                 }
                 let commit = commits.remove(entry).unwrap_or_else(|| Err(MISSING.to_owned()));
+                if commit.as_ref().is_err_and(|reason| reason == MISSING) {
+                    if voids.is_none() {
+                        voids = Some(self.void_entries().await?);
+                    }
+                    if voids.as_ref().is_some_and(|voids| voids.contains(entry)) {
+                        continue;
+                    }
+                }
                 let passes = |event: &RecordedEvent| self.filter.events.contains(&event.event_type);
                 let is_wanted = self.filter.events.is_empty()
                     || commit.as_ref().is_ok_and(|commit| commit.events.iter().any(passes));
                 bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));
                 // Nobody knows what is in a commit that cannot be read.
                 if is_wanted || commit.is_err() {
-                    delivered.push(Delivered { entry: entry.clone(), commit, cursor: place.clone() });
+                    page.delivered.push(Delivered { entry: entry.clone(), commit, cursor: place.clone() });
                 }
             }
         }
-        Ok(Page { delivered, cursor, complete, entries: looked_at })
+        Ok(())
+    }
+
+    /// The void entries of all partitions. They are read only when a commit is missing: two reads for each partition.
+    async fn void_entries(&self) -> Result<BTreeSet<Entry>, StoreError> {
+        let mut voids = BTreeSet::new();
+        for partition in 0..self.partitions.max(1) {
+            voids.extend(void_entries(&self.sequence, partition).await?);
+        }
+        Ok(voids)
     }
 
     /// What a consumer has to apply next that was handed this commit, and whose position in its stream is this (0 before the first version): nothing, if it has it; the commit, if it is the
@@ -345,7 +376,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{Sequencer, entries, partition_of},
+        super::{Candidate, Sequencer, candidates, partition_of},
         *,
     };
     use crate::{MemoryStore, RecordedEvent, contract::commit};
@@ -365,9 +396,9 @@ mod tests {
                 block_on(log.append(&commit, None)).unwrap();
                 let partition = partition_of(&commit.stream, partitions);
                 let at = Timestamp::from_second(order.len() as i64).unwrap();
-                let appended =
-                    sequencers[usize::from(partition)].append(&sequence, "b", entries([&commit]), at);
-                assert_eq!(block_on(appended).unwrap(), 1);
+                let sequencer = &mut sequencers[usize::from(partition)];
+                let appended = sequencer.append(&sequence, &log, "b", candidates([&commit]), at);
+                assert_eq!(block_on(appended).unwrap().segments, 1);
                 order.push(Entry { stream: commit.stream, version });
             }
         }
@@ -438,8 +469,9 @@ mod tests {
         let named = (1..=last).map(|version| Entry { stream: StreamId::new("tank", "0").unwrap(), version });
         block_on(Sequencer::new(0).append(
             &subscription.sequence,
+            &subscription.log,
             "b",
-            named.collect(),
+            named.map(Candidate::proven).collect(),
             Timestamp::UNIX_EPOCH,
         ))
         .unwrap();
@@ -500,6 +532,35 @@ mod tests {
         let third = commit(&StreamId::new("tank", "0").unwrap(), 3);
         let error = block_on(lost.due(&third, 1)).unwrap_err().to_string();
         assert!(error.contains("commit 2 of tank-0") && error.contains("$all names it"), "{error}");
+    }
+
+    #[test]
+    fn a_void_entry_is_passed_over_and_another_missing_commit_is_not() {
+        // Given an order that names two commits which the log does not have,
+        let (subscription, order) = given(&[3, 2], 1);
+        let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
+        let named = [wrong(7), wrong(9)].map(Candidate::proven).to_vec();
+        let (whole, at) = (Subscription { limit: 100, ..subscription }, Timestamp::UNIX_EPOCH);
+        block_on(Sequencer::new(0).append(&whole.sequence, &whole.log, "b", named, at)).unwrap();
+        // when an operator makes one of them void,
+        block_on(Sequencer::new(0).void(&whole.sequence, &whole.log, wrong(7), "w", at)).unwrap();
+        // then readers pass over it,
+        let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
+        let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
+        assert_eq!(read, [&order[..], &[wrong(9)]].concat());
+        assert_eq!(page.delivered.last().unwrap().commit, Err(MISSING.to_owned()));
+        assert_eq!(page.cursor, block_on(whole.now()).unwrap(), "the cursor stands after the void segment");
+        // whose cursor passes any number of void segments,
+        for version in 100..140 {
+            block_on(Sequencer::new(0).void(&whole.sequence, &whole.log, wrong(version), "w", at)).unwrap();
+        }
+        let page = block_on(whole.next(&page.cursor)).unwrap();
+        assert!(page.complete && page.delivered.is_empty());
+        assert_eq!(page.cursor, block_on(whole.now()).unwrap());
+        // and a commit that takes the version later is delivered.
+        block_on(whole.log.append(&commit(&wrong(7).stream, 7), None)).unwrap();
+        let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
+        assert!(page.delivered.iter().any(|it| it.entry == wrong(7) && it.commit.is_ok()));
     }
 
     proptest! {

@@ -1,0 +1,110 @@
+//! Who is an operator. A client of a user pool offers its scopes to every user of the pool, so a scope alone does not make an operator of a caller: the
+//! token must also name the group `operators`.
+
+use crate::{
+    Error, config,
+    http::{HttpRequest, NOT_AN_OPERATOR, Problem},
+    needs::{Endpoint, Scope},
+};
+
+/// The variable with the name of the claim that lists a caller's groups: `cognito:groups` for a user pool.
+pub(crate) const CLAIM: &str = "OPERATORS_CLAIM";
+
+/// The group of operators.
+const GROUP: &str = "operators";
+
+/// The routes for operators, and the claim that lists a caller's groups.
+#[derive(Debug)]
+pub(crate) struct Operators {
+    routes: Vec<&'static str>,
+    claim: String,
+}
+
+impl Operators {
+    /// The routes for operators among these; `None` if there are none.
+    ///
+    /// # Errors
+    /// When there are some, and `OPERATORS_CLAIM` is missing.
+    pub(crate) fn from_env(endpoints: &[Endpoint]) -> Result<Option<Self>, Error> {
+        let routes: Vec<_> =
+            endpoints.iter().filter(|it| it.scope == Scope::Operate).map(|it| it.route).collect();
+        if routes.is_empty() { Ok(None) } else { Ok(Some(Self { routes, claim: config::text(CLAIM)? })) }
+    }
+
+    /// The claim of a caller who is an operator: name and value.
+    pub(crate) fn as_claim(&self) -> (&str, &str) {
+        (&self.claim, GROUP)
+    }
+
+    /// Lets a request pass that is for no operator, or comes from one.
+    ///
+    /// # Errors
+    /// `403` when only operators may send the request, and the caller is none.
+    pub(crate) fn check(&self, request: &HttpRequest) -> Result<(), Problem> {
+        let is_open = !self.routes.contains(&request.route());
+        if is_open || request.claim(&self.claim).is_some_and(|groups| names(groups, GROUP)) {
+            return Ok(());
+        }
+        let detail = format!(
+            "only operators may do this: `{}` of the token does not name the group {GROUP}",
+            self.claim
+        );
+        Err(Problem::new(NOT_AN_OPERATOR, detail))
+    }
+}
+
+/// Whether a claim names this group. The HTTP API passes a claim on as text, and a list of groups as `[first second]`. Names of groups have no spaces in
+/// a user pool, but may have commas and brackets: nothing else may end a name, or a group `x,operators` would be that of operators.
+fn names(groups: &str, group: &str) -> bool {
+    let listed = groups.strip_prefix('[').and_then(|groups| groups.strip_suffix(']'));
+    listed.unwrap_or(groups).split(' ').any(|name| name == group)
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+    use http::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_outside_the_group_is_refused_on_a_route_for_operators_and_on_no_other() {
+        // Given a function with a route for operators and another one,
+        let operators =
+            Operators { routes: vec!["POST /tanks/{id}/repairs"], claim: "cognito:groups".to_owned() };
+        for (groups, is_operator) in [
+            (None, false),
+            (Some("[operators]"), true),
+            (Some("[drivers operators]"), true),
+            (Some("operators"), true),
+            (Some("drivers operators"), true),
+            (Some(""), false),
+            (Some("[]"), false),
+            (Some("[drivers]"), false),
+            (Some("[operators-of-tanks]"), false),
+            (Some("[x,operators]"), false),
+            (Some("[[operators]]"), false),
+            (Some("Operators"), false),
+        ] {
+            // when a caller of these groups sends a request to either route,
+            let asked = |route: &str| {
+                let mut claims = json!({ "sub": "ada" });
+                if let Some(groups) = groups {
+                    claims["cognito:groups"] = groups.into();
+                }
+                let event = json!({
+                    "routeKey": route, "headers": {}, "isBase64Encoded": false,
+                    "requestContext": { "authorizer": { "jwt": { "claims": claims } }, "http": { "method": "POST" }, "timeEpoch": 0 },
+                });
+                let event = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap();
+                operators.check(&HttpRequest::from(event))
+            };
+            // then only an operator gets to the first one.
+            let answer = asked("POST /tanks/{id}/repairs").map_err(|problem| (problem.status, problem.code));
+            let refused = Err((StatusCode::FORBIDDEN, "not-an-operator"));
+            assert_eq!(answer, if is_operator { Ok(()) } else { refused }, "{groups:?}");
+            assert_eq!(asked("POST /tanks/{id}/fills"), Ok(()), "{groups:?}");
+        }
+    }
+}

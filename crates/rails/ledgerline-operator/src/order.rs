@@ -1,0 +1,77 @@
+//! What an operator may do to `$all`: make an entry void whose commit the log does not have.
+
+use anyhow::{Context, Result, bail};
+use aws_sdk_lambda::primitives::Blob;
+use clap::{Args, Subcommand};
+use ledgerline::{
+    StreamId,
+    all::{Entry, partition_of, void_entries},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    Out, Writing,
+    deployment::{Deployment, SEQUENCER},
+    records::{self, Record},
+};
+
+/// What is done to the order.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Order {
+    /// Make an entry of `$all` void whose commit the log does not have, so that subscriptions and `GET /events` pass over it. Deploy all readers of `$all` first: a reader of an
+    /// older version stops at the void. Without --write, say whether the log has the commit.
+    Void(Void),
+}
+
+/// The entry.
+#[derive(Debug, Args)]
+pub(crate) struct Void {
+    /// The stream that the entry names.
+    stream: String,
+    /// The version that the entry names.
+    version: u64,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Makes the entry void, or says how it is. Returns whether it is void, or could be.
+pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Result<bool> {
+    let Order::Void(Void { stream, version, writing }) = order;
+    let stream =
+        StreamId::try_from(stream.clone()).with_context(|| format!("`{stream}` is no name of a stream"))?;
+    let entry = Entry { stream, version: *version };
+    let (sequence, partitions) = deployment.order().context("the stack has no order of everything")?;
+    let name = format!("{} {version}", entry.stream);
+    if deployment.log()?.has(&entry.stream, *version).await? {
+        bail!("the log has `{name}`: its entry is right, and stays");
+    }
+    let is_void = void_entries(&sequence, partition_of(&entry.stream, partitions)).await?.contains(&entry);
+    if is_void || !writing.write {
+        let is = if is_void { "void already" } else { "not in the log: --write makes its entry void" };
+        out.rows(
+            &["stream", "version", "is"],
+            &[json!({ "stream": entry.stream, "version": version, "is": is })],
+        );
+        return Ok(true);
+    }
+    if !writing.is_agreed(&format!("make the entry `{name}` of the order void, for good?"))? {
+        return Ok(false);
+    }
+    // The order keeps no reason: the record does, and so comes first.
+    let table = records::table(deployment)?;
+    let (what, why) = (format!("void {name}"), writing.why.clone());
+    records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) }).await?;
+    let payload = Blob::new(json!({ "void": entry }).to_string());
+    let call = deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);
+    let answer = call.send().await.context("the sequencer cannot be invoked")?;
+    let said: Value =
+        serde_json::from_slice(answer.payload.as_ref().map_or(&[], |payload| payload.as_ref()))?;
+    if answer.function_error.is_some() || said["void"].is_null() {
+        bail!("the sequencer did not make `{name}` void: {said}");
+    }
+    out.rows(
+        &["stream", "version", "is"],
+        &[json!({ "stream": entry.stream, "version": version, "is": "void" })],
+    );
+    Ok(true)
+}
