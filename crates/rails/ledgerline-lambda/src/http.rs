@@ -487,9 +487,8 @@ fn serve(
         | Source::Sequence(_)
         | Source::Schedule => Vec::new(),
     };
-    if endpoints.iter().any(|endpoint| endpoint.scope == Scope::Operate) {
-        needs.environment.insert(operators::CLAIM);
-    }
+    let has_operators = endpoints.iter().any(|endpoint| endpoint.scope == Scope::Operate);
+    if has_operators { &mut needs.environment } else { &mut needs.optional }.insert(operators::CLAIM);
     let build = async {
         let operators = Operators::from_env(&endpoints)?;
         let developer = developer(operators.as_ref().map(Operators::as_claim))?;

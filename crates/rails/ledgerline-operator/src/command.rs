@@ -1,27 +1,18 @@
 //! Commands that only operators may send. They go through the API like all others, so that the domain decides, and the log has who sent them and why.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use http::{Request, StatusCode, Uri};
-use http_body_util::BodyExt;
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use ledgerline_local::template::Source;
-use rustls::crypto::ring::default_provider;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use crate::{
     DEFAULT_LOCAL, Out, Stack, Writing,
     deployment::Deployment,
-    needs,
+    https, needs,
     records::{self, Record},
 };
 
-/// The time after which an answer does not come any more: the API waits for a function for thirty seconds.
-const PATIENCE: Duration = Duration::from_secs(35);
 /// The address of the local stack's API, if nothing else is said.
 const LOCAL: &str = "http://localhost:3000";
 
@@ -34,7 +25,7 @@ pub(crate) struct Options {
     /// The body, as JSON. What is said with --why goes into it as `reason`.
     #[arg(long, default_value = "{}")]
     body: String,
-    /// The token of somebody with the scope for it (docs/runbook.md). The local stack needs none.
+    /// The token of an operator, as `ledger login` prints it. The local stack needs none.
     #[arg(long, env = "LEDGER_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// The address of the API, if it is not the one in the outputs of the stack, or that which the local stack has by default.
@@ -113,15 +104,7 @@ async fn send(
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
-    let request = request.body(body.to_string()).context("that is no request")?;
-    let https = HttpsConnectorBuilder::new().with_provider_and_native_roots(default_provider());
-    let https = https.context("this computer has no certificates to trust")?;
-    let client = Client::builder(TokioExecutor::new()).build(https.https_or_http().enable_http1().build());
-    let answer = timeout(PATIENCE, client.request(request)).await??;
-    let status = answer.status();
-    let text = answer.into_body().collect().await?.to_bytes();
-    let said = serde_json::from_slice(&text).unwrap_or_else(|_| String::from_utf8_lossy(&text).into());
-    Ok((status, said))
+    https::send(request.body(body.to_string()).context("that is no request")?).await
 }
 
 /// Methods and paths of all commands of operators.

@@ -7,7 +7,9 @@ mod dead_letters;
 mod deployment;
 mod doctor;
 mod followers;
+mod https;
 mod log;
+mod login;
 mod logs;
 mod order;
 mod rebuild;
@@ -139,6 +141,8 @@ enum What {
     /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
     /// Without a command, lists them.
     Command(command::Options),
+    /// Print the token of an operator who signs in at the user pool of the stack: export LEDGER_TOKEN="$(ledger login)".
+    Login(login::Options),
     /// Shows what functions logged: a phrase, a pattern, or what failed.
     Logs(logs::Options),
     /// Lists the version of each function to which events come. Write it down, with --json, before a deployment.
@@ -260,6 +264,10 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Replay(options) => replay::run(&deployment, &options, out).await?,
         What::Order(order) => order::run(&deployment, &order, out).await?,
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
+        What::Login(options) => {
+            login::run(&deployment, &options, out).await?;
+            true
+        }
         What::Logs(options) => {
             logs::run(&deployment, &options, out).await?;
             true

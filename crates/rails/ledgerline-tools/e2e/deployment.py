@@ -1,19 +1,15 @@
 """What `cargo xtask e2e` does to a deployment in MiniStack through the AWS SDK: the parts that CloudFormation left out there,
 users and their tokens, and attempts to change a commit. Prints what the caller needs as JSON."""
 
-import base64
-import hashlib
 import json
 import os
 import re
-import secrets
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 
 import boto3
 from botocore.exceptions import ClientError
+
+from tokens import tokens
 
 ENDPOINT = os.environ["AWS_ENDPOINT_URL"]
 STACK = os.environ["STACK"]
@@ -43,8 +39,16 @@ def resolved(value):
             return value
         case {"Fn::If": ["HasOwnUsers", own, _]}:
             return resolved(own)
+        case {"Fn::If": ["HasOtherAudiences", _, other]}:
+            return resolved(other)
+        case {"Ref": "AWS::NoValue"}:
+            return None
         case {"Ref": name}:
             return physical(name)
+        case {"Fn::Join": [separator, parts]}:
+            return separator.join(part for part in map(resolved, parts) if part is not None)
+        case {"Fn::Split": [separator, whole]}:
+            return resolved(whole).split(separator)
         case {"Fn::Sub": str(text)}:
             known = {"AWS::Region": "us-east-1", "AWS::URLSuffix": "amazonaws.com"}
             return re.sub(r"\$\{([\w:]+)\}", lambda found: known.get(found[1]) or physical(found[1]), text)
@@ -73,7 +77,7 @@ def routes():
             IdentitySource=[given["identitySource"]],
             JwtConfiguration={
                 "Issuer": resolved(given["jwtConfiguration"]["issuer"]),
-                "Audience": [resolved(audience) for audience in given["jwtConfiguration"]["audience"]],
+                "Audience": resolved(given["jwtConfiguration"]["audience"]),
             },
         )["AuthorizerId"]
     numbers()
@@ -128,45 +132,6 @@ def protect():
 
 def table_arn():
     return client("dynamodb").describe_table(TableName=physical("CommitsTable"))["Table"]["TableArn"]
-
-
-class NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_):
-        return None
-
-
-def token(name, scopes="openid ledgerline/read ledgerline/write"):
-    """Signs a user in as a browser does, with the authorization code and PKCE, and returns the access token."""
-    pool, app, cognito = physical("UserPool"), physical("AppClient"), client("cognito-idp")
-    mail, password = f"{name}@example.com", secrets.token_urlsafe(16) + "aA1!"
-    cognito.admin_create_user(
-        UserPoolId=pool, Username=mail, MessageAction="SUPPRESS", TemporaryPassword=password
-    )
-    cognito.admin_set_user_password(UserPoolId=pool, Username=mail, Password=password, Permanent=True)
-    redirect = cognito.describe_user_pool_client(UserPoolId=pool, ClientId=app)["UserPoolClient"]["CallbackURLs"][0]
-    verifier = secrets.token_urlsafe(48)
-    challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-    form = {
-        "client_id": app, "redirect_uri": redirect, "response_type": "code", "scope": scopes, "state": "s",
-        "code_challenge": challenge, "code_challenge_method": "S256", "username": mail, "password": password,
-    }
-    opener = urllib.request.build_opener(NoRedirect)
-    try:
-        page = opener.open(f"{ENDPOINT}/login", urllib.parse.urlencode(form).encode())
-        raise SystemExit(f"the sign-in was not taken: {page.read()[:2000]!r}")
-    except urllib.error.HTTPError as answer:
-        location = answer.headers.get("Location") or ""
-        if "code=" not in location:
-            raise SystemExit(f"the sign-in was not taken: {answer.code} {location} {answer.read()[:500]!r}")
-    code = urllib.parse.parse_qs(urllib.parse.urlparse(location).query)["code"][0]
-    form = {"grant_type": "authorization_code", "client_id": app, "code": code, "redirect_uri": redirect,
-            "code_verifier": verifier}
-    answer = urllib.request.urlopen(f"{ENDPOINT}/oauth2/token", urllib.parse.urlencode(form).encode())
-    return json.load(answer)["access_token"]
-
-
-def tokens():
-    return {"TOKEN": token("ada"), "OTHER_TOKEN": token("eve"), "READ_TOKEN": token("reader", "openid ledgerline/read")}
 
 
 def attempt(what, operation, **arguments):

@@ -58,7 +58,15 @@ pub(crate) fn run(build: bool) -> Result<()> {
 
     let Routes { url, routes } = emulator.deployment("routes")?;
     routes.iter().for_each(|route| println!("  {route}"));
+    // The documents' commands need it, and Python's packages have it not.
+    if Command::new("jq").arg("--version").output().is_err() {
+        bail!("the commands of the documents need jq: install it (apt-get install jq)");
+    }
     let tokens: BTreeMap<String, String> = emulator.deployment("tokens")?;
+    println!(
+        "  tokens by the commands of the documents: {}",
+        tokens.keys().cloned().collect::<Vec<_>>().join(", ")
+    );
     let mut scenario = cargo();
     // One test after the other: the emulator is one process, which 64 clients keep busy enough.
     scenario.args(["test", "--quiet", "--workspace", "--test", "scenario", "--", "--test-threads=1"]);

@@ -710,6 +710,8 @@ fn operators(change: &mut Change) -> Result<()> {
         order(change)?;
     }
     change.inserted(TEMPLATE, "  # --- Watching -", text!("operators.yaml"));
+    client(change, "OperatorClient", text!("operators-client.yaml"));
+    scope(change, "{ ScopeName: operate, ScopeDescription: Send the commands that only operators may send }");
     for line in &followers {
         change.follower(line);
     }
@@ -727,9 +729,8 @@ fn operators(change: &mut Change) -> Result<()> {
 fn order(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", text!("order-parameter.yaml"));
     change.inserted(TEMPLATE, "  # --- Watching -", text!("order.yaml"));
-    let scope = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
-    let scopes = format!("{scope}, {{ ScopeName: events, ScopeDescription: Read the events of everybody }}");
-    change.replaced(TEMPLATE, scope, &scopes);
+    client(change, "EventsReaderClient", text!("order-client.yaml"));
+    scope(change, "{ ScopeName: events, ScopeDescription: Read the events of everybody }");
     change.named("Functions", "EventsQueries".to_owned());
     change.named("Functions", "Sequencer".to_owned());
     let fanout = "crates/fanout";
@@ -758,6 +759,19 @@ fn order(change: &mut Change) -> Result<()> {
     let answer = r#"| now.json | `GET /events`: what comes from now on | `{"statusCode": 200, "body": {"commits": [], "complete": true}}` |"#;
     change.file("events/events-queries/answers.md".to_owned(), answers(answer));
     Ok(())
+}
+
+/// Adds a client of the user pool, and puts it into the audience of the API.
+fn client(change: &mut Change, id: &str, section: &str) {
+    change.inserted(TEMPLATE, "  # --- What every function may do -", section);
+    let line = format!("                    - !If [HasOwnUsers, !Ref {id}, !Ref AWS::NoValue]\n");
+    change.inserted(TEMPLATE, "                    - !If [HasOtherAudiences,", &line);
+}
+
+/// Adds a scope that clients may offer.
+fn scope(change: &mut Change, scope: &str) {
+    let write = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
+    change.replaced(TEMPLATE, write, &format!("{write}, {scope}"));
 }
 
 /// Adds what a function behind a FIFO queue of commits needs: the queue, its place in the fanout, and a sample message.

@@ -26,7 +26,10 @@ pub(crate) fn checkov() -> Result<PathBuf> {
 /// The emulator of AWS.
 pub(crate) fn ministack() -> Result<PathBuf> {
     // The versions are exact, because the harness replaces functions of the emulator.
-    python("ministack", &["ministack==1.5.33", "aws-sam-translator==1.115.0", "boto3", "cryptography"])
+    python(
+        "ministack",
+        &["ministack==1.5.33", "aws-sam-translator==1.115.0", "boto3", "cryptography", "awscli"],
+    )
 }
 
 /// The auditor of dependencies: its own release, packed for Python. To compile it here would take longer than all other linters.

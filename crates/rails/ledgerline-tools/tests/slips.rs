@@ -49,7 +49,7 @@ fn of_what_is_laid_down_nothing_is_said() {
 type Slip = (&'static str, &'static str, &'static str);
 
 /// Slips in the routes, and in who may call them.
-const CALLERS: [Slip; 7] = [
+const CALLERS: [Slip; 11] = [
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (
         "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
@@ -72,6 +72,19 @@ const CALLERS: [Slip; 7] = [
         "nothing leads to its route POST /items/{id}/name",
     ),
     ("AuthorizationScopes: [ledgerline/read]", "AuthorizationScopes: [ledgerlin/read]", "GET /items/{id} must want the scope ledgerline/read"),
+    ("!If [HasOwnUsers, !Ref AppClient, !Ref JwtAudience]", "!Ref JwtAudience", "AppClient: the API refuses its tokens: add it to the audience of the authorizer"),
+    ("ledgerline/read, ledgerline/write], CallbackURLs", "ledgerline/write], CallbackURLs", "nobody can get the scope ledgerline/read: no client of the user pool offers it"),
+    (
+        "ledgerline/read, ledgerline/write], CallbackURLs",
+        "ledgerline/read, ledgerline/write, ledgerline/events], CallbackURLs",
+        "every user of the pool would get ledgerline/events from it: AllowedOAuthFlows: [client_credentials]",
+    ),
+    (
+        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
+",
+        "",
+        "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, and its event says who calls: add the condition lambda:InvokedViaFunctionUrl",
+    ),
 ];
 
 /// Slips in the permissions of the functions.

@@ -386,3 +386,86 @@ async fn money_is_transferred_or_comes_back() {
     let to_itself = json!({ "fromAccountId": &from, "toAccountId": &from, "amount": 1, "currency": "EUR" });
     assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
 }
+
+/// A transfer whose money neither account takes: the receiver's account is closed, and the sender's too, between the debit and its return. If the return was first, another
+/// transfer is tried.
+async fn stuck(bank: &UnderTest) -> String {
+    for _ in 0..100 {
+        let (from, to) = (bank.account(30).await, bank.account(0).await);
+        bank.post(&format!("/accounts/{to}/close"), json!({})).await;
+        let id = fresh();
+        let body = json!({
+            "transferId": &id, "fromAccountId": &from, "toAccountId": &to, "amount": 30, "currency": "EUR",
+        });
+        assert_eq!(bank.post("/transfers", body).await.status, StatusCode::CREATED);
+        let status = eventually("the transfer ends", async || {
+            // The account can be closed only while the money is under way.
+            bank.post(&format!("/accounts/{from}/close"), json!({})).await;
+            let status = bank.get(&format!("/transfers/{id}")).await.body["status"].clone();
+            ["refunded", "stuck"].iter().any(|end| status == *end).then_some(status)
+        })
+        .await;
+        if status == "stuck" {
+            return id;
+        }
+    }
+    panic!("the money came back each time")
+}
+
+/// A user outside the group of operators is refused with a token that has the scope of operators.
+#[tokio::test]
+async fn an_operator_settles_a_stuck_transfer_and_nobody_else_does() {
+    // Given a transfer that is stuck,
+    let bank = UnderTest::start().await;
+    let (id, other) = (stuck(&bank).await, bank.account(5).await);
+    let settle = async |api: &Api| {
+        let body = json!({ "toAccountId": &other, "reason": "agreed with the customer" });
+        api.post(&format!("/transfers/{id}/settlements"), body).await
+    };
+    // when others than operators settle it,
+    assert_eq!(settle(&bank.no_operator()).await.problem(), "not-an-operator");
+    // then they are refused, as they are where the scope is missing,
+    let status = async |api: Api| {
+        let replays = api.post(&format!("/accounts/{other}/replays"), json!({ "reason": "a try" })).await;
+        (settle(&api).await.status, replays.status)
+    };
+    let forbidden = (StatusCode::FORBIDDEN, StatusCode::FORBIDDEN);
+    assert_eq!(status(bank.reader()).await, forbidden);
+    assert_eq!(status(bank.reader_of_events()).await, forbidden);
+    // and an operator moves the money.
+    let settled = settle(&bank.operator()).await;
+    assert_eq!(settled.status, StatusCode::OK, "{settled:?}");
+    eventually("the money is there", async || {
+        let shown = bank.get(&format!("/transfers/{id}")).await.body;
+        (shown["status"] == "settled").then_some(())
+    })
+    .await;
+    assert_eq!(bank.get(&format!("/accounts/{other}?minVersion=3")).await.body["totalBalance"], 35);
+}
+
+#[tokio::test]
+async fn a_program_reads_the_events_of_everybody_and_a_user_does_not() {
+    let bank = UnderTest::start().await;
+    let id = bank.account(7).await;
+    let program = bank.reader_of_events();
+    eventually("the events are in the order", async || {
+        let mut after = "beginning".to_owned();
+        loop {
+            let page = program.get(&format!("/events?category=account&limit=1000&after={after}")).await;
+            assert_eq!(page.status, StatusCode::OK, "{page:?}");
+            let commits = page.body["commits"].as_array().unwrap();
+            if commits.iter().any(|commit| commit["stream"] == format!("account-{id}")) {
+                return Some(());
+            }
+            if page.body["complete"] == true {
+                return None;
+            }
+            after = page.body["cursor"].as_str().unwrap().to_owned();
+        }
+    })
+    .await;
+    for api in [bank.reader(), bank.operator(), bank.no_operator()] {
+        assert_eq!(api.get("/events").await.status, StatusCode::FORBIDDEN);
+        assert_eq!(api.get("/bookings").await.status, StatusCode::FORBIDDEN);
+    }
+}

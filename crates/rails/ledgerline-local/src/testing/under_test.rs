@@ -35,13 +35,47 @@ impl UnderTest {
     /// The same API, for somebody whose token lets them read only.
     #[must_use]
     pub fn reader(&self) -> Api {
+        let claims = json!({ "sub": "reader", "client_id": "AppClient", "scope": "openid ledgerline/read" });
+        self.with(&claims, "READ_TOKEN", "an access token for reading only")
+    }
+
+    /// The same API, for a program that reads the events of everybody.
+    #[must_use]
+    pub fn reader_of_events(&self) -> Api {
+        let claims =
+            json!({ "sub": "program", "client_id": "EventsReaderClient", "scope": "ledgerline/events" });
+        self.with(&claims, "EVENTS_TOKEN", "a token of the client EventsReaderClient")
+    }
+
+    /// The same API, for an operator.
+    #[must_use]
+    pub fn operator(&self) -> Api {
+        let mut claims =
+            json!({ "sub": "operator", "client_id": "OperatorClient", "scope": "openid ledgerline/operate" });
+        claims["cognito:groups"] = json!(["operators"]);
+        self.with(&claims, "OPERATOR_TOKEN", "the token of an operator")
+    }
+
+    /// The same API, for a user outside the group of operators who signed in as operators do.
+    #[must_use]
+    pub fn no_operator(&self) -> Api {
+        let claims =
+            json!({ "sub": "eve", "client_id": "OperatorClient", "scope": "openid ledgerline/operate" });
+        self.with(
+            &claims,
+            "UNGROUPED_TOKEN",
+            "a token of OperatorClient for a user outside the group operators",
+        )
+    }
+
+    /// The same API, for a caller whose token has these claims on a local stack, and is in this variable elsewhere.
+    fn with(&self, claims: &Value, variable: &str, what: &str) -> Api {
         let token = match self {
-            // The local stack verifies nothing, so a token of claims alone is enough.
+            // The local stack verifies no signature, so a token of claims alone is enough.
             Self::Local(_) => {
-                let claims = json!({ "sub": "reader", "scope": "openid ledgerline/read" }).to_string();
-                format!("header.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims))
+                format!("header.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims.to_string()))
             }
-            Self::There(_) => env::var("READ_TOKEN").expect("READ_TOKEN is an access token for reading only"),
+            Self::There(_) => env::var(variable).unwrap_or_else(|_| panic!("{variable} is {what}")),
         };
         Api::new(self.url.clone(), Some(token))
     }

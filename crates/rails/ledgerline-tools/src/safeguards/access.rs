@@ -152,3 +152,36 @@ fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+
+    use ledgerline_local::template::Source;
+
+    use super::*;
+
+    #[test]
+    fn a_caller_with_the_policy_of_a_url_cannot_invoke_the_function_directly() {
+        // Given the policies of a new workspace,
+        let folder = tempfile::tempdir().unwrap().keep().join("shop");
+        crate::new_workspace(&folder).unwrap();
+        let policies = Source::read(&folder.join("template.yaml")).unwrap().policies().unwrap();
+        let (_, policy) = policies.iter().find(|(id, _)| id == "ItemCommandsCallerPolicy").unwrap();
+        let function = "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-ItemCommandsFunction";
+        for (action, of, via_url, may) in [
+            ("lambda:InvokeFunctionUrl", ":live", None, true),
+            ("lambda:InvokeFunction", ":live", Some(true), true),
+            // when its holder invokes the function directly, or another one by its URL,
+            ("lambda:InvokeFunction", ":live", None, false),
+            ("lambda:InvokeFunction", ":live", Some(false), false),
+            ("lambda:InvokeFunction", "", None, false),
+            ("lambda:InvokeFunction", "-2:live", Some(true), false),
+        ] {
+            // then IAM denies it.
+            let context: Vec<_> =
+                via_url.map(|it| ("lambda:InvokedViaFunctionUrl", it)).into_iter().collect();
+            let allowed = iam::allows(policy, action, &format!("{function}{of}"), &context).unwrap();
+            assert_eq!(allowed, may, "{action} {of} {via_url:?}");
+        }
+    }
+}

@@ -3,7 +3,37 @@
 use ledgerline_local::{template::Source, testing::workspace, wiring::needs_of};
 
 /// A text in the template, the text that takes its place, and what must be said.
-const SLIPS: [(&str, &str, &str); 18] = [
+const SLIPS: [(&str, &str, &str); 24] = [
+    (
+        "                    - !If [HasOwnUsers, !Ref OperatorClient, !Ref AWS::NoValue]\n",
+        "",
+        "OperatorClient: the API refuses its tokens: add it to the audience of the authorizer",
+    ),
+    (
+        "                    - !If [HasOwnUsers, !Ref EventsReaderClient, !Ref AWS::NoValue]\n",
+        "",
+        "EventsReaderClient: the API refuses its tokens: add it to the audience of the authorizer",
+    ),
+    (
+        "AllowedOAuthFlows: [client_credentials]",
+        "AllowedOAuthFlows: [code]",
+        "EventsReaderClient: every user of the pool would get ledgerline/events from it: AllowedOAuthFlows: [client_credentials]",
+    ),
+    (
+        "        OPERATORS_CLAIM: !Ref OperatorsClaim\n",
+        "",
+        "AccountCommandsFunction: the variable OPERATORS_CLAIM is missing",
+    ),
+    (
+        "              - !GetAtt SequencerFunction.Arn\n",
+        "              - !Sub \"${SequencerFunction.Arn}:live\"\n",
+        "OperatorPolicy: it allows a direct lambda:InvokeFunction of SequencerFunction, whose records it believes without a look at the log: name it without its alias",
+    ),
+    (
+        "function:${AWS::StackName}-*ProjectorFunction*:live",
+        "function:${AWS::StackName}-*Function*:live",
+        "OperatorPolicy: it allows a direct lambda:InvokeFunction of AccountCommandsFunction, and its event says who calls",
+    ),
     (
         "            ${BookingsSubscriptionFunction}:live account\n",
         "            \n",

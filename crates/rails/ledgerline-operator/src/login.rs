@@ -1,0 +1,212 @@
+//! An operator's token, by the authorization code: a browser signs the operator in at the user pool's pages, and comes back with a code to this computer
+//! (RFC 8252, 7.3; RFC 7636).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, bail};
+use axum::{
+    Router,
+    extract::{Query, State},
+    http::StatusCode,
+    response::{Html, IntoResponse},
+    routing::get,
+};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD},
+};
+use clap::Args;
+use http::Request;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+
+use crate::{Out, deployment::Deployment, https};
+
+/// The logical id of the client of the user pool.
+const CLIENT: &str = "OperatorClient";
+/// The address to which the client lets people come back: `CallbackURLs` in the template. `localhost`, because Cognito takes no other name without HTTPS.
+const CALLBACK: &str = "http://localhost:8976/";
+/// The addresses that `localhost` may stand for.
+const LISTEN: [&str; 2] = ["127.0.0.1:8976", "[::1]:8976"];
+/// The time that people have to sign in.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// What is asked for: who it is, and to send commands of operators.
+const SCOPES: &str = "openid ledgerline/operate";
+
+/// How the token is got.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The secret of the client `OperatorClient` (docs/runbook.md, "Operators").
+    #[arg(long, env = "LEDGER_CLIENT_SECRET", hide_env_values = true)]
+    client_secret: String,
+    /// Where people sign in, if it is not the output `SignInUrl` of the stack.
+    #[arg(long, env = "LEDGER_SIGN_IN_URL")]
+    sign_in_url: Option<String>,
+}
+
+/// Prints the token of the operator who signs in.
+pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
+    if deployment.is_local {
+        bail!("the local stack signs nobody in: LEDGER_TOKEN may be any name there");
+    }
+    let client = deployment.resources().find(|(id, ..)| *id == CLIENT);
+    let (_, _, client) = client.with_context(|| {
+        format!("the stack has no {CLIENT}: with JwtIssuer, get a token from your own issuer")
+    })?;
+    let pages = match &options.sign_in_url {
+        Some(url) => url.clone(),
+        None => deployment.output("SignInUrl").await?,
+    };
+    let pages = pages.trim_end_matches('/');
+    // Each has 122 random bits; a verifier has 43 characters at least.
+    let random = || uuid::Uuid::new_v4().simple().to_string();
+    let (state, verifier) = (random(), random() + &random());
+    let listeners = listen().await?;
+    let address = format!("{pages}/oauth2/authorize?{}", asked(client, &state, &verifier));
+    eprintln!("Sign in, within five minutes, at\n{address}");
+    let code =
+        timeout(PATIENCE, code(listeners, state)).await.context("nobody signed in within five minutes")??;
+    let form = form(&[
+        ("grant_type", "authorization_code"),
+        ("client_id", client),
+        ("code", &code),
+        ("redirect_uri", CALLBACK),
+        ("code_verifier", &verifier),
+    ]);
+    let secret = BASE64_STANDARD.encode(format!("{client}:{}", options.client_secret));
+    let request = Request::post(format!("{pages}/oauth2/token"))
+        .header("authorization", format!("Basic {secret}"))
+        .header("content-type", "application/x-www-form-urlencoded")
+        .body(form)
+        .context("the address where people sign in is none")?;
+    let (status, said) = https::send(request).await.with_context(|| format!("{pages} gave no token"))?;
+    let Some(token) = said["access_token"].as_str() else {
+        bail!("{pages} gave no token, but {status}: {}", said["error"]);
+    };
+    out.line_or_note(&json!({ "token": token }), || token.to_owned());
+    Ok(())
+}
+
+fn form(fields: &[(&str, &str)]) -> String {
+    form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
+}
+
+/// The query of the page on which people sign in.
+fn asked(client: &str, state: &str, verifier: &str) -> String {
+    let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
+    form(&[
+        ("response_type", "code"),
+        ("client_id", client),
+        ("redirect_uri", CALLBACK),
+        ("scope", SCOPES),
+        ("state", state),
+        ("code_challenge_method", "S256"),
+        ("code_challenge", &challenge),
+    ])
+}
+
+/// Listens where the browser comes back to. A computer without IPv6 has one of the addresses only.
+async fn listen() -> Result<Vec<TcpListener>> {
+    let mut listeners = Vec::new();
+    let mut failure = None;
+    for address in LISTEN {
+        match TcpListener::bind(address).await {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure.filter(|_| listeners.is_empty()) {
+        Some(error) => Err(error).with_context(|| {
+            format!(
+                "{CALLBACK} is not free, where the browser comes back to: does another `ledger login` run?"
+            )
+        }),
+        None => Ok(listeners),
+    }
+}
+
+/// What the browser comes back with: a code, or why there is none.
+type Came = mpsc::Sender<Result<String, String>>;
+
+/// The code with which the browser comes back.
+async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
+    let (came, mut comes) = mpsc::channel(1);
+    let pages = Router::new().route("/", get(back)).with_state((state, came));
+    let serving: Vec<_> = listeners
+        .into_iter()
+        .map(|listener| {
+            let pages = pages.clone();
+            tokio::spawn(async move { axum::serve(listener, pages).await })
+        })
+        .collect();
+    let code = comes.recv().await.context("the page to come back to is gone")?;
+    // The page is shown before its server ends.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    serving.iter().for_each(tokio::task::JoinHandle::abort);
+    code.map_err(|error| anyhow::anyhow!("the user pool refused: {error}"))
+}
+
+/// The page to which the browser comes back. A page of somebody else, which cannot know the state, is refused and changes nothing.
+async fn back(
+    State((state, came)): State<(String, Came)>,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> impl IntoResponse {
+    if query.get("state") != Some(&state) {
+        return (StatusCode::BAD_REQUEST, Html("This is not what `ledger login` asked for."));
+    }
+    let (result, text) = match query.get("code") {
+        Some(code) => (Ok(code.clone()), "Signed in. The token is in the terminal: close this page."),
+        None => {
+            let error = ["error_description", "error"].iter().find_map(|name| query.get(*name));
+            let error = error.map_or_else(|| Value::Null.to_string(), ToOwned::to_owned);
+            (Err(error), "Not signed in: the terminal says why.")
+        }
+    };
+    let _ = came.send(result).await;
+    (StatusCode::OK, Html(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 7636, appendix B.
+    #[test]
+    fn the_page_is_asked_for_a_code_that_only_this_program_can_use() {
+        let query = asked("client-1", "s", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk");
+        let expected = "response_type=code&client_id=client-1&redirect_uri=http%3A%2F%2Flocalhost%3A8976%2F&scope=openid+ledgerline%2Foperate&state=s\
+                        &code_challenge_method=S256&code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
+        assert_eq!(query, expected);
+    }
+
+    #[tokio::test]
+    async fn only_a_page_that_knows_the_state_brings_a_code() {
+        // Given a page to come back to,
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let code = tokio::spawn(code(vec![listener], "right".to_owned()));
+        // when somebody else opens it, and then the user pool does,
+        let open = |query: &'static str| async move {
+            let request = Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
+            https::send(request).await.unwrap().0
+        };
+        assert_eq!(open("code=forged&state=wrong").await, StatusCode::BAD_REQUEST);
+        assert_eq!(open("code=forged").await, StatusCode::BAD_REQUEST);
+        assert_eq!(open("code=4421&state=right").await, StatusCode::OK);
+        // then the code is that of the user pool.
+        assert_eq!(code.await.unwrap().unwrap(), "4421");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let code = tokio::spawn(code(vec![listener], "s".to_owned()));
+        let query = "state=s&error=invalid_request&error_description=invalid_scope";
+        let request = Request::get(format!("http://{address}/?{query}")).body(String::new()).unwrap();
+        https::send(request).await.unwrap();
+        let error = code.await.unwrap().unwrap_err().to_string();
+        assert!(error.contains("invalid_scope"), "{error}");
+    }
+}
