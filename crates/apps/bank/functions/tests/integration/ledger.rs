@@ -411,3 +411,61 @@ async fn streams_commits_and_what_a_request_caused_are_shown_without_what_is_in_
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
 }
+
+/// An entry is final, and one without a commit stops every subscription: so what only claims to be a commit gets no entry, and an operator can make an entry void.
+#[tokio::test]
+async fn a_record_of_a_commit_that_does_not_exist_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
+    // Given a log with two bookings,
+    let bank = LocalStack::start(None).await;
+    let id = bank.account(100).await;
+    let ledger = Ledger::at(&bank);
+    let invoke = async |function: &str, stream: &str| {
+        let key = json!({ "stream": { "S": stream }, "version": { "N": "7" } });
+        let record = json!({
+            "eventID": "1", "eventName": "INSERT", "eventSourceARN": "arn:aws:dynamodb:us-east-1:000000000000:table/x/stream/1",
+            "dynamodb": { "Keys": key, "NewImage": key, "SequenceNumber": "1", "SizeBytes": 1 },
+        });
+        let url = format!("{}/2015-03-31/functions/{function}/invocations", bank.aws_url());
+        let body = json!({ "Records": [record] }).to_string();
+        let answer = reqwest::Client::new().post(url).body(body).send().await.unwrap();
+        assert_eq!(answer.json::<Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
+    };
+    let booked = async |last: u64| {
+        let what = format!("the ledger has the booking {last}");
+        eventually(&what, async || (bank.get("/bookings").await.body["last"] == last).then_some(())).await;
+    };
+    booked(1).await;
+    // when an operator sends a record of a commit that the log does not have, as if the stream did,
+    invoke("SequencerFunction", "account-forged").await;
+    bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+    // then it gets no entry.
+    booked(2).await;
+    let clean = async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(());
+    eventually("nothing is missing or ahead", clean).await;
+
+    // When such an entry is there nevertheless, as a faulty program leaves it,
+    invoke("SequencerFunction:live", "account-wrong").await;
+    bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await;
+    let ahead = (2, BTreeSet::from([("ahead".into(), "$all".into(), "account-wrong".into(), 7)]));
+    eventually("the order is ahead of the log, and nothing else is wrong", async || {
+        (ledger.found(&["--only", "$all"]) == ahead).then_some(())
+    })
+    .await;
+    assert_eq!(bank.get("/bookings").await.body["last"], 2, "the subscription stands still");
+    // then only an entry without a commit can be made void, with a reason,
+    let void = |stream: &str, version: &str, sure: &[&str]| {
+        ledger.run(&[&["order", "void", stream, version], sure].concat())
+    };
+    let sure = ["--write", "--yes", "--why", "a faulty program"];
+    assert_eq!(void(&format!("account-{id}"), "1", &sure).0, 1);
+    assert_eq!(void("account-wrong", "7", &["--write", "--yes"]).0, 2);
+    assert_eq!(void("account-wrong", "7", &[]).1[0]["is"], "not in the log: --write makes its entry void");
+    assert_eq!(bank.get("/bookings").await.body["last"], 2);
+    assert_eq!(void("account-wrong", "7", &sure).1[0]["is"], "void");
+    assert_eq!(void("account-wrong", "7", &sure).1[0]["is"], "void already");
+    // and every reader goes past it.
+    booked(3).await;
+    eventually("nothing is missing or ahead", clean).await;
+    let events = bank.get("/events?limit=100").await.body;
+    assert_eq!(events["commits"].as_array().unwrap().len(), 4);
+}
