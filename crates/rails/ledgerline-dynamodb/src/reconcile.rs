@@ -340,7 +340,7 @@ impl Seen {
     fn remove(&mut self, version: u64) {
         if version <= self.up_to {
             self.beyond.extend(version + 1..=self.up_to);
-            self.up_to = version - 1;
+            self.up_to = version.saturating_sub(1);
         }
         self.beyond.remove(&version);
     }

@@ -63,7 +63,16 @@ pub struct Sequencing {
 struct Asked {
     #[serde(rename = "Records", default)]
     records: Vec<Box<RawValue>>,
-    void: Option<Entry>,
+    void: Option<Void>,
+}
+
+/// An entry that is to be made void, and the number of the segment that names it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Void {
+    /// The number of the segment.
+    pub segment: u64,
+    /// The entry.
+    pub entry: Entry,
 }
 
 /// The answer to a request of an operator to make an entry void.
@@ -109,8 +118,8 @@ pub async fn run() -> Result<(), Error> {
         Ok(Box::new(move |LambdaEvent { payload: asked, context }: LambdaEvent<Asked>| {
             let sequencing = Arc::clone(&sequencing);
             async move {
-                if let Some(entry) = asked.void {
-                    return Ok(Answer::Void(sequencing.void(entry).await?));
+                if let Some(void) = asked.void {
+                    return Ok(Answer::Void(sequencing.void(void).await?));
                 }
                 let records = records(Batch { records: asked.records });
                 let is_stream = context.invoked_function_arn.ends_with(LIVE);
@@ -218,17 +227,20 @@ impl Sequencing {
     ///
     /// # Errors
     /// When a table fails, or other sequencers append all the time.
-    pub async fn void(&self, entry: Entry) -> Result<Voided, Error> {
+    pub async fn void(&self, Void { segment, entry }: Void) -> Result<Voided, Error> {
         let mut sequencers = self.sequencers.lock().await;
         let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
         let sequencer = &mut sequencers[usize::from(partition_of(&entry.stream, partitions))];
-        match sequencer.void(&self.sequence, &self.log, entry.clone(), "void", Timestamp::now()).await {
+        match sequencer
+            .void(&self.sequence, &self.log, (segment, entry.clone()), "void", Timestamp::now())
+            .await
+        {
             Ok(()) => {
                 tracing::warn!(stream = %entry.stream, version = entry.version, "the entry of the order is void");
                 self.wake(&BTreeSet::from([entry.stream.category()])).await;
                 Ok(Voided::Void(entry))
             }
-            Err(refusal @ (VoidError::Exists | VoidError::TooMany)) => {
+            Err(refusal @ (VoidError::NotNamed | VoidError::Exists | VoidError::TooMany)) => {
                 Ok(Voided::Refused(refusal.to_string()))
             }
             Err(VoidError::Sequence(error)) => Err(error.into()),

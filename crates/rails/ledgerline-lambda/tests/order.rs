@@ -23,7 +23,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem, Routes},
     rebuild::Rebuild,
     reconciler::Reconciler,
-    sequencer::{Sequencing, Voided},
+    sequencer::{Sequencing, Void, Voided},
     stream::{Record, Unreadable},
     subscription::Subscriber,
 };
@@ -226,9 +226,12 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
     // when an operator makes it void, and tries the same with an entry that is right,
     let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
-    assert!(matches!(world.sequencing.void(right).await, Ok(Voided::Refused(_))));
-    assert_eq!(world.sequencing.void(forged.clone()).await.unwrap(), Voided::Void(forged.clone()));
-    assert_eq!(world.sequencing.void(forged.clone()).await.unwrap(), Voided::Void(forged));
+    let void = async |segment, entry| world.sequencing.void(Void { segment, entry }).await.unwrap();
+    assert!(matches!(void(3, right).await, Voided::Refused(_)));
+    assert!(matches!(void(3, forged.clone()).await, Voided::Refused(_)), "another segment names it");
+    for _ in 0..2 {
+        assert_eq!(void(2, forged.clone()).await, Voided::Void(forged.clone()));
+    }
     // then every reader goes past it, and nothing is ahead of the log any more.
     assert!(diary.catch_up().await.unwrap());
     world.commit(&[("tank-b", 1)]).await;

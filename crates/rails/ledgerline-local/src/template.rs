@@ -385,13 +385,14 @@ impl Source {
         format!("{}:{}", self.path.display(), node.line)
     }
 
-    /// The policies of the template's roles, and its managed policies, by logical id. Whether a condition leaves a resource out does not matter here.
+    /// The statements of all policies that the template attaches to somebody or offers, by the logical id of the resource. Whether a condition leaves a resource or a statement out
+    /// does not matter here, and what has no name on a laptop is `*`: a check must see the most that a statement may allow.
     ///
     /// # Errors
-    /// With the line, when a policy cannot be resolved.
-    pub fn policies(&self) -> Result<Vec<(String, Vec<Value>)>, TemplateError> {
+    /// With the line, when there are no resources.
+    pub fn statements(&self) -> Result<Vec<(String, Value)>, TemplateError> {
         let scope = Scope::new(&self.root, &BTreeMap::new(), "http://127.0.0.1");
-        scope.and_then(|scope| scope.policies()).map_err(|wrong| self.wrong(wrong))
+        scope.and_then(|scope| scope.statements()).map_err(|wrong| self.wrong(wrong))
     }
 
     fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
@@ -547,22 +548,54 @@ impl<'a> Scope<'a> {
         Ok(template)
     }
 
-    fn policies(&self) -> Located<Vec<(String, Vec<Value>)>> {
-        let mut policies = Vec::new();
+    fn statements(&self) -> Located<Vec<(String, Value)>> {
+        let mut statements = Vec::new();
         for (id, resource) in self.resources()? {
+            let Some(properties) = resource.get("Properties") else { continue };
+            let properties = self.widest(properties).to_json();
             let documents = match resource_type(id, resource)? {
-                "AWS::IAM::ManagedPolicy" => vec![self.properties(id, resource)?],
-                "AWS::IAM::Role" => {
-                    let properties = self.properties(id, resource)?;
-                    properties.get("Policies").map_or(&[][..], Node::items).to_vec()
+                "AWS::IAM::ManagedPolicy" => vec![&properties["PolicyDocument"]],
+                "AWS::IAM::Role" | "AWS::IAM::User" | "AWS::IAM::Group" => {
+                    let policies = properties["Policies"].as_array().into_iter().flatten();
+                    policies.map(|policy| &policy["PolicyDocument"]).collect()
                 }
                 _ => continue,
             };
-            let documents =
-                documents.iter().filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()));
-            policies.push((id.clone(), documents.collect()));
+            let of_document =
+                documents.into_iter().flat_map(|document| crate::permissions::list(&document["Statement"]));
+            statements.extend(of_document.map(|statement| (id.clone(), statement.clone())));
         }
-        Ok(policies)
+        Ok(statements)
+    }
+
+    /// A value with both sides of each `Fn::If`, and `*` for what cannot be resolved.
+    fn widest(&self, node: &Node) -> Node {
+        let line = node.line;
+        let sides = |node: &Node| -> Option<Vec<Node>> {
+            let [(function, argument)] = node.entries() else { return None };
+            let sides = argument.items().get(1..).filter(|_| function == "Fn::If")?;
+            Some(sides.iter().filter(|side| !is_no_value(side)).map(|side| self.widest(side)).collect())
+        };
+        match &node.kind {
+            Kind::Scalar(_) => node.clone(),
+            Kind::List(items) => {
+                let item = |item: &Node| sides(item).unwrap_or_else(|| vec![self.widest(item)]);
+                Node { line, kind: Kind::List(items.iter().flat_map(item).collect()) }
+            }
+            Kind::Map(entries) => {
+                if let Some(sides) = sides(node) {
+                    return Node { line, kind: Kind::List(sides) };
+                }
+                if let [(function, argument)] = entries.as_slice()
+                    && (function == "Ref" || function.starts_with("Fn::"))
+                {
+                    let resolved = self.call(function, argument);
+                    return resolved.unwrap_or_else(|_| Node::string(line, "*".to_owned()));
+                }
+                let entry = |(name, value): &(String, Node)| (name.clone(), self.widest(value));
+                Node { line, kind: Kind::Map(entries.iter().map(entry).collect()) }
+            }
+        }
     }
 
     // --- Resources ----------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-//! One request over HTTPS, or over HTTP to this computer.
+//! Requests over HTTPS, or over HTTP to this computer.
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use http::{Request, StatusCode};
+use anyhow::{Context, Result, bail};
+use http::{Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
@@ -13,6 +13,18 @@ use tokio::time::timeout;
 
 /// The time after which an answer does not come any more: the API waits for a function for thirty seconds.
 const PATIENCE: Duration = Duration::from_secs(35);
+
+/// Checks that a secret may be sent to this address: nobody can read it on the way.
+///
+/// # Errors
+/// When the address is neither HTTPS nor this computer.
+pub(crate) fn is_private(url: &Uri) -> Result<()> {
+    let is_here = url.host().is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
+    if url.scheme_str() != Some("https") && !is_here {
+        bail!("{url} is not https: the secret would be readable on the way");
+    }
+    Ok(())
+}
 
 /// Sends a request. Returns the status and the body of the answer, which is a text if it is no JSON.
 pub(crate) async fn send(request: Request<String>) -> Result<(StatusCode, Value)> {

@@ -59,6 +59,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         None => deployment.output("SignInUrl").await?,
     };
     let pages = pages.trim_end_matches('/');
+    https::is_private(&pages.parse().context("the address where people sign in is none")?)?;
     // Each has 122 random bits; a verifier has 43 characters at least.
     let random = || uuid::Uuid::new_v4().simple().to_string();
     let (state, verifier) = (random(), random() + &random());

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, bail};
 use aws_sdk_lambda::primitives::Blob;
 use clap::{Args, Subcommand};
 use ledgerline::{
-    StreamId,
-    all::{Entry, partition_of, void_entries},
+    EventStore, StreamId,
+    all::{Entry, partition_of, segments, void_entries},
 };
 use serde_json::{Value, json};
 
@@ -29,6 +29,7 @@ pub(crate) struct Void {
     /// The stream that the entry names.
     stream: String,
     /// The version that the entry names.
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     version: u64,
     #[command(flatten)]
     writing: Writing,
@@ -45,7 +46,11 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     if deployment.log()?.has(&entry.stream, *version).await? {
         bail!("the log has `{name}`: its entry is right, and stays");
     }
-    let is_void = void_entries(&sequence, partition_of(&entry.stream, partitions)).await?.contains(&entry);
+    let partition = partition_of(&entry.stream, partitions);
+    let is_void = void_entries(&sequence, partition).await?.contains(&entry);
+    let Some(segment) = named_in(&sequence, partition, &entry).await? else {
+        bail!("the order does not name `{name}`: there is no entry to make void");
+    };
     if is_void || !writing.write {
         let is = if is_void { "void already" } else { "not in the log: --write makes its entry void" };
         out.rows(
@@ -61,7 +66,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     let table = records::table(deployment)?;
     let (what, why) = (format!("void {name}"), writing.why.clone());
     records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) }).await?;
-    let payload = Blob::new(json!({ "void": entry }).to_string());
+    let payload = Blob::new(json!({ "void": { "segment": segment, "entry": entry } }).to_string());
     let call = deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);
     let answer = call.send().await.context("the sequencer cannot be invoked")?;
     let said: Value =
@@ -74,4 +79,19 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
         &[json!({ "stream": entry.stream, "version": version, "is": "void" })],
     );
     Ok(true)
+}
+
+/// The number of the first segment that names an entry. It reads the order from its beginning, at a read unit for each 4 KB.
+async fn named_in(sequence: &impl EventStore, partition: u16, entry: &Entry) -> Result<Option<u64>> {
+    let mut after = 0;
+    loop {
+        let (page, complete) = segments(sequence, partition, after).await?;
+        if let Some(found) = page.iter().find(|segment| segment.entries.contains(entry)) {
+            return Ok(Some(found.number));
+        }
+        after = page.last().map_or(after, |last| last.number);
+        if complete {
+            return Ok(None);
+        }
+    }
 }

@@ -49,6 +49,8 @@ struct Tally {
     lost: u64,
     /// Entries without a commit that were made void.
     void: u64,
+    /// Commits that took a void version later.
+    late: u64,
     faults: u64,
 }
 
@@ -72,15 +74,16 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
         sum.again += tally.again;
         sum.lost += tally.lost;
         sum.void += tally.void;
+        sum.late += tally.late;
         sum.faults += tally.faults;
     })?;
-    if runs >= 100 && [sum.again, sum.lost, sum.void, sum.faults].contains(&0) {
+    if runs >= 100 && [sum.again, sum.lost, sum.void, sum.late, sum.faults].contains(&0) {
         return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
     }
     let beside = format!(
-        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads, {} entries void; \
+        "{} commits in {} segments, {} faults, {} deliveries that came again, {} records lost and found by their heads, {} entries void, of which {} were taken by commits later; \
          a model of {states} states, all there are; {without}",
-        sum.commits, sum.segments, sum.faults, sum.again, sum.lost, sum.void
+        sum.commits, sum.segments, sum.faults, sum.again, sum.lost, sum.void, sum.late
     );
     Ok(Tried::new(runs, "histories", beside))
 }
@@ -165,7 +168,7 @@ impl History {
         for commit in self.log.values().flatten() {
             self.stored.append(commit, None).await.map_err(|error| error.to_string())?;
         }
-        let wrong: Vec<_> = self.wrong.iter().cloned().map(Candidate::proven).collect();
+        let wrong: Vec<_> = self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven).collect();
         let faulty = Sequencer::new(self.partition)
             .append(&self.store, &self.stored, "faulty", wrong, Timestamp::UNIX_EPOCH)
             .await;
@@ -186,6 +189,8 @@ impl History {
         );
         done.into_iter().collect::<Result<Vec<_>, _>>()?;
         voided?;
+        let late = self.take_void_versions(&mut rng).await?;
+        tally.late = late.len() as u64;
         self.wire.calm();
         // Requests that are applied late, when everybody gave up, are applied by then.
         sleep(Duration::from_secs(120)).await;
@@ -197,7 +202,7 @@ impl History {
         appended.map_err(|error| error.to_string())?;
         let whole = self.read().await?;
         self.check(&whole, &looked?, &shards.concat())?;
-        self.check_voids(&whole).await?;
+        self.check_voids(&whole, &late).await?;
         tally.void = self.wrong.iter().collect::<BTreeSet<_>>().len() as u64;
         tally.segments = whole.len() as u64;
         tally.again = again.into_inner();
@@ -255,6 +260,13 @@ impl History {
         Err(format!("a batch is never done: {last}"))
     }
 
+    /// An entry of a commit that exists, which the faulty program names beside the wrong ones. The commit has no cause, which would stand after it.
+    fn right(&self) -> Option<Entry> {
+        let mut firsts = self.log.values().filter_map(|commits| commits.first());
+        let first = firsts.find(|commit| commit.meta.causation_id.is_none())?;
+        Some(Entry { stream: first.stream.clone(), version: first.version })
+    }
+
     /// Makes the wrong entries void while sequencers are at work, and tries the same with a right one.
     async fn void_meanwhile(&self, mut rng: Rng) -> Result<(), String> {
         for entry in &self.wrong {
@@ -262,8 +274,13 @@ impl History {
             loop {
                 sleep(Duration::from_millis(rng.u64(1..2_000))).await;
                 let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
-                let void =
-                    sequencer.void(&self.store, &self.stored, entry.clone(), "void", Timestamp::UNIX_EPOCH);
+                let void = sequencer.void(
+                    &self.store,
+                    &self.stored,
+                    (1, entry.clone()),
+                    "void",
+                    Timestamp::UNIX_EPOCH,
+                );
                 match timeout(Duration::from_secs(30), void).await {
                     Ok(Ok(())) => break,
                     Ok(Err(VoidError::Exists)) => return Err(format!("{entry:?} is said to exist")),
@@ -284,7 +301,7 @@ impl History {
             .map(|commit| Entry { stream: commit.stream.clone(), version: commit.version });
         if let Some(right) = right {
             let void = Sequencer::new(self.partition)
-                .void(&self.store, &self.stored, right, "void", Timestamp::UNIX_EPOCH)
+                .void(&self.store, &self.stored, (1, right), "void", Timestamp::UNIX_EPOCH)
                 .await;
             if void.is_ok() {
                 return Err("the entry of a commit that exists is void".into());
@@ -293,10 +310,53 @@ impl History {
         Ok(())
     }
 
+    /// Commits take versions whose entries are void. Their records come to sequencers of which some have not heard of the void.
+    async fn take_void_versions(&self, rng: &mut Rng) -> Result<Vec<Commit>, String> {
+        let mut late: Vec<Commit> = Vec::new();
+        for Entry { stream, version } in self.wrong.iter().collect::<BTreeSet<_>>() {
+            let like = self.log.values().flatten().next();
+            let Some(like) = like.filter(|_| rng.bool()) else { continue };
+            let commit =
+                Commit { stream: stream.clone(), version: *version, meta: Meta::default(), ..like.clone() };
+            self.stored.append(&commit, None).await.map_err(|error| error.to_string())?;
+            let mut tries = 0;
+            loop {
+                let batch = candidates([&commit]);
+                let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
+                let append =
+                    sequencer.append(&self.store, &self.stored, "late", batch, Timestamp::UNIX_EPOCH);
+                if matches!(timeout(Duration::from_secs(30), append).await, Ok(Ok(_))) {
+                    break;
+                }
+                *sequencer = Sequencer::new(self.partition);
+                tries += 1;
+                if tries > DELIVERIES {
+                    return Err("a late commit is never in the order".into());
+                }
+                drop(sequencer);
+                sleep(Duration::from_millis(rng.u64(1..500))).await;
+            }
+            late.push(commit);
+        }
+        Ok(late)
+    }
+
     /// No claimed entry without a commit is there, the wrong ones are void, each once, and a reader passes over them and over nothing else.
-    async fn check_voids(&self, whole: &[Segment]) -> Result<(), String> {
+    async fn check_voids(&self, whole: &[Segment], late: &[Commit]) -> Result<(), String> {
+        let voided_at = |entry: &Entry| whole.iter().find(|segment| segment.voids.last() == Some(entry));
+        for Commit { stream, version, .. } in late {
+            let entry = Entry { stream: stream.clone(), version: *version };
+            let after = voided_at(&entry).map_or(0, |segment| segment.number);
+            if !whole.iter().any(|segment| segment.number > after && segment.entries.contains(&entry)) {
+                return Err(format!("{entry:?} took a void version, and has no entry of its own"));
+            }
+        }
         let wrong: BTreeSet<_> = self.wrong.iter().cloned().collect();
         let exists = |entry: &Entry| {
+            let is_late = |commit: &Commit| commit.stream == entry.stream && commit.version == entry.version;
+            if late.iter().any(is_late) {
+                return true;
+            }
             let commits = self.log.get(&entry.stream);
             commits.is_some_and(|commits| (1..=commits.len() as u64).contains(&entry.version))
         };
@@ -318,7 +378,7 @@ impl History {
             let moved = Commit { stream: to.clone(), ..segment };
             sequence.append(&moved, None).await.map_err(|error| error.to_string())?;
         }
-        for commit in self.log.values().flatten() {
+        for commit in self.log.values().flatten().chain(late) {
             log.append(commit, None).await.map_err(|error| error.to_string())?;
         }
         let reader = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 10_000 };

@@ -335,7 +335,12 @@ def operators():
                                  RequestItems={physical(name): [{"PutRequest": {"Item": item}}]}))
         command = next(name for name in sorted(resources) if name.endswith("CommandsFunction"))
         tried.append(attempt(f"Invoke of {command}", functions.invoke, FunctionName=f"{physical(command)}:live", Payload=b"{}"))
+        tried.append(attempt("Invoke of SequencerFunction as the stream", functions.invoke,
+                             FunctionName=f"{physical('SequencerFunction')}:live", Payload=b'{"Records": []}'))
         if who == "reader":
+            if "OperatorClient" in resources:
+                tried.append(attempt("DescribeUserPoolClient", client("cognito-idp", **given).describe_user_pool_client,
+                                     UserPoolId=physical("UserPool"), ClientId=physical("OperatorClient")))
             tried.append(attempt("Invoke of FanoutFunction", functions.invoke,
                                  FunctionName=f"{physical('FanoutFunction')}:live", Payload=b'{"Records": []}'))
             tried.append(attempt("PutItem into OperationsTable", dynamodb.put_item, TableName=physical("OperationsTable"),
@@ -343,6 +348,15 @@ def operators():
         found[who] = {"stream": commit["stream"]["S"], "tried": dict(tried),
                       "credentials": {name.upper(): value for name, value in given.items()}}
     return found
+
+
+def wrong_entry():
+    """Has the order name a commit that the log does not have, as a faulty program leaves it: as an administrator, who may invoke the sequencer as the stream does."""
+    stream = "account-00000000-0000-4000-8000-00000000f00d"
+    key = {"stream": {"S": stream}, "version": {"N": "7"}}
+    record = {"eventID": "1", "eventName": "INSERT", "dynamodb": {"Keys": key, "NewImage": key, "SequenceNumber": "1"}}
+    invoke(f"{physical('SequencerFunction')}:live", json.dumps({"Records": [record]}))
+    return {"stream": stream, "version": "7"}
 
 
 def functions():
@@ -359,6 +373,6 @@ def invoke(function, event):
 
 
 if __name__ == "__main__":
-    commands = [routes, tokens, denials, order_denials, operators, functions, invoke]
+    commands = [routes, tokens, denials, order_denials, operators, wrong_entry, functions, invoke]
     (command,) = (command for command in commands if command.__name__ == sys.argv[1])
     print(json.dumps(command(*sys.argv[2:]), indent=1))

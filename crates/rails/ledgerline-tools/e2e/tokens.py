@@ -57,11 +57,22 @@ def signs_in(address, password):
         return location
 
 
+# Of the emulator's own making, a first password is shorter than the user pool's policy wants.
+PREAMBLE = """\
+ledger() { cargo run --quiet --package ledger -- --stack "$STACK" "$@"; }
+aws() {
+  if [ "$2" = admin-create-user ]; then set -- "$@" --temporary-password "aA1!$(openssl rand -hex 16)"; fi
+  command aws "$@"
+}
+set -euo pipefail
+"""
+
+
 class Shell:
     """Runs commands of the documents in bash, with what they take for granted: `ledger`, `aws`, and the outputs of the stack."""
 
     def __init__(self, commands):
-        program = 'ledger() { cargo run --quiet --package ledger -- --stack "$STACK" "$@"; }\nset -euo pipefail\n' + commands
+        program = PREAMBLE + commands
         environment = os.environ | {
             "SignInUrl": ENDPOINT, "LEDGER_SIGN_IN_URL": ENDPOINT, "UserPoolId": physical("UserPool"), "AppClientId": physical("AppClient"),
         }

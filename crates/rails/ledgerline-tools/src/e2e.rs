@@ -139,6 +139,8 @@ fn operators(emulator: &Emulator) -> Result<()> {
             bail!("an operator who is a {who}: ledger replay --write ended with {code:?}: {printed}");
         }
         println!("  {who}: ledger replay --write: {}", if who == "writer" { "done" } else { "refused" });
+        order(emulator, credentials, stream, who == "writer")
+            .with_context(|| format!("an operator who is a {who}"))?;
         go_back(emulator, credentials, who == "writer")
             .with_context(|| format!("an operator who is a {who}"))?;
         stop(emulator, credentials, who == "writer")
@@ -147,6 +149,32 @@ fn operators(emulator: &Emulator) -> Result<()> {
         println!("  {who}: ledger publish, go-back and concurrency: {done}");
     }
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
+}
+
+/// Who may, sends commits to the order once more, and makes a wrong entry of it void; the entry of a commit that the log has stays.
+fn order(emulator: &Emulator, credentials: &BTreeMap<String, String>, stream: &str, may: bool) -> Result<()> {
+    let sure = ["--write", "--yes", "--why", "a try of the deployment"];
+    let (code, printed) =
+        emulator.ledger(credentials, &[&["replay", stream, "--order"][..], &sure].concat())?;
+    if (code == Some(0)) != may {
+        bail!("ledger replay --order ended with {code:?}: {printed}");
+    }
+    let void = |stream: &str, version: &str| {
+        emulator.ledger(credentials, &[&["order", "void", stream, version][..], &sure].concat())
+    };
+    if may {
+        let wrong: BTreeMap<String, String> = emulator.deployment("wrong_entry")?;
+        let (code, printed) = void(&wrong["stream"], &wrong["version"])?;
+        if code != Some(0) {
+            bail!("ledger order void ended with {code:?}: {printed}");
+        }
+    }
+    let (code, printed) = void(stream, "1")?;
+    if code != Some(1) || !printed.contains("the log has") {
+        bail!("ledger order void of a right entry ended with {code:?}: {printed}");
+    }
+    println!("  ledger replay --order and order void: {}", if may { "done" } else { "refused" });
+    Ok(())
 }
 
 /// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found. Others are refused, here already the record of it: for the sake of the emulator, they

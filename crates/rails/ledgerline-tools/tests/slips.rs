@@ -48,8 +48,11 @@ fn of_what_is_laid_down_nothing_is_said() {
 /// A slip in the template: a text in it, the text that replaces it, and the problem that must be reported.
 type Slip = (&'static str, &'static str, &'static str);
 
+/// What is said of a policy whose holder could act as any caller.
+const DIRECT: &str = "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, and no other, or leave it out";
+
 /// Slips in the routes, and in who may call them.
-const CALLERS: [Slip; 11] = [
+const CALLERS: [Slip; 19] = [
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (
         "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
@@ -83,7 +86,75 @@ const CALLERS: [Slip; 11] = [
         "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
 ",
         "",
-        "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, and its event says who calls: add the condition lambda:InvokedViaFunctionUrl",
+        DIRECT,
+    ),
+    (
+        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
+",
+        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"false\" } }
+",
+        DIRECT,
+    ),
+    (
+        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
+",
+        "                Condition: { Bool: { aws:SecureTransport: \"true\" } }
+",
+        DIRECT,
+    ),
+    (
+        "  # --- The event store -",
+        "  Somebody:
+    Type: AWS::IAM::ManagedPolicy
+    Properties: { PolicyDocument: { Version: \"2012-10-17\", Statement: [{ Effect: Allow, Action: \"lambda:*\", Resource: \"*\" }] } }
+
+  # --- The event store -",
+        DIRECT,
+    ),
+    (
+        "  # --- The event store -",
+        "  Somebody:
+    Type: AWS::IAM::ManagedPolicy
+    Properties: { PolicyDocument: { Version: \"2012-10-17\", Statement: [{ Effect: Allow, NotAction: \"s3:*\", Resource: \"*\" }] } }
+
+  # --- The event store -",
+        DIRECT,
+    ),
+    (
+        "  # --- The event store -",
+        "  Somebody:
+    Type: AWS::IAM::ManagedPolicy
+    Properties: { PolicyDocument: { Version: \"2012-10-17\", Statement: [!If [IsProd, { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${ItemCommandsFunction.Arn}:$LATEST\" }, !Ref AWS::NoValue]] } }
+
+  # --- The event store -",
+        DIRECT,
+    ),
+    (
+        "  # --- The event store -",
+        "  Somebody:
+    Type: AWS::IAM::User
+    Properties: { Policies: [{ PolicyName: x, PolicyDocument: { Version: \"2012-10-17\", Statement: [{ Effect: Allow, Action: lambda:InvokeFunction, Resource: !Select [0, [x]] }] } }] }
+
+  # --- The event store -",
+        DIRECT,
+    ),
+    (
+        "  # --- The event store -",
+        "  Somebody:
+    Type: AWS::IAM::User
+    Properties: { ManagedPolicyArns: [\"arn:aws:iam::aws:policy/AWSLambda_FullAccess\"] }
+
+  # --- The event store -",
+        "it has a managed policy whose actions are not in the template",
+    ),
+    (
+        "  # --- The event store -",
+        "  Somebody:
+    Type: AWS::Lambda::Permission
+    Properties: { Action: lambda:InvokeFunction, FunctionName: !Ref ItemCommandsFunction.Alias, Principal: apigateway.amazonaws.com }
+
+  # --- The event store -",
+        "Somebody: it lets somebody else invoke ItemCommandsFunction: SAM writes the permission of the API",
     ),
 ];
 

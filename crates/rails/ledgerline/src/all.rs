@@ -494,13 +494,20 @@ mod tests {
         let at = Timestamp::UNIX_EPOCH;
         // Given entries of which the log has only the first,
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
-        append(&sequence, &mut first, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
+        let mut stale = Sequencer::new(0);
+        append(&sequence, &mut stale, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
         // when an operator makes them void, two of them at two sequencers,
-        let refused = block_on(first.void(&sequence, &log, entry("a", 1), "v", at));
+        let refused = block_on(first.void(&sequence, &log, (1, entry("a", 1)), "v", at));
         assert!(matches!(refused, Err(VoidError::Exists)), "{refused:?}");
-        block_on(first.void(&sequence, &log, entry("a", 2), "v", at)).unwrap();
-        block_on(other.void(&sequence, &log, entry("b", 1), "v", at)).unwrap();
-        block_on(first.void(&sequence, &log, entry("b", 1), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, (1, entry("a", 2)), "v", at)).unwrap();
+        block_on(other.void(&sequence, &log, (1, entry("b", 1)), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, (1, entry("b", 1)), "v", at)).unwrap();
+        for (number, other) in
+            [(1, entry("b", 2)), (0, entry("b", 1)), (2, entry("b", 1)), (9, entry("b", 1))]
+        {
+            let refused = block_on(first.void(&sequence, &log, (number, other), "v", at));
+            assert!(matches!(refused, Err(VoidError::NotNamed)), "{refused:?}");
+        }
         // then each is void once, and later segments lead to the list,
         append(&sequence, &mut first, "2", vec![entry("c", 1)]);
         let segments = all(&sequence);
@@ -508,9 +515,10 @@ mod tests {
         assert_eq!(segments[2].voids, [entry("a", 2), entry("b", 1)]);
         assert_eq!((segments[3].entries.len(), segments[3].last_void), (1, 3));
         assert_eq!(block_on(void_entries(&sequence, 0)).unwrap(), [entry("a", 2), entry("b", 1)].into());
-        // and a commit that takes the version later has an entry of its own.
-        assert_eq!(append(&sequence, &mut first, "3", vec![entry("a", 2), entry("c", 1)]), 1);
-        assert_eq!(append(&sequence, &mut Sequencer::new(0), "4", vec![entry("a", 2), entry("b", 1)]), 1);
+        // and a commit that takes the version later has an entry of its own, also at a sequencer that has not heard of the void.
+        assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
+        assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);
+        assert_eq!(append(&sequence, &mut Sequencer::new(0), "5", vec![entry("a", 2), entry("b", 1)]), 1);
         let entries: Vec<_> =
             all(&sequence).into_iter().skip(4).flat_map(|segment| segment.entries).collect();
         assert_eq!(entries, [entry("a", 2), entry("b", 1)]);

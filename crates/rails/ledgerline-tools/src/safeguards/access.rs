@@ -6,11 +6,13 @@ use ledgerline_local::{
     iam,
     permissions::{list, resources},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Template, events};
 
 const INVOKE: &str = "lambda:InvokeFunction";
+/// The condition key that is true for a request through the URL of a function.
+const VIA_URL: &str = "lambda:InvokedViaFunctionUrl";
 
 impl Template<'_> {
     /// The API must refuse every request without a token.
@@ -85,60 +87,89 @@ impl Template<'_> {
     /// Only the API may invoke a function with routes, and callers by its URL: the event of a direct Invoke says by itself who calls. Only the stream may invoke the sequencer
     /// under its alias, because it believes the records that come so.
     pub(super) fn invokers(mut self) -> Self {
-        let policies = match self.source.policies() {
-            Ok(policies) => policies,
-            Err(error) => {
-                self.problems.push(error.to_string());
-                return self;
-            }
-        };
-        let arns: BTreeMap<_, _> = match self.source.template(&BTreeMap::new(), "http://127.0.0.1") {
-            Ok(template) => {
-                template.functions.into_iter().map(|function| (function.id, function.arn)).collect()
-            }
-            // The same is said when the template is read for the functions.
-            Err(_) => return self,
-        };
-        for (id, function) in resources(self.json, &["AWS::Serverless::Function"]) {
-            let Some(arn) = arns.get(id) else { continue };
-            let has_routes = events(function, "HttpApi").next().is_some();
-            let variables = &function["Properties"]["Environment"]["Variables"];
-            let is_sequencer =
-                events(function, "DynamoDB").next().is_some() && !variables["SEQUENCE_TABLE"].is_null();
-            let live = format!("{arn}:live");
-            let (named, why) = match (has_routes, is_sequencer) {
+        let read = self.source.statements().and_then(|statements| {
+            Ok((statements, self.source.template(&BTreeMap::new(), "http://127.0.0.1")?.functions))
+        });
+        // What is wrong with the template itself is said by whoever reads it for the functions.
+        let Ok((statements, functions)) = read else { return self };
+        for function in functions {
+            let id = function.id.as_str();
+            let resource = &self.json["Resources"][id];
+            let has_routes = events(resource, "HttpApi").next().is_some();
+            let is_sequencer = events(resource, "DynamoDB").next().is_some()
+                && !resource["Properties"]["Environment"]["Variables"]["SEQUENCE_TABLE"].is_null();
+            let named =
+                |suffix: &[&str]| suffix.iter().map(|suffix| format!("{}{suffix}", function.arn)).collect();
+            let (arns, why): (Vec<_>, _) = match (has_routes, is_sequencer) {
                 (true, _) => (
-                    vec![arn.as_str(), live.as_str()],
-                    "and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, or leave it out",
+                    named(&["", ":live", ":$LATEST", ":1"]),
+                    "and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, and no other, or leave it out",
                 ),
                 (false, true) => (
-                    vec![live.as_str()],
+                    named(&[":live", ":1"]),
                     "whose records it believes without a look at the log: name it without its alias",
                 ),
                 (false, false) => continue,
             };
-            for (policy, documents) in &policies {
-                let allows = |arn: &&str| iam::allows(documents, INVOKE, arn, &[]);
-                match named.iter().map(allows).collect::<Result<Vec<_>, _>>() {
-                    Ok(allowed) if allowed.contains(&true) => {
-                        self.wrong(policy, &[], &format!("it allows a direct {INVOKE} of {id}, {why}"));
+            for (policy, statement) in &statements {
+                match allows_directly(statement, &arns) {
+                    Ok(true) => {
+                        self.wrong(policy, &[], &format!("it allows a direct {INVOKE} of {id}, {why}"))
                     }
-                    Ok(_) => {}
-                    Err(error) => self.wrong(policy, &[], &format!("its policies cannot be read: {error}")),
+                    Ok(false) => {}
+                    Err(error) => self.wrong(policy, &[], &format!("a statement cannot be read: {error}")),
                 }
             }
+            self.permissions_of(id);
         }
-        for (id, permission) in resources(self.json, &["AWS::Lambda::Permission"]) {
-            let properties = &permission["Properties"];
-            let is_service = properties["Principal"]
-                .as_str()
-                .is_some_and(|principal| principal.ends_with(".amazonaws.com"));
-            if !is_service && properties["InvokedViaFunctionUrl"] != true {
-                self.wrong(id, &[], "it lets somebody else invoke a function, whose event says who calls");
+        for (id, attached) in resources(self.json, &["AWS::IAM::Role", "AWS::IAM::User", "AWS::IAM::Group"]) {
+            let policies = list(&attached["Properties"]["ManagedPolicyArns"]);
+            if policies.iter().any(|policy| policy["Ref"].is_null()) {
+                self.wrong(
+                    id,
+                    &["ManagedPolicyArns"],
+                    "it has a managed policy whose actions are not in the template",
+                );
             }
         }
         self
     }
+
+    /// SAM writes the permission by which the API invokes a function. Another one may let an API of another account, or another service, say who calls.
+    fn permissions_of(&mut self, function: &str) {
+        for (id, permission) in resources(self.json, &["AWS::Lambda::Permission"]) {
+            let properties = &permission["Properties"];
+            let mut named = BTreeSet::new();
+            references(&properties["FunctionName"], &mut named);
+            let is_of_it = named.iter().any(|named| named.split('.').next() == Some(function));
+            if is_of_it && properties["InvokedViaFunctionUrl"] != true {
+                self.wrong(
+                    id,
+                    &[],
+                    &format!("it lets somebody else invoke {function}: SAM writes the permission of the API"),
+                );
+            }
+        }
+    }
+}
+
+/// Whether a statement allows an invocation of one of these, without the condition that it comes through a URL, or with another condition, which may hold.
+fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
+    let through_url = json!({ "Bool": { VIA_URL: "true" } });
+    if statement["Condition"] == through_url {
+        return Ok(false);
+    }
+    let mut unconditional = statement.clone();
+    unconditional.as_object_mut().map(|statement| statement.remove("Condition"));
+    let policy = json!({ "Version": "2012-10-17", "Statement": [unconditional] });
+    for arn in arns {
+        for action in [INVOKE, "lambda:InvokeAsync"] {
+            if iam::allows(std::slice::from_ref(&policy), action, arn, &[])? {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The logical ids that a value refers to, at any depth.
@@ -146,6 +177,7 @@ fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
     match value {
         Value::Object(entries) => {
             found.extend(value["Ref"].as_str());
+            found.extend(value["Fn::GetAtt"].as_str().or(value["Fn::GetAtt"][0].as_str()));
             entries.values().for_each(|value| references(value, found));
         }
         Value::Array(values) => values.iter().for_each(|value| references(value, found)),
@@ -159,14 +191,15 @@ mod tests {
     use ledgerline_local::template::Source;
 
     use super::*;
+    use crate::new::workspace::tests::WORKSPACE;
 
     #[test]
     fn a_caller_with_the_policy_of_a_url_cannot_invoke_the_function_directly() {
         // Given the policies of a new workspace,
-        let folder = tempfile::tempdir().unwrap().keep().join("shop");
-        crate::new_workspace(&folder).unwrap();
-        let policies = Source::read(&folder.join("template.yaml")).unwrap().policies().unwrap();
-        let (_, policy) = policies.iter().find(|(id, _)| id == "ItemCommandsCallerPolicy").unwrap();
+        let statements = Source::read(&WORKSPACE.join("template.yaml")).unwrap().statements().unwrap();
+        let of_it = statements.into_iter().filter(|(id, _)| id == "ItemCommandsCallerPolicy");
+        let statements: Vec<_> = of_it.map(|(_, statement)| statement).collect();
+        let policy = &[json!({ "Version": "2012-10-17", "Statement": statements })][..];
         let function = "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-ItemCommandsFunction";
         for (action, of, via_url, may) in [
             ("lambda:InvokeFunctionUrl", ":live", None, true),

@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{Candidate, Entry, Segment, contiguous, voids_of};
+use super::{Candidate, Entry, Segment, contiguous, segment, voids_of};
 use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
 
 /// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
@@ -39,6 +39,9 @@ pub enum SequenceError {
 /// Why an entry was not made void.
 #[derive(Debug, thiserror::Error)]
 pub enum VoidError {
+    /// The segment does not name the entry.
+    #[error("the order does not name this commit there")]
+    NotNamed,
     /// The log has the commit, so that the entry is right.
     #[error("the log has this commit")]
     Exists,
@@ -162,11 +165,15 @@ impl Sequencer {
         at: Timestamp,
     ) -> Result<Appended, SequenceError> {
         self.look_once(sequence).await?;
-        let (mut left, unconfirmed) = self.confirmed(log, candidates).await?;
+        let (confirmed, unconfirmed) = self.confirmed(log, &candidates).await?;
         let mut appended = Appended { segments: 0, unconfirmed };
         let mut attempts = Attempts::default();
+        if self.may_be_void(&candidates) {
+            self.catch_up(sequence, self.head.unwrap_or(0)).await?;
+        }
         loop {
-            left = self.fresh(left);
+            // Of all of them each time: what is known may be void since the last attempt.
+            let left = self.fresh(&confirmed);
             if left.is_empty() {
                 return Ok(appended);
             }
@@ -178,21 +185,35 @@ impl Sequencer {
         }
     }
 
-    /// Makes an entry void, so that readers pass over it: the log does not have its commit. `batch` names the reason in the segment.
+    /// Whether this sequencer must hear what others appended before it drops a record: an entry that it remembers may be void meanwhile, and the record that of a commit which
+    /// took the version since.
+    fn may_be_void(&self, candidates: &[Candidate]) -> bool {
+        candidates.iter().any(|candidate| candidate.is_proven && self.known.has(&candidate.entry))
+    }
+
+    /// Makes an entry of this segment void, so that readers pass over it: the log does not have its commit. `batch` names the reason in the new segment.
     ///
     /// An entry that is void already stays as it is. If a commit takes the version later, its record gives it an entry of its own.
     ///
     /// # Errors
-    /// When the log has the commit, the order has too many void entries, or as those of [`append`](Self::append).
+    /// When the segment does not name the entry, the log has the commit, the order has too many void entries, or as those of [`append`](Self::append).
     pub async fn void(
         &mut self,
         sequence: &impl EventStore,
         log: &impl EventStore,
-        entry: Entry,
+        (number, entry): (u64, Entry),
         batch: &str,
         at: Timestamp,
     ) -> Result<(), VoidError> {
         self.look_once(sequence).await?;
+        if number == 0 || number > self.head.unwrap_or(0) {
+            self.catch_up(sequence, self.head.unwrap_or(0)).await?;
+        }
+        let is_named = (1..=self.head.unwrap_or(0)).contains(&number)
+            && segment(sequence, self.partition, number).await?.entries.contains(&entry);
+        if !is_named {
+            return Err(VoidError::NotNamed);
+        }
         let mut attempts = Attempts::default();
         loop {
             if !missing(log, std::slice::from_ref(&entry)).await?.contains(&entry) {
@@ -207,9 +228,12 @@ impl Sequencer {
             }
             voids.push(entry.clone());
             if self.attempt(sequence, self.next(batch, at, Vec::new(), voids), &mut attempts).await? {
-                return Ok(());
+                break;
             }
         }
+        // A commit that took the version meanwhile may have been dropped as known, by its wrong entry.
+        self.append(sequence, log, batch, vec![Candidate::claimed(entry)], at).await?;
+        Ok(())
     }
 
     /// The segment after the head.
@@ -269,7 +293,7 @@ impl Sequencer {
     async fn confirmed(
         &self,
         log: &impl EventStore,
-        candidates: Vec<Candidate>,
+        candidates: &[Candidate],
     ) -> Result<(Vec<Entry>, Vec<Entry>), StoreError> {
         let proven: HashSet<_> = candidates
             .iter()
@@ -285,14 +309,14 @@ impl Sequencer {
             .collect();
         let missing = missing(log, &claimed).await?;
         let unconfirmed = claimed.into_iter().filter(|entry| missing.contains(entry)).collect();
-        let entries = candidates.into_iter().map(|candidate| candidate.entry);
-        Ok((entries.filter(|entry| !missing.contains(entry)).collect(), unconfirmed))
+        let entries = candidates.iter().map(|candidate| &candidate.entry);
+        Ok((entries.filter(|entry| !missing.contains(entry)).cloned().collect(), unconfirmed))
     }
 
     /// The entries that are not in `$all` yet, as far as is known here.
-    fn fresh(&self, entries: Vec<Entry>) -> Vec<Entry> {
+    fn fresh(&self, entries: &[Entry]) -> Vec<Entry> {
         let mut new = HashSet::new();
-        entries.into_iter().filter(|entry| !self.known.has(entry) && new.insert(entry.clone())).collect()
+        entries.iter().filter(|entry| !self.known.has(entry) && new.insert(*entry)).cloned().collect()
     }
 
     /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch that is delivered again after a crash adds nothing.
