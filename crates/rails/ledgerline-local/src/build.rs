@@ -20,6 +20,10 @@ pub(crate) struct Built {
     pub(crate) fresh: bool,
 }
 
+/// The variable with the folder of binaries that are up to date, so that a program which needs them does not ask cargo. Tests build the functions once, and start dozens of stacks
+/// and tools: each would wait for cargo's locks.
+pub(crate) const BUILT: &str = "LEDGERLINE_BUILT";
+
 /// Cargo, from within a program that cargo runs, as if it came from a shell. Cargo tells the program which package it is of, and passes what it finds there on to build scripts.
 /// The script of ring asks for these variables: with others it runs again, and everything above ring, the runtime and all applications, is compiled again each time
 /// that a test or a task builds something.
@@ -40,7 +44,10 @@ pub fn cargo() -> Command {
 /// # Errors
 /// When cargo is missing or the build fails; cargo has then printed why.
 pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    build_as(profile(), root, binaries)
+    match built(binaries) {
+        Some(programs) => Ok(programs),
+        None => build_as(profile(), root, binaries),
+    }
 }
 
 /// The same, with the profile of a deployment, for measurements.
@@ -49,6 +56,14 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
 /// As those of [`build`].
 pub fn build_for_release(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     build_as("release", root, binaries)
+}
+
+/// The binaries in the folder that is named in [`BUILT`], if it has all of them.
+fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
+    let folder = PathBuf::from(std::env::var_os(BUILT)?);
+    let program =
+        |name: &&str| Some(((*name).to_owned(), folder.join(name))).filter(|(_, path)| path.exists());
+    binaries.iter().map(program).collect()
 }
 
 fn build_as(profile: &str, root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {

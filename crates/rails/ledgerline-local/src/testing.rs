@@ -19,6 +19,7 @@ mod under_test;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
+    process::Command,
     sync::{
         Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -80,6 +81,22 @@ pub fn program(name: &str) -> PathBuf {
         built.append(&mut build::build(&workspace(), &[name]).unwrap());
     }
     built[name].clone()
+}
+
+/// A program of the workspace, for another process. It finds the functions of the workspace built, and does not ask cargo for them.
+pub fn command(name: &str) -> Command {
+    static FUNCTIONS: LazyLock<PathBuf> = LazyLock::new(|| {
+        let workspace = workspace();
+        let template =
+            template::load(&workspace.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1:1");
+        let functions = template.expect("the template is read").functions;
+        let binaries: Vec<_> = functions.iter().map(|function| function.binary.as_str()).collect();
+        let programs = build::build(&workspace, &binaries).expect("the functions build");
+        programs.values().find_map(|program| program.parent()).expect("there is a function").to_owned()
+    });
+    let mut command = Command::new(program(name));
+    command.env(build::BUILT, &*FUNCTIONS);
+    command
 }
 
 /// The tables that ledgerline itself is tested with: those of the log, as every workspace has them, and two read tables.

@@ -79,6 +79,7 @@ class Shell:
         self.process = subprocess.Popen(["bash", "-c", program], env=environment, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.timer = threading.Timer(PATIENCE, self.process.kill)
+        self.timer.daemon = True
         self.timer.start()
 
     def address(self, stream):

@@ -6,7 +6,7 @@ use std::{
     ops::Deref,
     path::Path,
     process::{Child, Command, Stdio},
-    sync::{Arc, LazyLock, Mutex},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use aws_sdk_dynamodb::types::AttributeValue;
@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{
     Api,
     api::{PATIENCE, eventually_within},
-    program, table, workspace,
+    table, workspace,
 };
 use crate::{services, template};
 
@@ -74,7 +74,7 @@ impl LocalStack {
     ) -> Self {
         let turns = Arc::clone(&TURNS).acquire_many_owned(turns).await.unwrap();
         let workspace = workspace();
-        let mut command = Command::new(program("local"));
+        let mut command = super::command("local");
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         // A message that failed comes again as soon as Lambda allows, because a minute's wait would prove nothing more.
@@ -337,7 +337,13 @@ impl Drop for LocalStack {
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking() {
-            eprintln!("{}", self.lines.lock().unwrap().join("\n"));
+            // The failure is the last that one reads, and not the hundreds of lines before it.
+            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
+            let file = std::env::temp_dir().join(format!("ledgerline-stack-{}.log", self.process.id()));
+            match std::fs::write(&file, lines) {
+                Ok(()) => eprintln!("the log of the stack is in {}", file.display()),
+                Err(error) => eprintln!("the log of the stack cannot be written: {error}"),
+            }
         }
     }
 }

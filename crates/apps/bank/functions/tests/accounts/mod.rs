@@ -80,17 +80,26 @@ impl Accounts for Api {
     }
 
     async fn bookings(&self, limit: usize) -> Vec<Value> {
-        let (mut all, mut cursor) = (Vec::new(), String::new());
-        loop {
-            let page = self.get(&format!("/bookings?limit={limit}{cursor}")).await;
-            let day = page.body["day"].as_str().unwrap_or_default().to_owned();
-            assert_eq!(page.status, StatusCode::OK, "{page:?}");
-            all.extend(page.body["bookings"].as_array().unwrap().iter().cloned());
-            match page.body["cursor"].as_str() {
-                Some(next) => cursor = format!("&day={day}&cursor={next}"),
-                None => return all,
+        let newest = self.get("/bookings?limit=1").await.body;
+        let Some(newest) = newest["day"].as_str().and_then(|day| day.parse::<jiff::civil::Date>().ok())
+        else {
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        // Midnight may have passed since the first booking. No test takes longer than a day.
+        for day in [newest.yesterday().unwrap(), newest] {
+            let mut cursor = String::new();
+            loop {
+                let page = self.get(&format!("/bookings?day={day}&limit={limit}{cursor}")).await;
+                assert_eq!(page.status, StatusCode::OK, "{page:?}");
+                all.extend(page.body["bookings"].as_array().unwrap().iter().cloned());
+                match page.body["cursor"].as_str() {
+                    Some(next) => cursor = format!("&cursor={next}"),
+                    None => break,
+                }
             }
         }
+        all
     }
 }
 

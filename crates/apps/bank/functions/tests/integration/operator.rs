@@ -2,27 +2,25 @@
 
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
     process::{Child, Command, Output, Stdio},
 };
 
-use ledgerline_local::testing::{LocalStack, program, workspace};
+use ledgerline_local::testing::{self, LocalStack, workspace};
 use serde_json::Value;
 
 /// The tool, at a stack.
 pub(crate) struct Ledger {
-    program: PathBuf,
     url: String,
 }
 
 impl Ledger {
     pub(crate) fn at(bank: &LocalStack) -> Self {
-        Self { program: program("ledger"), url: bank.aws_url() }
+        Self { url: bank.aws_url() }
     }
 
     /// The program, for other arguments than those of a stack.
     pub(crate) fn command(&self) -> Command {
-        let mut ledger = Command::new(&self.program);
+        let mut ledger = testing::command("ledger");
         ledger.current_dir(workspace());
         ledger
     }
