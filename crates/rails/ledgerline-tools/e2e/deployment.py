@@ -337,10 +337,14 @@ def operators():
         tried.append(attempt(f"Invoke of {command}", functions.invoke, FunctionName=f"{physical(command)}:live", Payload=b"{}"))
         tried.append(attempt("Invoke of SequencerFunction as the stream", functions.invoke,
                              FunctionName=f"{physical('SequencerFunction')}:live", Payload=b'{"Records": []}'))
+        if "OperatorClient" in resources:
+            secret = attempt("DescribeUserPoolClient", client("cognito-idp", **given).describe_user_pool_client,
+                             UserPoolId=physical("UserPool"), ClientId=physical("OperatorClient"))
+            if who == "reader":
+                tried.append(secret)
+            elif secret[1] != "ALLOWED":
+                raise SystemExit(f"an operator cannot read the secret for `ledger login`: {secret[1]}")
         if who == "reader":
-            if "OperatorClient" in resources:
-                tried.append(attempt("DescribeUserPoolClient", client("cognito-idp", **given).describe_user_pool_client,
-                                     UserPoolId=physical("UserPool"), ClientId=physical("OperatorClient")))
             tried.append(attempt("Invoke of FanoutFunction", functions.invoke,
                                  FunctionName=f"{physical('FanoutFunction')}:live", Payload=b'{"Records": []}'))
             tried.append(attempt("PutItem into OperationsTable", dynamodb.put_item, TableName=physical("OperationsTable"),

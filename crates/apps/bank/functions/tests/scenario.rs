@@ -248,17 +248,18 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
     assert_eq!(next.version(), 3, "nothing of this was stored");
 }
 
-/// 64 clients, which send a command again when they are told to, take the balance and not a cent more.
+/// 64 clients, which send a command again with its key when they are told to, take the balance and not a cent more. Without the key, a client that got 503 for a command which was
+/// carried out would debit twice.
 #[tokio::test]
 async fn sixty_four_clients_debit_one_account_at_once() {
     let bank = UnderTest::start().await;
     let id = bank.account(50).await;
     let debit = async |client: usize| -> Option<u64> {
         loop {
-            let reference = format!("client {client}");
-            let answer = bank
-                .post(&format!("/accounts/{id}/debits"), json!({ "amount": 1, "reference": reference }))
-                .await;
+            let body = json!({ "amount": 1, "reference": format!("client {client}") }).to_string();
+            let key = format!("{id}-{client}");
+            let path = format!("/accounts/{id}/debits");
+            let answer = bank.call(Method::POST, &path, &[("idempotency-key", &key)], body).await;
             match answer.status {
                 StatusCode::OK => return Some(answer.version()),
                 StatusCode::UNPROCESSABLE_ENTITY => {
