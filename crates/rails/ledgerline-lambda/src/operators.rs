@@ -1,5 +1,5 @@
-//! Who is an operator. A client of a user pool offers its scopes to every user of the pool, so a scope alone does not make an operator of a caller: the
-//! token must also name the group `operators`.
+//! Checks that a caller is an operator. A scope alone is no proof, because a client of a user pool
+//! offers its scopes to every user. The token must also name the group `operators`.
 
 use crate::{
     Error, config,
@@ -46,16 +46,19 @@ impl Operators {
             return Ok(());
         }
         let detail = format!(
-            "only operators may do this: `{}` of the token does not name the group {GROUP}",
+            "only operators may send this request: the token's claim `{}` does not name the group `{GROUP}`",
             self.claim
         );
         Err(Problem::new(NOT_AN_OPERATOR, detail))
     }
 }
 
-/// Whether a claim names this group. The HTTP API passes a claim on as text, and a list of groups as `[first second]`. Names of groups have no spaces in
-/// a user pool, but may have commas and brackets: nothing else may end a name, or a group `x,operators` would be that of operators. An issuer whose groups may have spaces must
-/// name the group in a claim of its own (docs/http.md).
+/// Whether a claim names this group. The HTTP API passes a claim on as text, and a list of groups
+/// as `[first second]`.
+///
+/// In a user pool, names of groups have no spaces, but may have commas and brackets. So only a
+/// space may end a name: otherwise the group `x,operators` would count as `operators`. An issuer
+/// whose groups may have spaces must name the group in a claim of its own (docs/http.md).
 fn names(groups: &str, group: &str) -> bool {
     let listed = groups.strip_prefix('[').and_then(|groups| groups.strip_suffix(']'));
     listed.map_or(groups == group, |listed| listed.split(' ').any(|name| name == group))

@@ -1,9 +1,11 @@
 //! The sequencer: the second reader of the Commits stream, which gives the commits of all streams one order, `$all` ([`ledgerline::all`]).
 //!
-//! It reads only a commit's key and its causation id, so no payload can be a poison pill. A batch that fails is retried until it is in `$all`: to leave a commit out would be to
-//! lose it for every reader.
+//! It reads only a commit's key and its causation id, so no payload can be a poison pill. A batch
+//! that fails is retried until it is in `$all`: a commit without an entry would be lost for every
+//! reader.
 //!
-//! An entry of `$all` is final. So the sequencer believes only the stream, which invokes it under the alias `live`: every other commit that it is told of, it looks up in the log.
+//! An entry of `$all` is final. So the sequencer trusts only the stream, which invokes it under the
+//! alias `live`. It looks every other commit up in the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -45,7 +47,8 @@ pub(crate) const PARTITIONS: &str = "SEQUENCE_PARTITIONS";
 /// The variable with a line for each subscription: its function, and the categories whose commits it takes.
 const SUBSCRIPTIONS: &str = "SUBSCRIPTIONS";
 
-/// The end of the ARN under which the stream invokes the sequencer. Nobody else may invoke it under this alias; operators invoke the function without one.
+/// The end of the ARN under which the stream invokes the sequencer. Only the stream may use this
+/// alias; operators invoke the function without it.
 const LIVE: &str = ":live";
 
 /// The parts of the sequencer.
@@ -183,8 +186,9 @@ impl Sequencing {
         }
     }
 
-    /// Gives the commits of these records their entries. `is_stream` says that the stream itself sent them, so that their commits exist. Commits of other records are looked
-    /// up, and left out if the log does not have them.
+    /// Appends the entries of these records to `$all`. `is_stream` says that the stream itself
+    /// invoked the sequencer: this proves the commits of the stream's own records. The sequencer
+    /// looks other commits up, and leaves out those that the log does not have.
     ///
     /// Returns the index of the first record that failed.
     pub async fn sequence(&self, records: &[Record], is_stream: bool) -> Option<usize> {

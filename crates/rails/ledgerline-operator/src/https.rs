@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(35);
 pub(crate) fn is_private(url: &Uri) -> Result<()> {
     let is_here = url.host().is_some_and(|host| ["localhost", "127.0.0.1", "[::1]"].contains(&host));
     if url.scheme_str() != Some("https") && !is_here {
-        bail!("{url} is not https: the secret would be readable on the way");
+        bail!("`{url}` is not HTTPS and would expose the secret: use an https:// address");
     }
     Ok(())
 }

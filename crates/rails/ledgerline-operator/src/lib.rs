@@ -135,13 +135,15 @@ enum What {
     Lag(views::Lag),
     /// Sends commits through the fanout once more. Everything behind the log may see a commit twice, and skips what it has. Without --write it says how many there are.
     Replay(replay::Options),
-    /// Change what `$all` says of a commit that the log does not have.
+    /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
     Order(order::Order),
     /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
     /// Without a command, lists them.
     Command(command::Options),
-    /// Print the token of an operator who signs in at the user pool of the stack: export LEDGER_TOKEN="$(ledger login)".
+    /// Sign in at the stack's user pool with a browser, and print the access token.
+    ///
+    /// Use it for `ledger command`: export LEDGER_TOKEN="$(ledger login)".
     Login(login::Options),
     /// Shows what functions logged: a phrase, a pattern, or what failed.
     Logs(logs::Options),

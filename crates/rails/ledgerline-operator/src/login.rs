@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// The secret of the client `OperatorClient` (docs/runbook.md, "Operators").
     #[arg(long, env = "LEDGER_CLIENT_SECRET", hide_env_values = true)]
     client_secret: String,
-    /// Where people sign in, if it is not the output `SignInUrl` of the stack.
+    /// The URL of the sign-in pages. By default, it is the output `SignInUrl` of the stack.
     #[arg(long, env = "LEDGER_SIGN_IN_URL")]
     sign_in_url: Option<String>,
 }
@@ -48,7 +48,7 @@ pub(crate) struct Options {
 /// Prints the token of the operator who signs in.
 pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
     if deployment.is_local {
-        bail!("the local stack signs nobody in: LEDGER_TOKEN may be any name there");
+        bail!("the local stack has no sign-in: set LEDGER_TOKEN to any name");
     }
     let client = deployment.resources().find(|(id, ..)| *id == CLIENT);
     let (_, _, client) = client.with_context(|| {
@@ -59,15 +59,18 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         None => deployment.output("SignInUrl").await?,
     };
     let pages = pages.trim_end_matches('/');
-    https::is_private(&pages.parse().context("the address where people sign in is none")?)?;
+    https::is_private(
+        &pages.parse().context("the URL of the sign-in pages is not valid: set --sign-in-url")?,
+    )?;
     // Each has 122 random bits; a verifier has 43 characters at least.
     let random = || uuid::Uuid::new_v4().simple().to_string();
     let (state, verifier) = (random(), random() + &random());
     let listeners = listen().await?;
     let address = format!("{pages}/oauth2/authorize?{}", asked(client, &state, &verifier));
     eprintln!("Sign in, within five minutes, at\n{address}");
-    let code =
-        timeout(PATIENCE, code(listeners, state)).await.context("nobody signed in within five minutes")??;
+    let code = timeout(PATIENCE, code(listeners, state))
+        .await
+        .context("the sign-in took longer than five minutes")??;
     let form = form(&[
         ("grant_type", "authorization_code"),
         ("client_id", client),
@@ -80,7 +83,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
         .header("authorization", format!("Basic {secret}"))
         .header("content-type", "application/x-www-form-urlencoded")
         .body(form)
-        .context("the address where people sign in is none")?;
+        .context("the URL of the sign-in pages is not valid: set --sign-in-url")?;
     let (status, said) = https::send(request).await.with_context(|| format!("{pages} gave no token"))?;
     let Some(token) = said["access_token"].as_str() else {
         bail!("{pages} gave no token, but {status}: {}", said["error"]);
@@ -119,9 +122,7 @@ async fn listen() -> Result<Vec<TcpListener>> {
     }
     match failure.filter(|_| listeners.is_empty()) {
         Some(error) => Err(error).with_context(|| {
-            format!(
-                "{CALLBACK} is not free, where the browser comes back to: does another `ledger login` run?"
-            )
+            format!("cannot listen on the redirect address `{CALLBACK}`: stop any other `ledger login`")
         }),
         None => Ok(listeners),
     }
@@ -148,7 +149,7 @@ async fn code(listeners: Vec<TcpListener>, state: String) -> Result<String> {
     code.map_err(|error| anyhow::anyhow!("the user pool refused: {error}"))
 }
 
-/// The page to which the browser comes back. A page of somebody else, which cannot know the state, is refused and changes nothing.
+/// The page to which the browser comes back. Another site cannot know the state: its request is refused and changes nothing.
 async fn back(
     State((state, came)): State<(String, Came)>,
     Query(query): Query<BTreeMap<String, String>>,

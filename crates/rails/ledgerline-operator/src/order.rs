@@ -18,8 +18,11 @@ use crate::{
 /// What is done to the order.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Order {
-    /// Make an entry of `$all` void whose commit the log does not have, so that subscriptions and `GET /events` pass over it. Deploy all readers of `$all` first: a reader of an
-    /// older version stops at the void. Without --write, say whether the log has the commit.
+    /// Make an entry of `$all` void if the log does not have its commit.
+    ///
+    /// Subscriptions and `GET /events` pass over a void entry. Deploy all readers of `$all` first:
+    /// a reader of an older version fails at the void entry. Without --write, say whether the log
+    /// has the commit.
     Void(Void),
 }
 
@@ -41,7 +44,8 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     let stream =
         StreamId::try_from(stream.clone()).with_context(|| format!("`{stream}` is no name of a stream"))?;
     let entry = Entry { stream, version: *version };
-    let (sequence, partitions) = deployment.order().context("the stack has no order of everything")?;
+    let (sequence, partitions) =
+        deployment.order().context("the stack has no `$all`: run `cargo xtask new subscription`")?;
     let name = format!("{} {version}", entry.stream);
     if deployment.log()?.has(&entry.stream, *version).await? {
         bail!("the log has `{name}`: its entry is right, and stays");
@@ -49,7 +53,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     let partition = partition_of(&entry.stream, partitions);
     let is_void = void_entries(&sequence, partition).await?.contains(&entry);
     let Some(segment) = named_in(&sequence, partition, &entry).await? else {
-        bail!("the order does not name `{name}`: there is no entry to make void");
+        bail!("`$all` has no entry `{name}`: check the stream and the version");
     };
     if is_void || !writing.write {
         let is = if is_void { "void already" } else { "not in the log: --write makes its entry void" };

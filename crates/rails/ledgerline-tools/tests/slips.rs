@@ -76,7 +76,7 @@ const CALLERS: [Slip; 19] = [
     ),
     ("AuthorizationScopes: [ledgerline/read]", "AuthorizationScopes: [ledgerlin/read]", "GET /items/{id} must want the scope ledgerline/read"),
     ("!If [HasOwnUsers, !Ref AppClient, !Ref JwtAudience]", "!Ref JwtAudience", "AppClient: the API refuses its tokens: add it to the audience of the authorizer"),
-    ("ledgerline/read, ledgerline/write], CallbackURLs", "ledgerline/write], CallbackURLs", "nobody can get the scope ledgerline/read: no client of the user pool offers it"),
+    ("ledgerline/read, ledgerline/write], CallbackURLs", "ledgerline/write], CallbackURLs", "no client of the user pool offers the scope ledgerline/read: AllowedOAuthScopes"),
     (
         "ledgerline/read, ledgerline/write], CallbackURLs",
         "ledgerline/read, ledgerline/write, ledgerline/events], CallbackURLs",
@@ -154,7 +154,7 @@ const CALLERS: [Slip; 19] = [
     Properties: { Action: lambda:InvokeFunction, FunctionName: !Ref ItemCommandsFunction.Alias, Principal: apigateway.amazonaws.com }
 
   # --- The event store -",
-        "Somebody: it lets somebody else invoke ItemCommandsFunction: SAM writes the permission of the API",
+        "Somebody: it lets another principal invoke ItemCommandsFunction: SAM writes the API's permission",
     ),
 ];
 

@@ -14,7 +14,7 @@
 //! over it ([`Sequencer::void`]).
 //!
 //! What the order is not: it is not the order of clocks, and two commits that have nothing to do with each other may stand in any order. A commit that was made in
-//! answer to another one, and names it in `causation_id`, stands after it ([`entries`]), with two exceptions. If records arrive out of order, a commit may be reached early, by
+//! answer to another one, and names it in `causation_id`, stands after it ([`candidates`]), with two exceptions. If records arrive out of order, a commit may be reached early, by
 //! the entry of a later version of its stream, or as the cause of another commit: its own cause is not known then without reading the log. And streams of different
 //! partitions ([`partition_of`]) have no order at all.
 
@@ -272,7 +272,8 @@ pub async fn last_before(
     Ok(found)
 }
 
-/// The void entries of `$all-<partition>`, read strongly: entries that name commits which the log does not have, and never will.
+/// The void entries of `$all-<partition>`, by a strongly consistent read. They name commits that
+/// the log does not have, and never will.
 ///
 /// # Errors
 /// When the store fails.

@@ -76,7 +76,7 @@ impl Template<'_> {
                     scopes.into_iter().filter_map(Value::as_str).filter(|scope| !offered.contains(scope))
                 {
                     let message =
-                        format!("nobody can get the scope {scope}: no client of the user pool offers it");
+                        format!("no client of the user pool offers the scope {scope}: AllowedOAuthScopes");
                     self.wrong(id, &["Events", name, "Properties", "Auth"], &message);
                 }
             }
@@ -146,7 +146,7 @@ impl Template<'_> {
                 self.wrong(
                     id,
                     &[],
-                    &format!("it lets somebody else invoke {function}: SAM writes the permission of the API"),
+                    &format!("it lets another principal invoke {function}: SAM writes the API's permission"),
                 );
             }
         }

@@ -47,7 +47,7 @@ pub enum VoidError {
     Exists,
     /// The order has as many void entries as one segment lists.
     #[error(
-        "the order has {MOST} void entries, which is the most: begin a new order (docs/runbook.md, Restore)"
+        "the partition has {MOST} void entries, the maximum: begin a new order (docs/runbook.md, Restore)"
     )]
     TooMany,
     /// The segment was not appended. The call may be repeated.
@@ -145,14 +145,17 @@ impl Sequencer {
         }
     }
 
-    /// Appends what is new in these candidates. `batch` names the batch in its segments, for people who look at them.
+    /// Appends the new entries of these candidates. `batch` is the name of the batch in its
+    /// segments, information only.
     ///
-    /// A claimed entry is looked up in the log, with a strongly consistent read, unless a record of the batch proves it, or `$all` has it already.
+    /// The sequencer looks each claimed entry up in the log, with a strongly consistent read. It
+    /// looks up no entry that a record of the batch proves, or that it remembers from `$all`.
     ///
-    /// A segment of an earlier attempt, whose reply was lost, is recognised by its entries (rule 4): then nothing is left to be appended.
+    /// If the reply of an earlier attempt was lost, the entries identify its segment (rule 4), and
+    /// a retry appends nothing.
     ///
-    /// When it returns, every confirmed entry is in `$all`. When it fails, or its process is killed, some may be; the batch is then appended again, by any sequencer, and
-    /// with other bounds if need be.
+    /// After success, every confirmed entry is in `$all`. After an error or a kill, some may be.
+    /// Any sequencer may append the batch again, divided differently if need be.
     ///
     /// # Errors
     /// When a store fails, or other sequencers are first too often.
@@ -185,18 +188,21 @@ impl Sequencer {
         }
     }
 
-    /// Whether this sequencer must hear what others appended before it drops a record: an entry that it remembers may be void meanwhile, and the record that of a commit which
-    /// took the version since.
+    /// Whether the sequencer must catch up before it drops a record as a duplicate. The remembered
+    /// entry may be void by now, and the record may be of a commit that took the version later.
     fn may_be_void(&self, candidates: &[Candidate]) -> bool {
         candidates.iter().any(|candidate| candidate.is_proven && self.known.has(&candidate.entry))
     }
 
-    /// Makes an entry of this segment void, so that readers pass over it: the log does not have its commit. `batch` names the reason in the new segment.
+    /// Makes an entry of this segment void, so that readers pass over it. The log must not have the
+    /// entry's commit. `batch` is the name of the batch in the new segment, information only.
     ///
-    /// An entry that is void already stays as it is. If a commit takes the version later, its record gives it an entry of its own.
+    /// An entry that is void already stays as it is. A commit that takes the version later gets an
+    /// entry of its own.
     ///
     /// # Errors
-    /// When the segment does not name the entry, the log has the commit, the order has too many void entries, or as those of [`append`](Self::append).
+    /// When the segment does not name the entry, the log has the commit, or the partition has too
+    /// many void entries; and the errors of [`append`](Self::append).
     pub async fn void(
         &mut self,
         sequence: &impl EventStore,
@@ -265,9 +271,10 @@ impl Sequencer {
                 self.observe(&segment);
                 return Ok(true);
             }
-            // Taken by another sequencer, or by an earlier attempt of this very call: what is there is there.
+            // Another sequencer, or an earlier attempt of this call, took the number: the sequencer
+            // catches up.
             Err(AppendError::VersionTaken) => metrics::counter!(LOST_HEADS).increment(1),
-            // Whether it was appended is not known: what is there says so.
+            // The store may have appended the segment: the sequencer catches up to find out.
             Err(
                 error @ (AppendError::Busy
                 | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
@@ -364,7 +371,8 @@ impl Sequencer {
     }
 }
 
-/// Those of these entries whose commits the log does not have, read strongly. A commit that cannot be read exists.
+/// The entries whose commits the log does not have, by strongly consistent reads. A commit that
+/// cannot be read counts as present.
 async fn missing(log: &impl EventStore, entries: &[Entry]) -> Result<HashSet<Entry>, StoreError> {
     if entries.is_empty() {
         return Ok(HashSet::new());
