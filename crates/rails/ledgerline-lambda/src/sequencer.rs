@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, StreamId,
-    all::{Candidate, Entry, Sequencer, VoidError, candidates, partition_of},
+    all::{Candidate, Entry, NamedEntry, Sequencer, VoidError, candidates, partition_of},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Deserialize, Serialize};
@@ -66,16 +66,7 @@ pub struct Sequencing {
 struct Asked {
     #[serde(rename = "Records", default)]
     records: Vec<Box<RawValue>>,
-    void: Option<Void>,
-}
-
-/// An entry that is to be made void, and the number of the segment that names it.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Void {
-    /// The number of the segment.
-    pub segment: u64,
-    /// The entry.
-    pub entry: Entry,
+    void: Option<NamedEntry>,
 }
 
 /// The answer to a request of an operator to make an entry void.
@@ -231,14 +222,12 @@ impl Sequencing {
     ///
     /// # Errors
     /// When a table fails, or other sequencers append all the time.
-    pub async fn void(&self, Void { segment, entry }: Void) -> Result<Voided, Error> {
+    pub async fn void(&self, named: NamedEntry) -> Result<Voided, Error> {
+        let entry = named.entry.clone();
         let mut sequencers = self.sequencers.lock().await;
         let partitions = u16::try_from(sequencers.len()).unwrap_or(1);
         let sequencer = &mut sequencers[usize::from(partition_of(&entry.stream, partitions))];
-        match sequencer
-            .void(&self.sequence, &self.log, (segment, entry.clone()), "void", Timestamp::now())
-            .await
-        {
+        match sequencer.void(&self.sequence, &self.log, named, "void", Timestamp::now()).await {
             Ok(()) => {
                 tracing::warn!(stream = %entry.stream, version = entry.version, "the entry of the order is void");
                 self.wake(&BTreeSet::from([entry.stream.category()])).await;

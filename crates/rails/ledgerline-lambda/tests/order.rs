@@ -10,7 +10,7 @@ use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
-    all::{Candidate, Entry, Sequencer},
+    all::{Candidate, Entry, NamedEntry, Sequencer},
     contract,
     tank::Tank,
 };
@@ -23,7 +23,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem, Routes},
     rebuild::Rebuild,
     reconciler::Reconciler,
-    sequencer::{Sequencing, Void, Voided},
+    sequencer::{Sequencing, Voided},
     stream::{Record, Unreadable},
     subscription::Subscriber,
 };
@@ -226,7 +226,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
     // when an operator makes it void, and tries the same with an entry that is right,
     let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
-    let void = async |segment, entry| world.sequencing.void(Void { segment, entry }).await.unwrap();
+    let void = async |segment, entry| world.sequencing.void(NamedEntry { segment, entry }).await.unwrap();
     assert!(matches!(void(3, right).await, Voided::Refused(_)));
     assert!(matches!(void(3, forged.clone()).await, Voided::Refused(_)), "another segment names it");
     for _ in 0..2 {

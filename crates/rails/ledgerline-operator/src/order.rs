@@ -5,7 +5,7 @@ use aws_sdk_lambda::primitives::Blob;
 use clap::{Args, Subcommand};
 use ledgerline::{
     EventStore, StreamId,
-    all::{Entry, partition_of, segments, void_entries},
+    all::{Entry, NamedEntry, partition_of, segments, void_entries},
 };
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     let table = records::table(deployment)?;
     let (what, why) = (format!("void {name}"), writing.why.clone());
     records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) }).await?;
-    let payload = Blob::new(json!({ "void": { "segment": segment, "entry": entry } }).to_string());
+    let payload = Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
     let call = deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);
     let answer = call.send().await.context("the sequencer cannot be invoked")?;
     let said: Value =

@@ -17,8 +17,8 @@ use jiff::Timestamp;
 use ledgerline::{
     Commit, EventStore, MemoryStore, Meta, StreamId,
     all::{
-        Candidate, Cursor, Entry, Filter, Segment, Sequencer, Subscription, VoidError, candidates, segments,
-        void_entries,
+        Candidate, Cursor, Entry, Filter, NamedEntry, Segment, Sequencer, Subscription, VoidError,
+        candidates, segments, void_entries,
     },
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -277,7 +277,7 @@ impl History {
                 let void = sequencer.void(
                     &self.store,
                     &self.stored,
-                    (1, entry.clone()),
+                    NamedEntry { segment: 1, entry: entry.clone() },
                     "void",
                     Timestamp::UNIX_EPOCH,
                 );
@@ -301,7 +301,13 @@ impl History {
             .map(|commit| Entry { stream: commit.stream.clone(), version: commit.version });
         if let Some(right) = right {
             let void = Sequencer::new(self.partition)
-                .void(&self.store, &self.stored, (1, right), "void", Timestamp::UNIX_EPOCH)
+                .void(
+                    &self.store,
+                    &self.stored,
+                    NamedEntry { segment: 1, entry: right },
+                    "void",
+                    Timestamp::UNIX_EPOCH,
+                )
                 .await;
             if void.is_ok() {
                 return Err("the entry of a commit that exists is void".into());

@@ -62,6 +62,15 @@ impl Entry {
     }
 }
 
+/// An entry of `$all`, and the segment that names it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedEntry {
+    /// The number of the segment.
+    pub segment: u64,
+    /// The entry.
+    pub entry: Entry,
+}
+
 /// An entry that a [`Sequencer`] is asked to append.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
@@ -333,6 +342,10 @@ mod tests {
         Entry { stream: StreamId::new("tank", id).unwrap(), version }
     }
 
+    fn named(segment: u64, entry: Entry) -> NamedEntry {
+        NamedEntry { segment, entry }
+    }
+
     fn all(store: &impl EventStore) -> Vec<Segment> {
         let (mut read, mut after) = (Vec::new(), 0);
         loop {
@@ -498,15 +511,15 @@ mod tests {
         let mut stale = Sequencer::new(0);
         append(&sequence, &mut stale, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
         // when an operator makes them void, two of them at two sequencers,
-        let refused = block_on(first.void(&sequence, &log, (1, entry("a", 1)), "v", at));
+        let refused = block_on(first.void(&sequence, &log, named(1, entry("a", 1)), "v", at));
         assert!(matches!(refused, Err(VoidError::Exists)), "{refused:?}");
-        block_on(first.void(&sequence, &log, (1, entry("a", 2)), "v", at)).unwrap();
-        block_on(other.void(&sequence, &log, (1, entry("b", 1)), "v", at)).unwrap();
-        block_on(first.void(&sequence, &log, (1, entry("b", 1)), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, named(1, entry("a", 2)), "v", at)).unwrap();
+        block_on(other.void(&sequence, &log, named(1, entry("b", 1)), "v", at)).unwrap();
+        block_on(first.void(&sequence, &log, named(1, entry("b", 1)), "v", at)).unwrap();
         for (number, other) in
             [(1, entry("b", 2)), (0, entry("b", 1)), (2, entry("b", 1)), (9, entry("b", 1))]
         {
-            let refused = block_on(first.void(&sequence, &log, (number, other), "v", at));
+            let refused = block_on(first.void(&sequence, &log, named(number, other), "v", at));
             assert!(matches!(refused, Err(VoidError::NotNamed)), "{refused:?}");
         }
         // then each is void once, and later segments lead to the list,

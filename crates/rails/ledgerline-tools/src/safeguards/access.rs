@@ -178,6 +178,8 @@ fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
         Value::Object(entries) => {
             found.extend(value["Ref"].as_str());
             found.extend(value["Fn::GetAtt"].as_str().or(value["Fn::GetAtt"][0].as_str()));
+            let text = value["Fn::Sub"].as_str().or(value["Fn::Sub"][0].as_str()).unwrap_or_default();
+            found.extend(text.split("${").skip(1).filter_map(|rest| rest.split('}').next()));
             entries.values().for_each(|value| references(value, found));
         }
         Value::Array(values) => values.iter().for_each(|value| references(value, found)),
@@ -187,7 +189,6 @@ fn references<'v>(value: &'v Value, found: &mut BTreeSet<&'v str>) {
 
 #[cfg(test)]
 mod tests {
-
     use ledgerline_local::template::Source;
 
     use super::*;

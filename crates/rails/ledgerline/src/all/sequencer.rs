@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{Candidate, Entry, Segment, contiguous, segment, voids_of};
+use super::{Candidate, Entry, NamedEntry, Segment, contiguous, segment, voids_of};
 use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
 
 /// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
@@ -207,7 +207,7 @@ impl Sequencer {
         &mut self,
         sequence: &impl EventStore,
         log: &impl EventStore,
-        (number, entry): (u64, Entry),
+        NamedEntry { segment: number, entry }: NamedEntry,
         batch: &str,
         at: Timestamp,
     ) -> Result<(), VoidError> {

@@ -376,7 +376,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{
-        super::{Candidate, Sequencer, candidates, partition_of},
+        super::{Candidate, NamedEntry, Sequencer, candidates, partition_of},
         *,
     };
     use crate::{MemoryStore, RecordedEvent, contract::commit};
@@ -543,7 +543,14 @@ mod tests {
         let (whole, at) = (Subscription { limit: 100, ..subscription }, Timestamp::UNIX_EPOCH);
         block_on(Sequencer::new(0).append(&whole.sequence, &whole.log, "b", named, at)).unwrap();
         // when an operator makes one of them void,
-        block_on(Sequencer::new(0).void(&whole.sequence, &whole.log, (6, wrong(7)), "w", at)).unwrap();
+        block_on(Sequencer::new(0).void(
+            &whole.sequence,
+            &whole.log,
+            NamedEntry { segment: 6, entry: wrong(7) },
+            "w",
+            at,
+        ))
+        .unwrap();
         // then readers pass over it,
         let page = block_on(whole.next(&Cursor::beginning(1))).unwrap();
         let read: Vec<_> = page.delivered.iter().map(|delivered| delivered.entry.clone()).collect();
@@ -552,11 +559,16 @@ mod tests {
         assert_eq!(page.cursor, block_on(whole.now()).unwrap(), "the cursor stands after the void segment");
         // whose cursor passes any number of void segments,
         let many = (100..140).map(|version| Candidate::proven(wrong(version))).collect();
-        let number = 8;
         block_on(Sequencer::new(0).append(&whole.sequence, &whole.log, "b", many, at)).unwrap();
         for version in 100..140 {
-            block_on(Sequencer::new(0).void(&whole.sequence, &whole.log, (number, wrong(version)), "w", at))
-                .unwrap();
+            block_on(Sequencer::new(0).void(
+                &whole.sequence,
+                &whole.log,
+                NamedEntry { segment: 8, entry: wrong(version) },
+                "w",
+                at,
+            ))
+            .unwrap();
         }
         let page = block_on(whole.next(&page.cursor)).unwrap();
         assert!(page.complete && page.delivered.is_empty());
