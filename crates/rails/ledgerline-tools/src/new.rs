@@ -764,8 +764,8 @@ fn order(change: &mut Change) -> Result<()> {
 /// Adds a client of the user pool, and puts it into the audience of the API.
 fn client(change: &mut Change, id: &str, section: &str) {
     change.inserted(TEMPLATE, "  # --- What every function may do -", section);
-    let line = format!("                    - !If [HasOwnUsers, !Ref {id}, !Ref AWS::NoValue]\n");
-    change.inserted(TEMPLATE, "                    - !If [HasOtherAudiences,", &line);
+    let line = format!("                    !If [HasOwnUsers, !Ref {id}, !Ref AWS::NoValue],\n");
+    change.inserted(TEMPLATE, "                    !If [HasOtherAudiences,", &line);
 }
 
 /// Adds a scope that clients may offer.

@@ -83,23 +83,18 @@ const CALLERS: [Slip; 19] = [
         "every user of the pool would get ledgerline/events from it: AllowedOAuthFlows: [client_credentials]",
     ),
     (
-        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
-",
-        "",
+        ", Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } } }]",
+        " }]",
         DIRECT,
     ),
     (
-        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
-",
-        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"false\" } }
-",
+        ", Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } } }]",
+        ", Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"false\" } } }]",
         DIRECT,
     ),
     (
-        "                Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } }
-",
-        "                Condition: { Bool: { aws:SecureTransport: \"true\" } }
-",
+        ", Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } } }]",
+        ", Condition: { Bool: { aws:SecureTransport: \"true\" } } }]",
         DIRECT,
     ),
     (
