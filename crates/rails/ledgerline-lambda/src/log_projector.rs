@@ -11,12 +11,13 @@ use ledgerline::{
     Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write, guard::Verdict,
 };
 use ledgerline_dynamodb::{DynamoDbStore, Inserted, Insertion, KeyNames, MAX_CHANGES, ReadTable, TableError};
+use tokio::time::Instant;
 
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
     needs::{Action, Needs, Source, Table},
-    rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
+    rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild, remake_streams},
 };
 
 /// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
@@ -44,20 +45,25 @@ use crate::{
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
-    // its position in the newest row, and inserts the rows of many streams at once.
-    let more = if inserts(&view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
-    let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
-    let actions = actions.chain([Action::GetItem, Action::PutItem]);
-    let needs =
-        Needs::new(Source::Queue(view.of.to_vec())).table(Table::with(view.table, actions)).scanning();
-    fifo::run(needs, async |sdk| {
+    fifo::run(needs(&view), async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
         // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
         let _ = table.recent_generations(KeyNames::from(&view.table)).await;
         Ok(LogProjector { table, view })
     })
     .await
+}
+
+/// What the function of this view needs.
+#[must_use]
+pub fn needs(view: &LogView) -> Needs {
+    // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
+    // its position in the newest row, and inserts the rows of many streams at once.
+    let more = if inserts(view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
+    let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
+    let actions = actions.chain([Action::GetItem, Action::PutItem]);
+    let needs = Needs::new(Source::Queue(view.of.to_vec()));
+    needs.table(Table::with(view.table, actions)).scanning().log()
 }
 
 fn inserts(view: &LogView) -> bool {
@@ -176,9 +182,10 @@ impl Remake for LogProjector {
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
+        until: Instant,
     ) -> Result<Made, TableError> {
         if inserts(&self.view) {
-            return self.insert_again(table, log, streams).await;
+            return self.insert_again(table, log, streams, until).await;
         }
         let (mut made, mut batch) = (Made::default(), Batch::new(&self.view));
         // Streams whose commits are not all there are made from the log.
@@ -190,7 +197,12 @@ impl Remake for LogProjector {
             }
             for commit in commits {
                 // What comes before it was not written.
-                if alone.contains(&commit.stream) {
+                if alone.contains(&commit.stream) || made.left.contains(&commit.stream) {
+                    break;
+                }
+                // What the batch has of the stream is written with it; a stream of which a part is written is gone on with.
+                if Instant::now() >= until {
+                    made.left.insert(commit.stream);
                     break;
                 }
                 let changes = match self.changes(&commit) {
@@ -208,7 +220,7 @@ impl Remake for LogProjector {
             }
         }
         self.flush(table, &mut batch, &mut made, &mut alone).await?;
-        self.make_alone(table, log, alone, &mut made).await;
+        self.make_alone(table, log, alone, &mut made, until).await;
         Ok(made)
     }
 
@@ -217,10 +229,11 @@ impl Remake for LogProjector {
         table: &ReadTable,
         log: &DynamoDbStore,
         stream: &StreamId,
+        until: Instant,
     ) -> Result<f64, RebuildError> {
         let (mut made, mut busy) = (Made::default(), 0);
         loop {
-            let position = table.position_now(&self.view.table, stream).await?;
+            let position = self.position_now(table, stream).await?;
             let page = log.forward(stream, position, u64::MAX).await?;
             let Some(first) = page.commits.first() else { return Ok(made.writes) };
             if first.version != position + 1 {
@@ -251,6 +264,10 @@ impl Remake for LogProjector {
                     return Err(RebuildError::Busy);
                 }
             }
+            // A long stream is made in several invocations.
+            if Instant::now() >= until {
+                return Err(RebuildError::TimeIsOver { writes: made.writes });
+            }
         }
     }
 }
@@ -262,6 +279,14 @@ fn unchanged(commit: &Commit, error: &ChangesError) -> (StreamId, RebuildError) 
 }
 
 impl LogProjector {
+    /// The position in a stream. A view that inserts rows has it in the newest row, or beside the rows; all others have it beside the rows only, and their roles allow no query.
+    async fn position_now(&self, table: &ReadTable, stream: &StreamId) -> Result<u64, TableError> {
+        if inserts(&self.view) {
+            return table.position_now(&self.view.table, stream).await;
+        }
+        Ok(table.progress(&self.view.table, stream.as_str()).await?.0)
+    }
+
     /// Writes a batch. Returns whether it was written: not if a position is not where it is said to be.
     async fn write(&self, table: &ReadTable, batch: &Batch, made: &mut Made) -> Result<bool, TableError> {
         if batch.streams.is_empty() {
@@ -304,13 +329,12 @@ impl LogProjector {
         log: &DynamoDbStore,
         streams: BTreeSet<StreamId>,
         made: &mut Made,
+        until: Instant,
     ) {
-        for stream in streams {
-            match self.remake_stream(table, log, &stream).await {
-                Ok(units) => made.writes += units,
-                Err(error) => made.failed.push((stream, error)),
-            }
-        }
+        let alone = remake_streams(self, table, log, streams, until).await;
+        made.writes += alone.writes;
+        made.failed.extend(alone.failed);
+        made.left.extend(alone.left);
     }
 
     /// The rows of these commits, which follow each other in their stream.
@@ -331,6 +355,7 @@ impl LogProjector {
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
+        until: Instant,
     ) -> Result<Made, TableError> {
         let (mut made, mut alone, mut all) = (Made::default(), BTreeSet::new(), Vec::new());
         for commits in streams {
@@ -352,7 +377,7 @@ impl LogProjector {
             Err(error) if is_outage(&error) => return Err(error),
             Err(_) => alone.extend(all.into_iter().map(|inserted| inserted.stream)),
         }
-        self.make_alone(table, log, alone, &mut made).await;
+        self.make_alone(table, log, alone, &mut made, until).await;
         Ok(made)
     }
 }

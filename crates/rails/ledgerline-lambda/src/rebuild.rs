@@ -2,8 +2,9 @@
 //! asks for it. It works for some seconds at a time, notes how far it got, and is asked again. A commit may be written twice, by the same guards as those of deliveries: by two who
 //! are asked at once, or by one that was killed.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
+use futures::{StreamExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Part, Phase, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
@@ -94,6 +95,12 @@ pub enum RebuildError {
     /// Somebody else moves the position all the time.
     #[error("somebody else is writing it")]
     Busy,
+    /// The time of the invocation was over before the stream was made. What was written of it stays, and the next invocation goes on there.
+    #[error("the time of the invocation was over")]
+    TimeIsOver {
+        /// The write units that were used for it.
+        writes: f64,
+    },
     /// The log failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -112,6 +119,22 @@ pub struct Made {
     pub writes: f64,
     /// Streams that could not be made.
     pub failed: Vec<(StreamId, RebuildError)>,
+    /// Streams that were not reached before the time was over.
+    pub left: BTreeSet<StreamId>,
+}
+
+impl Made {
+    /// Adds the outcome of one stream: the write units that it took, or why it was not made.
+    pub(crate) fn note(&mut self, stream: StreamId, made: Result<f64, RebuildError>) {
+        match made {
+            Ok(units) => self.writes += units,
+            Err(RebuildError::TimeIsOver { writes }) => {
+                self.writes += writes;
+                self.left.insert(stream);
+            }
+            Err(error) => self.failed.push((stream, error)),
+        }
+    }
 }
 
 /// A view that can be made again.
@@ -123,20 +146,50 @@ pub(crate) trait Remake {
     fn keys(&self) -> KeyNames<'static>;
 
     /// Writes what these commits come to. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
+    /// After `until`, no more streams are begun.
     fn remake(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
+        until: Instant,
     ) -> impl Future<Output = Result<Made, TableError>>;
 
-    /// Writes what the table lacks of a stream, from the log.
+    /// Writes what the table lacks of a stream, from the log. Returns the write units that it took.
     fn remake_stream(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         stream: &StreamId,
+        until: Instant,
     ) -> impl Future<Output = Result<f64, RebuildError>>;
+}
+
+/// The number of streams that are made at once.
+pub(crate) const AT_ONCE: usize = 16;
+
+/// Makes each of these streams from the log, some at once, until the time is over.
+pub(crate) async fn remake_streams(
+    view: &impl Remake,
+    table: &ReadTable,
+    log: &DynamoDbStore,
+    streams: impl IntoIterator<Item = StreamId>,
+    until: Instant,
+) -> Made {
+    let remake = async |stream: StreamId| {
+        let made = if Instant::now() < until {
+            view.remake_stream(table, log, &stream, until).await
+        } else {
+            Err(RebuildError::TimeIsOver { writes: 0.0 })
+        };
+        (stream, made)
+    };
+    let all = stream::iter(streams).map(remake).buffer_unordered(AT_ONCE);
+    all.fold(Made::default(), async |mut all, (stream, made)| {
+        all.note(stream, made);
+        all
+    })
+    .await
 }
 
 /// Does what is asked for, for some seconds.
@@ -149,22 +202,18 @@ pub(crate) async fn rebuild(
     log: &DynamoDbStore,
     asked: &Rebuild,
 ) -> Result<Rebuilt, RebuildError> {
-    let (began, keys) = (Instant::now(), view.keys());
+    let keys = view.keys();
+    let began = Instant::now();
+    let until = began + WORKING;
     if table.generations(keys).await?.in_phase(Phase::Building) != Some(asked.generation) {
         return Err(RebuildError::NotBuilding(asked.generation));
     }
     let table = table.at(asked.generation);
     let mut failed = Vec::new();
     if !asked.streams.is_empty() {
-        let mut writes = 0.0;
-        for stream in &asked.streams {
-            match view.remake_stream(&table, log, stream).await {
-                Ok(units) => writes += units,
-                Err(error) => failed.push((stream.clone(), error)),
-            }
-        }
-        let done = Rebuilt { is_done: true, writes, ..Rebuilt::default() };
-        return Ok(answer(done, failed));
+        let made = remake_streams(view, &table, log, asked.streams.iter().cloned(), until).await;
+        let rebuilt = Rebuilt { is_done: made.left.is_empty(), writes: made.writes, ..Rebuilt::default() };
+        return Ok(answer(rebuilt, made.failed));
     }
     let Rebuild { part: number, parts, .. } = *asked;
     if !(0..parts).contains(&number) {
@@ -179,26 +228,31 @@ pub(crate) async fn rebuild(
         .write_units
         .map_or(PAGE, |units| (units * WORKING.as_secs_f64()).clamp(1.0, f64::from(PAGE)) as i32);
     let (mut next, mut pause) = (None, Duration::ZERO);
-    while !part.is_done && began.elapsed() < WORKING && pause.is_zero() {
+    while !part.is_done && Instant::now() < until && pause.is_zero() {
         let page = match next.take() {
             Some(page) => page,
             None => log.scan((number, parts), part.after.as_ref(), (&of, limit)).await?,
         };
-        part.commits += page.commits.len() as u64;
+        let streams = by_stream(page.commits);
+        let ends: Vec<_> = streams.iter().filter_map(|commits| End::of(commits)).collect();
         // The next page is read while this one is written.
         let read = async {
-            let is_wanted = page.after.is_some() && began.elapsed() < WORKING;
+            let is_wanted = page.after.is_some() && Instant::now() < until;
             let read = log.scan((number, parts), page.after.as_ref(), (&of, limit));
             Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
         };
-        let make = async { Ok(view.remake(&table, log, by_stream(page.commits)).await?) };
+        let make = async { Ok(view.remake(&table, log, streams, until).await?) };
         let (made, read) = futures::try_join!(make, read)?;
         next = read;
         failed.extend(made.failed);
+        // What comes before the first stream that was left is done, and is not read again.
+        let done = ends.iter().position(|end| made.left.contains(&end.stream)).unwrap_or(ends.len());
+        let is_whole = done == ends.len();
+        let reached = ends[..done].last().map(|end| (end.stream.clone(), end.version));
         part = Part {
-            is_done: page.after.is_none(),
-            after: page.after,
-            commits: part.commits,
+            is_done: is_whole && page.after.is_none(),
+            after: if is_whole { page.after } else { reached.or(part.after) },
+            commits: part.commits + ends[..done].iter().map(|end| end.commits).sum::<u64>(),
             reads: part.reads + page.units,
             writes: part.writes + made.writes,
         };
@@ -207,6 +261,9 @@ pub(crate) async fn rebuild(
             // Whoever asks waits, so that nobody pays for a function that sleeps.
             let due = Duration::try_from_secs_f64((part.writes - written_before) / units).unwrap_or_default();
             pause = due.saturating_sub(began.elapsed());
+        }
+        if !is_whole {
+            break;
         }
     }
     let Part { is_done, commits, reads, writes, after: _ } = part;
@@ -221,6 +278,20 @@ fn answer(rebuilt: Rebuilt, failed: Vec<(StreamId, RebuildError)>) -> Rebuilt {
     let named = failed.into_iter().take(NAMED);
     let named = named.map(|(stream, error)| Failed { stream, reason: Causes(&error).to_string() });
     Rebuilt { failed: named.collect(), ..rebuilt }
+}
+
+/// Where the commits of a stream end in a page of the log.
+struct End {
+    stream: StreamId,
+    version: u64,
+    commits: u64,
+}
+
+impl End {
+    fn of(commits: &[Commit]) -> Option<Self> {
+        let last = commits.last()?;
+        Some(Self { stream: last.stream.clone(), version: last.version, commits: commits.len() as u64 })
+    }
 }
 
 /// The commits of each stream that follow each other in the list.

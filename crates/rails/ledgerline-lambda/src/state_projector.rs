@@ -17,13 +17,14 @@ use ledgerline::{
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Overwrite, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use crate::{
     Error, config,
     line::Line,
     metrics,
     needs::{Action, Needs, Source, Table},
-    rebuild::{Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
+    rebuild::{AT_ONCE, Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
     start::{Handle, dynamodb, start},
     wire::{BusEntry, field_or_root},
 };
@@ -81,11 +82,16 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
             .boxed_local()
         }) as Handle<_, Answer<()>>)
     };
+    serve(needs(&view), build.boxed_local()).await
+}
+
+/// What the function of this view needs.
+#[must_use]
+pub fn needs<A: Aggregate, Row>(view: &StateView<A, Row>) -> Needs {
     let events = A::Event::TYPES.iter().map(|known| known.name).collect();
     let source = Source::States { category: A::CATEGORY, events };
     let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
-    let needs = Needs::new(source).log().scanning().table(table);
-    serve(needs, build.boxed_local()).await
+    Needs::new(source).log().scanning().table(table)
 }
 
 /// This function has no type parameters, so it is compiled once for all state projectors.
@@ -313,9 +319,6 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     }
 }
 
-/// The number of rows that are written at once when a view is made again.
-const AT_ONCE: usize = 16;
-
 impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
     fn of(&self) -> Vec<&'static str> {
         vec![A::CATEGORY]
@@ -330,34 +333,35 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
+        until: Instant,
     ) -> Result<Made, TableError> {
         let make = async |commits: Vec<Commit>| {
-            let Some(stream) = commits.first().map(|first| first.stream.clone()) else {
-                return Ok(Made::default());
-            };
+            let Some(stream) = commits.first().map(|first| first.stream.clone()) else { return Ok(None) };
+            if Instant::now() >= until {
+                return Ok(Some((stream, Err(RebuildError::TimeIsOver { writes: 0.0 }))));
+            }
             let loaded = if hole_in(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
             let made = match loaded {
                 Ok(Some(Loaded { version, state, embedded: _ })) => {
                     let row = (self.view.row)(stream.id(), version, state);
-                    self.show(table, &stream, version, row.as_ref()).await.map_err(RebuildError::Table)
+                    let shown = self.show(table, &stream, version, row.as_ref()).await;
+                    shown.map(|(_, units)| units).map_err(RebuildError::Table)
                 }
                 // They are not enough for the state, or not all there.
-                Ok(None) => {
-                    self.remake_stream(table, log, &stream).await.map(|units| (Overwrite::Written, units))
-                }
+                Ok(None) => self.remake_stream(table, log, &stream, until).await,
                 Err(error) => Err(RebuildError::Load(error)),
             };
             match made {
-                Ok((_, writes)) => Ok(Made { writes, failed: Vec::new() }),
                 // All of the page comes again.
                 Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
-                Err(error) => Ok(Made { writes: 0.0, failed: vec![(stream, error)] }),
+                made => Ok(Some((stream, made))),
             }
         };
         let made = stream::iter(streams).map(make).buffer_unordered(AT_ONCE);
         made.try_fold(Made::default(), async |mut all, one| {
-            all.writes += one.writes;
-            all.failed.extend(one.failed);
+            if let Some((stream, made)) = one {
+                all.note(stream, made);
+            }
             Ok(all)
         })
         .await
@@ -368,6 +372,7 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
         table: &ReadTable,
         log: &DynamoDbStore,
         stream: &StreamId,
+        _: Instant,
     ) -> Result<f64, RebuildError> {
         let loaded = load::<A>(log, stream, None, Consistency::Strong).await?;
         if loaded.version == 0 {
