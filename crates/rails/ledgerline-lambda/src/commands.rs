@@ -223,10 +223,7 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
         return ahead::fold::<A>(&store, streams).await;
     }
-    let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: route.scope };
-    let source = Source::Http(routes.iter().map(endpoint).collect());
-    let needs = Needs::new(source).commands(&[A::CATEGORY]).variable(RETENTION).optional(SOURCE_ADDRESSES);
-    crate::http::run(needs, async || {
+    crate::http::run(needs(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parsed(RETENTION)?;
         let store = store(dynamodb().await).await?.with_requests(requests);
@@ -235,6 +232,14 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })
     })
     .await
+}
+
+/// What the function of these routes needs.
+#[must_use]
+pub fn needs<A: Aggregate>(routes: &[Route<A>]) -> Needs {
+    let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: route.scope };
+    let source = Source::Http(routes.iter().map(endpoint).collect());
+    Needs::new(source).commands(&[A::CATEGORY]).variable(RETENTION).optional(SOURCE_ADDRESSES)
 }
 
 /// The parts of a command function.

@@ -86,11 +86,6 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
                 .into(),
         );
     }
-    // Checkpoint and positions are put and read, and the checkpoint is taken by an update.
-    let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
-    let actions = view.writes.iter().copied().map(Action::from).chain(own);
-    let needs = Needs::new(Source::Sequence(view.of.to_vec())).following();
-    let needs = needs.table(Table::with(view.table, actions)).metric(metrics::SUBSCRIPTION_BEHIND);
     let build = async {
         let client = dynamodb().await;
         let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
@@ -110,7 +105,17 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
             .boxed_local()
         }) as Handle<Value, Answer<()>>)
     };
-    serve(needs, build.boxed_local()).await
+    serve(needs(&view), build.boxed_local()).await
+}
+
+/// What the function of this view needs.
+#[must_use]
+pub fn needs<State, Memory>(view: &OrderedView<State, Memory>) -> Needs {
+    // Checkpoint and positions are put and read, and the checkpoint is taken by an update.
+    let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
+    let actions = view.writes.iter().copied().map(Action::from).chain(own);
+    let needs = Needs::new(Source::Sequence(view.of.to_vec())).following();
+    needs.table(Table::with(view.table, actions)).metric(metrics::SUBSCRIPTION_BEHIND)
 }
 
 /// What a view keeps from one commit to the next.

@@ -5,7 +5,7 @@
 //! `iam-rs` evaluates the policies; this module finds the actions and resources of a request. docs/decisions/0019 says how far that goes.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -43,7 +43,7 @@ pub fn allows(policies: &[Value], action: &str, resource: &str, context: &[(&str
 
 /// The callers and what they may do.
 #[derive(Debug)]
-pub(crate) struct Iam {
+pub struct Iam {
     /// The functions, by access key.
     callers: HashMap<String, Caller>,
     /// The tables, by name.
@@ -125,24 +125,39 @@ impl Iam {
         Ok(Self { callers, tables, decided: Mutex::default(), outages: Outages::default(), hops })
     }
 
-    /// The answer to a request that its caller may not make, or that fails in an outage. `target` names the operation, as the JSON
-    /// protocols of AWS do.
-    pub(crate) fn refusal(
-        &self,
-        headers: &HeaderMap,
-        target: &str,
-        body: &[u8],
-    ) -> Option<(StatusCode, Value)> {
-        let key = caller(headers)?;
+    /// Callers with these access keys and the policies of their roles, and tables with these names and partition keys: the rights of functions
+    /// without a template.
+    ///
+    /// # Errors
+    /// When a policy cannot be read.
+    pub fn of(
+        roles: BTreeMap<String, Vec<Value>>,
+        tables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let caller = |(key, policies): (String, Vec<Value>)| {
+            let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{key}/{key}");
+            let (role, conditions) = (evaluator(&policies)?, policies.iter().any(has_conditions));
+            Ok::<_, anyhow::Error>((key, Caller { arn, role, conditions }))
+        };
+        let guarded = |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
+        Ok(Self {
+            callers: roles.into_iter().map(caller).collect::<Result<_>>()?,
+            tables: tables.into_iter().map(guarded).collect(),
+            decided: Mutex::default(),
+            outages: Outages::default(),
+            hops: Hops { quiet: true },
+        })
+    }
+
+    /// Why the caller with this access key may not send a request, in the words of AWS; `None` if it may.
+    #[must_use]
+    pub fn denied(&self, key: &str, target: &str, request: &Value) -> Option<String> {
+        self.denied_of(key, self.acts(target, request))
+    }
+
+    fn denied_of(&self, key: &str, acts: Vec<Act>) -> Option<String> {
         // The credentials of other clients are those of an administrator.
         let caller = self.callers.get(key);
-        let request: Value = serde_json::from_slice(body).ok()?;
-        let acts = self.acts(target, &request);
-        if caller.is_some() && acts.iter().any(|act| self.outages.has(&act.resource)) {
-            let failed =
-                json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
-            return Some((StatusCode::INTERNAL_SERVER_ERROR, failed));
-        }
         let denied = acts.into_iter().find_map(|act| Some((self.decide(key, caller, &act)?, act)));
         let (because, Act { action, resource, .. }) = denied?;
         let arn =
@@ -152,8 +167,27 @@ impl Iam {
             Because::DeniedByRole => "with an explicit deny in an identity-based policy".to_owned(),
             Because::Denied => "with an explicit deny in a resource-based policy".to_owned(),
         };
-        let message =
-            format!("User: {arn} is not authorized to perform: {action} on resource: {resource} {because}");
+        Some(format!("User: {arn} is not authorized to perform: {action} on resource: {resource} {because}"))
+    }
+
+    /// The answer to a request that its caller may not make, or that fails in an outage. `target` names the operation, as the JSON
+    /// protocols of AWS do.
+    pub(crate) fn refusal(
+        &self,
+        headers: &HeaderMap,
+        target: &str,
+        body: &[u8],
+    ) -> Option<(StatusCode, Value)> {
+        let key = caller(headers)?;
+        let is_function = self.callers.contains_key(key);
+        let request: Value = serde_json::from_slice(body).ok()?;
+        let acts = self.acts(target, &request);
+        if is_function && acts.iter().any(|act| self.outages.has(&act.resource)) {
+            let failed =
+                json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
+            return Some((StatusCode::INTERNAL_SERVER_ERROR, failed));
+        }
+        let message = self.denied_of(key, acts)?;
         if request["Key"].as_object().is_none_or(|key| !key.values().any(|value| value["S"] == PROBE)) {
             self.hops.always("denied", &message);
         }

@@ -7,10 +7,10 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{Aggregate, Aggregates, Cache, Commit, LogView, MemoryStore, RecordedState, StateView};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
-    commands::{Commands, Route},
+    commands::{self, Commands, Route},
     fanout::Fanout,
     http::{HttpRequest, Response, Routes},
-    state_projector::StateProjector,
+    state_projector::{self, StateProjector},
 };
 use ledgerline_local::testing::table;
 use serde::Serialize;
@@ -22,6 +22,7 @@ use crate::{
     files::Files,
     pipeline::{LogFunction, MakeFanout, Pipeline, StateFunction, of_states},
     races::{Clocks, Subject, Tally},
+    roles::Role,
     shapes::{self, Shapes},
     wire::Wire,
     world::World,
@@ -147,10 +148,11 @@ impl Application {
                 async move { function.handle(&request).await.unwrap_or_else(Response::from) }.boxed_local()
             })
         }
+        let role = Role::of(&commands::needs(&routes()));
         self.commands.push(CommandFunction {
             name: function,
             instance: Arc::new(move |wire| match wire {
-                Some(wire) => instance(World::store_at(wire), routes()),
+                Some(wire) => instance(World::store_at(&wire.under(&role)), routes()),
                 None => instance(MemoryStore::default(), routes()),
             }),
         });
@@ -164,12 +166,14 @@ impl Application {
         id: &'static str,
         view: StateView<A, Row>,
     ) -> Self {
+        let role = Role::of(&state_projector::needs(&view));
         self.stateful.push(StateFunction {
             table: id,
             category: A::CATEGORY,
             instance: Arc::new(move |wire| {
+                let wire = wire.under(&role);
                 let table = ReadTable::new(wire.dynamodb(), table(id));
-                of_states(id, StateProjector { table, log: World::store_at(wire), view })
+                of_states(id, StateProjector { table, log: World::store_at(&wire), view })
             }),
         });
         self
@@ -178,7 +182,7 @@ impl Application {
     /// Adds a log projector, which writes the rows of this view into the table with this logical id.
     #[must_use]
     pub fn log_projector(mut self, id: &'static str, view: LogView) -> Self {
-        self.logged.push(LogFunction { table: id, view });
+        self.logged.push(LogFunction::new(id, view));
         self
     }
 

@@ -294,6 +294,6 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
 }
 
 fn logged(function: &LogFunction, name: String, streams: Vec<Vec<Commit>>, gaps: bool) -> Case {
-    let view = *function;
+    let view = function.clone();
     Case::consumer_of(&name, streams, gaps, move |wire| view.consumer(wire))
 }

@@ -105,6 +105,11 @@ pub(crate) fn all(
             schedule.play().await
         });
         let faults = world.wire.take_faults().values().sum();
+        let denied = world.wire.take_denied().pop();
+        let played = match denied {
+            Some(story) => Err(Finding { seed, story }),
+            None => played,
+        };
         played.map(|tally| Tally { faults, ..tally }).map_err(|finding| Finding { seed, ..finding })
     };
     each_seed(seed, runs, world, play, |tally| {

@@ -20,6 +20,7 @@ pub mod planted;
 pub mod races;
 pub mod rebuilds;
 pub mod replies;
+pub mod roles;
 pub mod services;
 mod shapes;
 pub mod subscriptions;

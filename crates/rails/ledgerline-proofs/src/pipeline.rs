@@ -18,7 +18,7 @@ use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     fifo::Fifo,
-    log_projector::LogProjector,
+    log_projector::{self, LogProjector},
     state_projector::StateProjector,
     stream::Record,
 };
@@ -26,7 +26,7 @@ use ledgerline_local::testing::table;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{Finding, wire::Wire, world::World};
+use crate::{Finding, roles::Role, wire::Wire, world::World};
 
 /// The rows as text, by table and key.
 pub type Rows = BTreeMap<(&'static str, String), String>;
@@ -83,16 +83,21 @@ pub(crate) struct StateFunction {
 }
 
 /// A function behind a queue.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct LogFunction {
     pub(crate) table: &'static str,
     pub(crate) view: LogView,
+    pub(crate) role: Arc<Role>,
 }
 
 impl LogFunction {
+    pub(crate) fn new(table: &'static str, view: LogView) -> Self {
+        Self { table, view, role: Role::of(&log_projector::needs(&view)) }
+    }
+
     /// The projector, with its table at the end of this wire.
     pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
-        let table = ReadTable::new(wire.dynamodb(), table(self.table));
+        let table = ReadTable::new(wire.under(&self.role).dynamodb(), table(self.table));
         LogProjector { table, view: self.view }
     }
 
@@ -101,7 +106,7 @@ impl LogFunction {
             table: self.table,
             url: format!("http://wire.invalid/{}.fifo", self.table),
             of: self.view.of,
-            fifo: Fifo { store: World::store_at(wire), consumer: self.consumer(wire) },
+            fifo: Fifo { store: World::store_at(&wire.under(&self.role)), consumer: self.consumer(wire) },
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Workers and functions are ended in the middle of calls; functions that began before the rebuild do not know of it for a while. When the closing comparison has found every stream, what
 //! is read after the switch must never be older than what was read before, whatever is delivered then. In the end, the rows of both generations must be the fold of the log.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use fastrand::Rng;
@@ -17,9 +17,10 @@ use ledgerline::{
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},
-    log_projector::LogProjector,
+    log_projector::{self, LogProjector},
+    needs::Needs,
     rebuild::{Rebuild, RebuildError, Rebuilt},
-    state_projector::StateProjector,
+    state_projector::{self, StateProjector},
     wire::Message,
 };
 use ledgerline_local::testing::table;
@@ -29,6 +30,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     Application, Effort, Finding, Tried,
     pipeline::message,
+    roles::Role,
     tank::{FILLS, SITES, Site},
     wire::{Plan, Wire},
     world::{World, each_seed},
@@ -82,6 +84,11 @@ fn row(commit: &Commit, place: u64) -> Value {
 /// # Errors
 /// When a read would go back, or rows are not the fold.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
+    play(effort, application, Kind::needs)
+}
+
+/// Plays rebuilds by functions that have these rights.
+fn play(effort: &Effort, application: &Application, needs: fn(Kind) -> Needs) -> Result<Tried, Finding> {
     let runs = effort.runs(240, 10_000);
     let mut sum = Tally::default();
     let world = || {
@@ -92,7 +99,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
         // Each run has a world of its own, because a rebuild reads the whole log.
         let (quiet, world) = world()?;
         let played = world.runtime.block_on(async {
-            let mut run = Run::new(&world.wire, &quiet, application, seed);
+            let mut run = Run::new(&world.wire, &quiet, application, needs, seed);
             run.play().await.map_err(|story| format!("{:?}: {story}", run.kind))
         });
         played.map_err(|story| Finding { seed, story })
@@ -141,6 +148,17 @@ enum Kind {
     States,
 }
 
+impl Kind {
+    /// What its function needs.
+    fn needs(self) -> Needs {
+        match self {
+            Self::Sums => log_projector::needs(&SUMS),
+            Self::Lists => log_projector::needs(&LISTS),
+            Self::States => state_projector::needs(&SITES),
+        }
+    }
+}
+
 /// An instance of the view's function. What it knows of the generations is from its beginning, because the clock of the day does not go on in a run.
 enum Instance {
     Log(Fifo<DynamoDbStore, LogProjector>),
@@ -148,7 +166,8 @@ enum Instance {
 }
 
 impl Instance {
-    fn new(wire: &Wire, kind: Kind) -> Self {
+    fn new(wire: &Wire, kind: Kind, role: &Arc<Role>) -> Self {
+        let wire = &wire.under(role);
         let store = || World::store_at(wire);
         let rows = |id: &str| ReadTable::new(wire.dynamodb(), table(id));
         let log = |view| {
@@ -206,6 +225,8 @@ struct Run<'a> {
     quiet: &'a Wire,
     rng: Rng,
     kind: Kind,
+    /// The role of the view's function.
+    role: Arc<Role>,
     keys: KeyNames<'static>,
     /// The table, over the quiet wire.
     table: ReadTable,
@@ -223,10 +244,17 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(wire: &'a Wire, quiet: &'a Wire, application: &Application, seed: u64) -> Self {
+    fn new(
+        wire: &'a Wire,
+        quiet: &'a Wire,
+        application: &Application,
+        needs: fn(Kind) -> Needs,
+        seed: u64,
+    ) -> Self {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let kind = [Kind::Sums, Kind::Lists, Kind::States][rng.usize(0..3)];
+        let role = Role::of(&needs(kind));
         let written = &application.streams[rng.usize(0..application.streams.len())];
         let streams: Vec<_> =
             (0..rng.usize(2..7)).map(|number| (written.write)(&number.to_string(), &mut rng)).collect();
@@ -237,7 +265,8 @@ impl<'a> Run<'a> {
             Kind::Sums | Kind::Lists => ("FillsTable", KeyNames::from(&FILLS)),
         };
         Self {
-            instances: (0..3).map(|_| Instance::new(wire, kind)).collect(),
+            instances: (0..3).map(|_| Instance::new(wire, kind, &role)).collect(),
+            role,
             table: ReadTable::new(quiet.dynamodb(), table(id)),
             written: vec![0; streams.len()],
             delivered: vec![0; streams.len()],
@@ -267,7 +296,7 @@ impl<'a> Run<'a> {
             }
         }
         // By now, every function knows of it.
-        self.instances = (0..3).map(|_| Instance::new(self.wire, self.kind)).collect();
+        self.instances = (0..3).map(|_| Instance::new(self.wire, self.kind, &self.role)).collect();
         while self.parts.values().any(|is_done| !is_done) {
             self.work().await?;
             if self.rng.bool() {
@@ -291,6 +320,7 @@ impl<'a> Run<'a> {
             }
         }
         self.tally.faults = self.wire.take_faults().values().sum();
+        self.nothing_was_denied()?;
         self.compare().await?;
         Ok(self.tally)
     }
@@ -307,7 +337,7 @@ impl<'a> Run<'a> {
     /// An instance is replaced by one that reads the generations.
     fn replace(&mut self) {
         let one = self.rng.usize(0..self.instances.len());
-        self.instances[one] = Instance::new(self.wire, self.kind);
+        self.instances[one] = Instance::new(self.wire, self.kind, &self.role);
     }
 
     async fn write(&mut self, stream: usize) -> Result<(), String> {
@@ -356,10 +386,15 @@ impl<'a> Run<'a> {
             }
             Err(_) => {
                 self.tally.ended += 1;
-                self.instances[one] = Instance::new(self.wire, self.kind);
+                self.instances[one] = Instance::new(self.wire, self.kind, &self.role);
             }
         }
         self.no_read_goes_back().await
+    }
+
+    /// A role that lacks a right is found here, and not by a rebuild that comes to no end.
+    fn nothing_was_denied(&self) -> Result<(), String> {
+        self.wire.take_denied().pop().map_or(Ok(()), Err)
     }
 
     /// Two workers make parts of the log. One of them may be ended in the middle of a call.
@@ -371,7 +406,10 @@ impl<'a> Run<'a> {
         let (Some(one), Some(other)) = (self.rng.choice(&left), self.rng.choice(&left)) else {
             return Ok(());
         };
-        let workers = [Instance::new(self.wire, self.kind), Instance::new(self.wire, self.kind)];
+        let workers = [
+            Instance::new(self.wire, self.kind, &self.role),
+            Instance::new(self.wire, self.kind, &self.role),
+        ];
         let time = Duration::from_millis(if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 });
         let (one_asked, other_asked) = (asked(*one), asked(*other));
         let (first, second) = tokio::join!(
@@ -385,7 +423,7 @@ impl<'a> Run<'a> {
                 Err(_) => self.tally.ended += 1,
             }
         }
-        Ok(())
+        self.nothing_was_denied()
     }
 
     /// The closing comparison, as the operator's tool makes it.
@@ -406,7 +444,7 @@ impl<'a> Run<'a> {
             let asked =
                 Rebuild { generation: MADE, part: 0, parts: PARTS, write_units: None, streams: missing };
             let time = if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 };
-            let made = Instance::new(self.wire, self.kind);
+            let made = Instance::new(self.wire, self.kind, &self.role);
             if timeout(Duration::from_millis(time), made.rebuild(&asked)).await.is_err() {
                 self.tally.ended += 1;
             }
@@ -510,4 +548,71 @@ fn site_of(
     state: <Tank as ledgerline::Aggregate>::State,
 ) -> Option<Value> {
     serde_json::to_value((view.row)(id, version, state)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline_lambda::needs::Action;
+
+    use super::*;
+
+    /// Without the right to scan the log, everything but a rebuild works.
+    fn without_scan(kind: Kind) -> Needs {
+        let mut needs = kind.needs();
+        needs.tables.iter_mut().for_each(|table| _ = table.actions.remove(&Action::Scan));
+        needs
+    }
+
+    #[test]
+    fn a_right_that_only_a_rebuild_needs_is_missed() {
+        let effort = Effort { seed: 1, long: false, runs: Some(20) };
+        assert!(play(&effort, &crate::tank::application(), Kind::needs).is_ok());
+        let finding = play(&effort, &crate::tank::application(), without_scan).unwrap_err();
+        assert!(finding.story.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
+    }
+    /// A worker was killed between its write and its note: every batch of the page meets positions that are there already, so each stream is made alone.
+    #[test]
+    fn a_page_whose_streams_are_all_made_alone_comes_to_its_end_in_invocations_of_ten_seconds() {
+        let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
+        world.runtime.block_on(async {
+            let (log, wire) = (World::store_at(&world.wire), &world.wire);
+            for tank in 0..600 {
+                for commit in crate::tank::filled(&format!("{tank:03}"), 5) {
+                    log.append(&commit, None).await.unwrap();
+                }
+            }
+            let table = ReadTable::new(wire.dynamodb(), table("FillsTable"));
+            let (keys, none) = (KeyNames::from(&FILLS), ledgerline_dynamodb::Generations::default());
+            let begun = none.begun(Timestamp::UNIX_EPOCH).unwrap();
+            let by = Move {
+                at: Timestamp::UNIX_EPOCH,
+                what: "begin".into(),
+                who: String::new(),
+                why: String::new(),
+            };
+            assert!(table.move_generations(keys, &none, begun, by).await.unwrap());
+            let asked =
+                Rebuild { generation: MADE, part: 0, parts: 1, write_units: None, streams: Vec::new() };
+            let instance = Instance::new(wire, Kind::Sums, &Role::of(&Kind::Sums.needs()));
+            let rebuild = async || {
+                for invocations in 1..20 {
+                    let rebuilt = timeout(Duration::from_secs(10), instance.rebuild(&asked)).await;
+                    let rebuilt = rebuilt.expect("an invocation ends by itself").unwrap();
+                    assert_eq!(rebuilt.failed, []);
+                    if rebuilt.is_done {
+                        return (invocations, rebuilt.commits);
+                    }
+                }
+                panic!("the rebuild comes to no end");
+            };
+            assert_eq!(rebuild().await.1, 1_200);
+            let part = ledgerline_dynamodb::Part::default();
+            table.at(MADE).put_part(keys, &ledgerline_dynamodb::Part::name(0, 1), &part).await.unwrap();
+            // A table that answers slowly.
+            wire.follow(Plan::Slow, 1);
+            let (invocations, commits) = rebuild().await;
+            assert_eq!(commits, 1_200);
+            assert!(invocations > 1, "it is more than the work of one invocation");
+        });
+    }
 }

@@ -291,6 +291,12 @@ pub mod answer {
         }
     }
 
+    /// The answer to a caller whose role does not allow it.
+    #[must_use]
+    pub fn denied(why: &str) -> Answer {
+        error(400, "AccessDeniedException", json!({ "Message": why }))
+    }
+
     /// The answer of a service that fails.
     #[must_use]
     pub fn failed() -> Answer {

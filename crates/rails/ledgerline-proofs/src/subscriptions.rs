@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
@@ -18,7 +19,7 @@ use ledgerline::{
     contract::commit,
 };
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
-use ledgerline_lambda::subscription::Subscriber;
+use ledgerline_lambda::subscription::{self, Subscriber};
 use ledgerline_local::testing::table;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
@@ -26,6 +27,7 @@ use tokio::time::{sleep, timeout};
 use crate::{
     Application, Effort, Finding, Tried,
     case::{Case, Done},
+    roles::Role,
     tank::FILLS,
     wire::{Plan, Wire},
     world::{World, each_seed},
@@ -175,16 +177,19 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     }
     subscriber(wire).catch_up().await.map_err(|error| error.to_string())?;
     tally.faults = wire.take_faults().values().sum();
+    wire.take_denied().pop().map_or(Ok(()), Err)?;
     let expected = fold(quiet).await?;
     compare(quiet, &expected, &shape.log).await?;
     Ok(tally)
 }
 
 fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
-    let store = || DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
-    let rows = ReadTable::new(wire.dynamodb(), table("FillsTable"));
-    // The streams of `$all` are in the table of the log here, because not every workspace has a table for them: their names are no others'.
-    Subscriber::new(DIARY, rows, store(), store(), 1).holding(SignedDuration::ZERO)
+    static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::of(&subscription::needs(&DIARY)));
+    let own = wire.under(&ROLE);
+    let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
+    let rows = ReadTable::new(own.dynamodb(), table("FillsTable"));
+    // The streams of `$all` are in the table of the log here, because not every workspace has a table for them: their names are no others'. The role is about another table.
+    Subscriber::new(DIARY, rows, store(wire), store(&own), 1).holding(SignedDuration::ZERO)
 }
 
 /// A log, and the entries of `$all` by segment.

@@ -27,7 +27,10 @@ use fastrand::Rng;
 use serde_json::Value;
 use tokio::{sync::Notify, time::sleep};
 
-use crate::services::{Answer, Services, answer};
+use crate::{
+    roles::Role,
+    services::{Answer, Services, answer},
+};
 
 /// A fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +99,11 @@ pub enum Plan {
 
 /// The wire, with the services at its other end. Cheap to clone.
 #[derive(Clone)]
-pub struct Wire(Arc<Inner>);
+pub struct Wire {
+    inner: Arc<Inner>,
+    /// The role of whoever is at this end; `None` for an administrator.
+    role: Option<Arc<Role>>,
+}
 
 struct Inner {
     services: Services,
@@ -111,6 +118,8 @@ struct State {
     faults: BTreeMap<Fault, u64>,
     /// A caller that passes on something with this text in it ends.
     deadly: Option<String>,
+    /// What was denied.
+    denied: Vec<String>,
 }
 
 impl fmt::Debug for Wire {
@@ -129,22 +138,33 @@ impl Wire {
             calls: 0,
             faults: BTreeMap::new(),
             deadly: None,
+            denied: Vec::new(),
         };
-        Self(Arc::new(Inner {
-            services: Services::new(database),
-            state: Mutex::new(state),
-            crashed: Notify::new(),
-        }))
+        let inner =
+            Inner { services: Services::new(database), state: Mutex::new(state), crashed: Notify::new() };
+        Self { inner: Arc::new(inner), role: None }
+    }
+
+    /// The same wire, for a function with this role: the database denies it everything else.
+    #[must_use]
+    pub fn under(&self, role: &Arc<Role>) -> Self {
+        Self { inner: Arc::clone(&self.inner), role: Some(Arc::clone(role)) }
+    }
+
+    /// What was denied since the last time.
+    #[must_use]
+    pub fn take_denied(&self) -> Vec<String> {
+        std::mem::take(&mut self.lock().denied)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The services at its other end.
     #[must_use]
     pub fn services(&self) -> &Services {
-        &self.0.services
+        &self.inner.services
     }
 
     /// Follows this plan from now on. Random choices come from the seed.
@@ -179,7 +199,7 @@ impl Wire {
 
     /// Waits for the crash of [`Plan::Crash`], or for the end of a caller by [`Self::ends_at`].
     pub async fn crashed(&self) {
-        self.0.crashed.notified().await;
+        self.inner.crashed.notified().await;
     }
 
     /// A client of the database, with the timeouts and retries of the functions' own.
@@ -283,15 +303,26 @@ impl Wire {
         }
     }
 
-    async fn carry(self, operation: String, mut body: Value) -> Result<HttpResponse, ConnectorError> {
-        let services = &self.0.services;
+    async fn carry(
+        self,
+        operation: String,
+        is_of_dynamodb: bool,
+        mut body: Value,
+    ) -> Result<HttpResponse, ConnectorError> {
+        let services = &self.inner.services;
+        let denied =
+            self.role.as_ref().filter(|_| is_of_dynamodb).and_then(|role| role.denies(&operation, &body));
+        if let Some(denied) = denied {
+            self.lock().denied.push(denied.clone());
+            return response(answer::denied(&denied));
+        }
         let (fault, [there, back]) = self.next(&operation, &body);
         sleep(there).await;
         if let Some(applied) = self.crashes(&operation, &body) {
             if applied {
                 services.call(&operation, &body);
             }
-            self.0.crashed.notify_one();
+            self.inner.crashed.notify_one();
             return futures::future::pending().await;
         }
         let broken = || Err(ConnectorError::io("the connection broke".into()));
@@ -317,7 +348,7 @@ impl Wire {
                 let wire = self.clone();
                 tokio::spawn(async move {
                     sleep(back * 1_500).await;
-                    wire.0.services.call(&operation, &body);
+                    wire.inner.services.call(&operation, &body);
                 });
                 return futures::future::pending().await;
             }
@@ -381,6 +412,7 @@ impl HttpConnector for Wire {
         };
         let body = request.body().bytes().unwrap_or_default();
         let body = serde_json::from_slice(body).unwrap_or_default();
-        HttpConnectorFuture::new(self.clone().carry(operation, body))
+        let is_of_dynamodb = target.starts_with("DynamoDB_");
+        HttpConnectorFuture::new(self.clone().carry(operation, is_of_dynamodb, body))
     }
 }
