@@ -521,9 +521,6 @@ impl ReadTable {
 
     /// One change, as a part of a transaction.
     fn write(&self, keys: &LogTable, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
-        if key.0.starts_with('$') {
-            return Err(TableError::Row(format!("a {} does not begin with $", keys.partition)));
-        }
         let item = TransactWriteItem::builder();
         let key = self.key(keys, (&key.0, &key.1));
         Ok(match change {
@@ -727,13 +724,28 @@ impl ReadTable {
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
     pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
-        let Page { rows, cursor } = self.items(query).await?;
-        let partitions: Vec<_> = query.partitions().collect();
+        let partitions = [query.partition.0];
+        let Page { rows, cursor } = self.items(query, &partitions, None).await?;
         let rows = rows.into_iter().map(|item| self.read_row(item, &partitions));
         Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
     }
 
-    /// The same as [`page`](Self::page) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
+    /// The same as [`page`](Self::page) for an index of a table of states that holds whole rows.
+    ///
+    /// # Errors
+    /// When the table fails, or the cursor does not come from a page of this query.
+    pub async fn page_of_states<T: DeserializeOwned>(
+        &self,
+        table: &StateTable,
+        query: &PageQuery<'_>,
+    ) -> Result<Page<T>, TableError> {
+        let partitions: Vec<_> = table.partitions().collect();
+        let Page { rows, cursor } = self.items(query, &partitions, Some(table.key)).await?;
+        let rows = rows.into_iter().map(|item| self.read_row(item, &partitions));
+        Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
+    }
+
+    /// The same as [`page_of_states`](Self::page_of_states) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
     /// row that was deleted in between is left out.
     ///
     /// # Errors
@@ -743,7 +755,8 @@ impl ReadTable {
         table: &StateTable,
         query: &PageQuery<'_>,
     ) -> Result<Page<T>, TableError> {
-        let Page { rows, cursor } = self.items(query).await?;
+        let partitions: Vec<_> = table.partitions().collect();
+        let Page { rows, cursor } = self.items(query, &partitions, Some(table.key)).await?;
         // As the table has them: with the generation.
         let id = |item: &Item| item.get(table.key).and_then(|id| id.as_s().ok()).cloned();
         let ids: Vec<_> = rows.iter().filter_map(id).collect();
@@ -752,23 +765,61 @@ impl ReadTable {
         let found = self.items_of(keys.collect(), false).await?.into_iter();
         let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
         let rows = ids.iter().filter_map(|id| found.remove(id));
-        let partitions: Vec<_> = table.partitions().collect();
         let rows = rows.filter(|item| !item.contains_key(TOMBSTONE));
         let rows = rows.map(|item| self.read_row(item, &partitions));
         Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
     }
 
-    async fn items(&self, query: &PageQuery<'_>) -> Result<Page<Item>, TableError> {
+    /// The items of a page. `partitions` are the names of all partition keys of the table and its indexes: the values of these carry the generation. `key` is that of the table, if
+    /// the page is of an index.
+    async fn items(
+        &self,
+        query: &PageQuery<'_>,
+        partitions: &[&str],
+        key: Option<&str>,
+    ) -> Result<Page<Item>, TableError> {
         let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
-        let start = start.map(|mut key| {
-            self.name_keys(&mut key, query.partitions());
-            key
+        let mut start = start.map(|mut start| {
+            self.name_keys(&mut start, partitions.iter().copied());
+            start
         });
+        let is_of_this_generation = |item: &Item| key.is_none_or(|key| self.is_of_this_generation(item, key));
+        let mut rows = Vec::new();
+        loop {
+            let (items, last) = self.query(query, partitions, start).await?;
+            let shown = |item: &Item| !item.contains_key(TOMBSTONE) && is_of_this_generation(item);
+            rows.extend(items.into_iter().filter(shown));
+            match last {
+                // A cursor has no generation, so no page ends at a row of another one.
+                Some(last) if !is_of_this_generation(&last) => start = Some(last),
+                Some(mut last) => {
+                    self.bare_keys(&mut last, partitions.iter().copied());
+                    return Ok(Page { rows, cursor: Some(cursor::write(&last, query)?) });
+                }
+                None => return Ok(Page { rows, cursor: None }),
+            }
+        }
+    }
+
+    /// One call for items, after this key. Returns the key where the next one begins as well.
+    async fn query(
+        &self,
+        query: &PageQuery<'_>,
+        partitions: &[&str],
+        start: Option<Item>,
+    ) -> Result<(Vec<Item>, Option<Item>), TableError> {
         let mut request = self.client.query();
         if let Some(prefix) = query.starts_with {
+            let sort = query.keys.first().copied().unwrap_or_default();
+            // The sort key of one index may be the partition key of another.
+            let prefix = if partitions.contains(&sort) {
+                self.partition(prefix)
+            } else {
+                AttributeValue::S(prefix.to_owned())
+            };
             request = request
-                .expression_attribute_names("#sort", query.keys.first().copied().unwrap_or_default())
-                .expression_attribute_values(":start", AttributeValue::S(prefix.to_owned()));
+                .expression_attribute_names("#sort", sort)
+                .expression_attribute_values(":start", prefix);
         }
         let output = request
             .table_name(&self.name)
@@ -789,13 +840,7 @@ impl ReadTable {
             .send()
             .await
             .map_err(table_error)?;
-        let last = output.last_evaluated_key.map(|mut key| {
-            self.bare_keys(&mut key, query.partitions());
-            key
-        });
-        let cursor = last.map(|key| cursor::write(&key, query)).transpose()?;
-        let rows = output.items.unwrap_or_default().into_iter();
-        Ok(Page { rows: rows.filter(|item| !item.contains_key(TOMBSTONE)).collect(), cursor })
+        Ok((output.items.unwrap_or_default(), output.last_evaluated_key))
     }
 }
 
@@ -816,13 +861,6 @@ pub struct PageQuery<'a> {
     pub limit: i32,
     /// The place where the page before ended.
     pub cursor: Option<&'a str>,
-}
-
-impl PageQuery<'_> {
-    /// The names of the partition keys: an index has that of the table as well, as the last of its keys.
-    fn partitions(&self) -> impl Iterator<Item = &str> {
-        [self.partition.0].into_iter().chain(self.index.and_then(|_| self.keys.last().copied()))
-    }
 }
 
 /// The error in the reasons of a transaction that was cancelled, if they tell more than that.

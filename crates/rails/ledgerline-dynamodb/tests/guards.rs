@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use aws_smithy_runtime_api::{
     client::{
         http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
@@ -18,7 +18,7 @@ use aws_smithy_runtime_api::{
     http::StatusCode,
 };
 use jiff::Timestamp;
-use ledgerline::{Changes, LogTable, StateTable, StreamId, contract, guard::Verdict};
+use ledgerline::{Changes, Index, LogTable, Projection, StateTable, StreamId, contract, guard::Verdict};
 use ledgerline_dynamodb::{
     Generations, Insertion, KeyNames, Move,
     Overwrite::{Shows, Written},
@@ -583,12 +583,97 @@ async fn two_generations_have_nothing_in_common() {
     assert_eq!(old.position(&KEYS, &stream).await.unwrap(), 1);
     assert_eq!(table.generations(keys).await.unwrap(), seen);
 
-    let mut reserved = Changes::new(KEYS);
-    reserved.set("$2/1", "sum", "count", 9);
-    assert!(
-        old.apply(&KEYS, stream.as_str(), 2, &reserved).await.is_err(),
-        "no row is in another generation"
-    );
+    // A text that looks like the sign of a generation leads into none.
+    let mut looks_like_it = Changes::new(KEYS);
+    looks_like_it.set("$2/1", "sum", "count", 9);
+    assert_eq!(old.apply(&KEYS, stream.as_str(), 2, &looks_like_it).await.unwrap().0, Verdict::Apply);
+    let sum = old.get::<serde_json::Value>(&KEYS, ("$2/1", "sum")).await.unwrap();
+    assert_eq!(sum, Some(json!({ "tankId": "$2/1", "entry": "sum", "count": 9 })));
+    assert_eq!(new.get::<serde_json::Value>(&KEYS, ("1", "sum")).await.unwrap(), None);
+}
+
+const BY_SITE: Index =
+    Index { name: "bySite", partition: "site", sort: "inspector", projection: Projection::All };
+const BY_INSPECTOR: Index =
+    Index { name: "byInspector", partition: "inspector", sort: "site", projection: Projection::KeysOnly };
+const INSPECTIONS: StateTable =
+    StateTable { variable: "INSPECTIONS_TABLE", key: "tankId", indexes: &[BY_SITE, BY_INSPECTOR] };
+
+/// All rows of a list, page by page, with the text that their sort keys begin with.
+async fn listed(
+    table: &ReadTable,
+    index: Index,
+    of: &str,
+    starts_with: Option<&str>,
+) -> Vec<serde_json::Value> {
+    let (mut all, mut cursor, mut turns) = (Vec::new(), None::<String>, 0);
+    loop {
+        let query = PageQuery {
+            index: Some(index.name),
+            partition: (index.partition, of),
+            keys: &[index.sort, INSPECTIONS.key],
+            starts_with,
+            newest_first: false,
+            limit: 1,
+            cursor: cursor.as_deref(),
+        };
+        let page = match index.projection {
+            Projection::All => table.page_of_states(&INSPECTIONS, &query).await.unwrap(),
+            Projection::KeysOnly => table.page_of_keys(&INSPECTIONS, &query).await.unwrap(),
+        };
+        all.extend(page.rows);
+        turns += 1;
+        assert!(turns <= 3, "the list of {of} comes to its end: {all:?}");
+        cursor = page.cursor;
+        if cursor.is_none() {
+            return all;
+        }
+    }
+}
+
+/// Texts that look like keys of this program, in both indexes, in the old rows and in those that were made again.
+#[tokio::test]
+async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_it_was_sent() {
+    const TEXTS: [&str; 9] =
+        ["Zed", "$Zed", "$1/Zed", "$0/Zed", "$1/$1/Zed", "$", "$generations", "$checkpoint", "$part-0-of-1"];
+    let dynamodb = testing::dynamodb(&["InspectionsTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let table = ReadTable::new(client.clone(), testing::table("InspectionsTable"));
+    let row = |tank: &str, site: &str, inspector: &str| json!({ "tankId": tank, "site": site, "inspector": inspector });
+    for generation in [0, 1] {
+        for (place, text) in TEXTS.iter().enumerate() {
+            let row = row(&format!("{place}"), text, TEXTS[TEXTS.len() - 1 - place]);
+            table.at(generation).put_newer(&INSPECTIONS, &row, 1).await.unwrap();
+        }
+    }
+    for generation in [0, 1] {
+        let table = table.at(generation);
+        for (place, text) in TEXTS.iter().enumerate() {
+            let other = TEXTS[TEXTS.len() - 1 - place];
+            let mut expected = row(&format!("{place}"), text, other);
+            expected["version"] = 1.into();
+            let shown: Option<serde_json::Value> =
+                table.shown(&INSPECTIONS, &place.to_string()).await.unwrap().1;
+            assert_eq!(shown.as_ref(), Some(&expected), "{generation}");
+            for (index, of, sort) in [(BY_SITE, *text, other), (BY_INSPECTOR, other, *text)] {
+                for starts_with in [None, Some(sort)] {
+                    let found = listed(&table, index, of, starts_with).await;
+                    assert_eq!(found, [expected.clone()], "{generation} {} {of}", index.name);
+                }
+            }
+        }
+    }
+    // A row as an earlier version wrote it, which escaped nothing: it is in no list of another generation.
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let put = client.put_item().table_name(testing::table("InspectionsTable"));
+    let put = put.item("tankId", text("old")).item("site", text("$1/Zed")).item("inspector", text("$1/Zed"));
+    put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
+    let old: (u64, Option<serde_json::Value>) = table.shown(&INSPECTIONS, "old").await.unwrap();
+    assert_eq!(old.1.unwrap()["site"], "$1/Zed", "it can be read");
+    for (index, shown) in [(BY_SITE, "0"), (BY_INSPECTOR, "8")] {
+        let found = listed(&table.at(1), index, "Zed", None).await;
+        assert_eq!(found.iter().map(|row| &row["tankId"]).collect::<Vec<_>>(), [shown]);
+    }
 }
 
 /// A page of the rows of a tank.

@@ -26,7 +26,7 @@ use super::{
 use crate::error::table_error;
 
 /// The partition key of the checkpoint. No stream has this name.
-const CHECKPOINT: &str = "$checkpoint";
+pub(super) const CHECKPOINT: &str = "$checkpoint";
 /// The most rows and streams that one write of a checkpoint changes.
 pub const MAX_CHANGES: usize = MAX_TRANSACTION_ITEMS - 1;
 
@@ -215,7 +215,7 @@ impl ReadTable {
     }
 
     fn checkpoint_key(&self, keys: &LogTable) -> Item {
-        self.key(keys, (CHECKPOINT, POSITION_ENTRY))
+        self.beside(keys.into(), CHECKPOINT)
     }
 
     async fn put_checkpoint_and_rows(

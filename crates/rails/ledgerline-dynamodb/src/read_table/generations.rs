@@ -1,10 +1,11 @@
 //! Generations of a view: rows that are made again are written beside the old ones, in the same table, until all reads go over to them at once.
 //!
-//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes; rows of the generation 0, with which every view begins, have no such sign. So rows
-//! of two generations are never in one partition and never in one list. An item beside the rows says which generation is read, and which ones are written. What is beside the rows
+//! The partition key of a row of generation 2 begins with `$2/`, in the table and in its indexes; rows of the generation 0, with which every view begins, have no such sign. A text
+//! that looks like one is escaped, in every generation. So rows of two generations are never in one partition and never in one list. An item beside the rows says which generation is read, and which ones are written. What is beside the rows
 //! as well, such as positions and checkpoints, belongs to a generation too.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -17,7 +18,10 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{LogTable, StateTable};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Item, POSITION_ENTRY, Position, ReadTable, TableError, from_item, number, to_item};
+use super::{
+    Item, POSITION_ENTRY, Position, ReadTable, TableError, checkpoint::CHECKPOINT, from_item, number,
+    rebuild::PART, to_item,
+};
 use crate::error::table_error;
 
 /// The partition key of the item that says which generation is read.
@@ -292,12 +296,31 @@ impl ReadTable {
         }
     }
 
-    /// The value of a partition key in this generation.
+    /// The value of a partition key of a row in this generation.
     pub(super) fn partition(&self, key: &str) -> AttributeValue {
+        self.signed(&escaped(key))
+    }
+
+    /// A partition key with the sign of this generation.
+    fn signed(&self, key: &str) -> AttributeValue {
         AttributeValue::S(match self.generation {
             0 => key.to_owned(),
             generation => format!("{}{key}", sign(generation)),
         })
+    }
+
+    /// The key of an item beside the rows of this generation.
+    pub(super) fn beside(&self, keys: KeyNames<'_>, name: &str) -> Item {
+        let mut key = beside(keys, name);
+        key.insert(keys.partition.to_owned(), self.signed(name));
+        key
+    }
+
+    /// Whether the row with this value of the table's key was written in this generation. A text that looks like the sign of a generation may stand in an index as an earlier version
+    /// wrote it, without a sign of its own.
+    pub(super) fn is_of_this_generation(&self, item: &Item, key: &str) -> bool {
+        let id = item.get(key).and_then(|id| id.as_s().ok());
+        id.is_some_and(|id| generation_of(id) == Some(self.generation))
     }
 
     /// The key of a row in this generation.
@@ -337,16 +360,13 @@ impl ReadTable {
         }
     }
 
-    /// Takes the sign of this generation from these partition keys.
+    /// Takes the sign of this generation from these partition keys, and what a text was escaped with.
     pub(super) fn bare_keys<'n>(&self, item: &mut Item, partitions: impl IntoIterator<Item = &'n str>) {
-        if self.generation == 0 {
-            return;
-        }
         for name in partitions {
-            if let Some(AttributeValue::S(key)) = item.get_mut(name)
-                && let Some(bare) = key.strip_prefix(&sign(self.generation))
-            {
-                *key = bare.to_owned();
+            if let Some(AttributeValue::S(key)) = item.get_mut(name) {
+                let sign = (self.generation > 0).then(|| sign(self.generation));
+                let bare = sign.and_then(|sign| key.strip_prefix(&sign)).unwrap_or(key);
+                *key = unescaped(bare).to_owned();
             }
         }
     }
@@ -360,6 +380,28 @@ impl ReadTable {
         self.bare_keys(&mut item, partitions.iter().copied());
         from_item(item)
     }
+}
+
+/// What stands before a text that would be taken for a key of this program: the sign of the generation 0, which has none otherwise.
+const ESCAPE: &str = "$0/";
+
+/// Whether a text would be taken for a key of this program: the sign of a generation, or the name of an item beside the rows.
+fn is_taken_for_ours(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix('$') else { return false };
+    let is_sign = rest
+        .split_once('/')
+        .is_some_and(|(digits, _)| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    is_sign || [GENERATIONS, CHECKPOINT].contains(&text) || text.starts_with(PART)
+}
+
+/// A text of a row, as a part of a key. Only a text that would be taken for a key of this program is changed: all others stand as they do in rows of every earlier version.
+fn escaped(text: &str) -> Cow<'_, str> {
+    if is_taken_for_ours(text) { format!("{ESCAPE}{text}").into() } else { text.into() }
+}
+
+/// The text again. A text that an earlier version wrote without escaping it is what it is.
+fn unescaped(key: &str) -> &str {
+    key.strip_prefix(ESCAPE).filter(|text| is_taken_for_ours(text)).unwrap_or(key)
 }
 
 /// The sign of a generation.
@@ -385,6 +427,8 @@ pub(super) fn beside(keys: KeyNames<'_>, name: &str) -> Item {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -413,11 +457,62 @@ mod tests {
         assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
     }
 
+    proptest! {
+        /// Whatever a client sends as a text, it comes back, and never leads into the rows of another text, of another generation, or of what is beside the rows.
+        #[test]
+        fn a_text_is_stored_and_shown_as_sent_in_every_generation(
+            texts in prop::collection::vec("(\\$[0-9]{0,2}/?){0,3}(generations|checkpoint|part-0-of-1|Zed)?", 2),
+            generations in prop::collection::vec(0_u32..12, 2),
+        ) {
+            let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();
+            let table = ReadTable::new(aws_sdk_dynamodb::Client::from_conf(config), "rows");
+            let stored = |place: usize| {
+                let mut row = Item::from([("owner".to_owned(), AttributeValue::S(texts[place].clone()))]);
+                table.at(generations[place]).name_keys(&mut row, ["owner"]);
+                row
+            };
+            let mut first = stored(0);
+            let is_the_same = texts[0] == texts[1] && generations[0] == generations[1];
+            prop_assert_eq!(first == stored(1), is_the_same);
+            let key = first["owner"].as_s().unwrap().clone();
+            prop_assert_eq!(generation_of(&key), Some(generations[0]));
+            let keys = KeyNames { partition: "owner", sort: None };
+            for name in [CHECKPOINT, "$part-0-of-1"] {
+                prop_assert_ne!(&table.at(generations[1]).beside(keys, name)["owner"], &first["owner"]);
+            }
+            prop_assert_ne!(&beside(keys, GENERATIONS)["owner"], &first["owner"]);
+            table.at(generations[0]).bare_keys(&mut first, ["owner"]);
+            prop_assert_eq!(first["owner"].as_s().unwrap(), &texts[0]);
+        }
+    }
+
+    /// Rows of earlier versions, which escaped nothing.
+    #[test]
+    fn a_text_that_was_stored_without_being_escaped_is_shown_as_it_was_sent() {
+        for (generation, key, text) in [
+            (0, "$1/Zed", "$1/Zed"),
+            (0, "$generations", "$generations"),
+            (1, "$1/$1/Zed", "$1/Zed"),
+            (0, "$Zed", "$Zed"),
+            (2, "$2/$Zed", "$Zed"),
+        ] {
+            let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();
+            let table = ReadTable::new(aws_sdk_dynamodb::Client::from_conf(config), "rows").at(generation);
+            let mut row = Item::from([("owner".to_owned(), AttributeValue::S(key.to_owned()))]);
+            table.bare_keys(&mut row, ["owner"]);
+            assert_eq!(row["owner"].as_s().unwrap(), text, "{generation}: {key}");
+        }
+    }
+
     #[test]
     fn a_key_says_which_generation_it_is_of() {
-        for (key, generation) in
-            [("ada", Some(0)), ("$checkpoint", Some(0)), ("$2/ada", Some(2)), ("$12/$checkpoint", Some(12))]
-        {
+        for (key, generation) in [
+            ("ada", Some(0)),
+            ("$checkpoint", Some(0)),
+            ("$0/$2/ada", Some(0)),
+            ("$2/ada", Some(2)),
+            ("$12/$checkpoint", Some(12)),
+        ] {
             assert_eq!(generation_of(key), generation, "{key}");
         }
         assert_eq!(generation_of(GENERATIONS), None);

@@ -12,10 +12,13 @@ use serde::{Deserialize, Serialize};
 use super::{
     Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, after, batch,
     before_or_none, from_item,
-    generations::{KeyNames, beside, generation_of},
+    generations::{KeyNames, generation_of},
     invalid, number, refused, to_item,
 };
 use crate::error::table_error;
+
+/// The beginning of the names of parts.
+pub(super) const PART: &str = "$part-";
 
 /// How far the rebuild of a view got in one part of the log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -42,7 +45,7 @@ impl Part {
     /// The name under which it is noted how far a part is.
     #[must_use]
     pub fn name(part: i32, parts: i32) -> String {
-        format!("$part-{part}-of-{parts}")
+        format!("{PART}{part}-of-{parts}")
     }
 }
 
@@ -89,9 +92,7 @@ impl ReadTable {
 
     /// The key of a part's item. It belongs to its generation, and goes with it.
     fn of_part(&self, keys: KeyNames<'_>, name: &str) -> Item {
-        let mut key = beside(keys, name);
-        self.name_keys(&mut key, [keys.partition]);
-        key
+        self.beside(keys, name)
     }
 
     /// Makes the changes that many commits come to, and moves the positions in their streams, each from one version to a later one, all in one write (rule 9). Returns the write units
