@@ -27,6 +27,9 @@ use crate::{
 /// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
+/// The number of receives from which a message is suspected to end the function. An outage of minutes makes fewer, and the queue allows 90.
+const SUSPECTED: usize = 5;
+
 /// The time that commits of a batch have to be taken together. They are taken one by one after it, which an invocation must have time for.
 const TOGETHER: Duration = Duration::from_secs(2);
 
@@ -225,9 +228,18 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
         };
         let (mut applied, mut skipped) = (Line::default(), Line::default());
-        let read: Vec<_> = messages.iter().map(read).collect();
-        let together = self.together(messages, &read, &generations).await;
-        for ((message, read), taken) in messages.iter().zip(read).zip(together) {
+        let mut read: Vec<_> = messages.iter().map(|message| Some(read(message))).collect();
+        let mut together = self.together(messages, &read, &generations).await;
+        let tried = tried(messages);
+        let is_tried: HashSet<_> = tried.iter().copied().collect();
+        for (place, message) in messages.iter().enumerate() {
+            if !is_tried.contains(&place) {
+                response.add_failure(message.message_id.as_deref().unwrap_or_default());
+            }
+        }
+        for place in tried {
+            let message = &messages[place];
+            let (Some(read), taken) = (read[place].take(), together[place].take()) else { continue };
             let id = message.message_id.as_deref().unwrap_or_default();
             let group = group(message);
             if comes_again(message) {
@@ -269,7 +281,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     async fn together(
         &self,
         messages: &[SqsMessage],
-        read: &[Result<Message, String>],
+        read: &[Option<Result<Message, String>>],
         generations: &[C],
     ) -> Vec<Option<(Verdict, u64)>> {
         let mut taken = vec![None; messages.len()];
@@ -286,12 +298,12 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         let (mut places, mut commits, mut waiting) = (Vec::new(), Vec::new(), HashSet::new());
         for (place, (message, read)) in messages.iter().zip(read).enumerate() {
             match read {
-                Ok(Message::Commit(commit)) if !waiting.contains(group(message)) => {
+                Some(Ok(Message::Commit(commit))) if !waiting.contains(group(message)) => {
                     places.push(place);
                     commits.push(&**commit);
                 }
                 // What cannot be taken here is not overtaken by the later ones of its group.
-                Ok(Message::Commit(_) | Message::Reference(_)) | Err(_) => {
+                Some(Ok(Message::Commit(_) | Message::Reference(_)) | Err(_)) | None => {
                     waiting.insert(group(message));
                 }
             }
@@ -456,7 +468,42 @@ fn group(message: &SqsMessage) -> &str {
 }
 
 fn comes_again(message: &SqsMessage) -> bool {
-    message.attributes.get("ApproximateReceiveCount").is_some_and(|count| count != "1")
+    receives(message) > 1
+}
+
+/// How often the message was received, this time included.
+fn receives(message: &SqsMessage) -> usize {
+    let count = message.attributes.get("ApproximateReceiveCount");
+    count.and_then(|count| count.parse().ok()).unwrap_or(1)
+}
+
+/// The places of the messages that are tried this time, in the order in which they are, those of a group one after the other. The others are left for another time.
+///
+/// A commit may end the function, and with it an answer that would have said what is done. So a batch that comes again begins with another group each time. Once messages are suspected
+/// to end it, they are tried apart from all others, one group at a time: all others are done and gone, and only the group of the commit at fault is held up.
+fn tried(messages: &[SqsMessage]) -> Vec<usize> {
+    let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (place, message) in messages.iter().enumerate() {
+        match groups.iter_mut().find(|(name, _)| *name == group(message)) {
+            Some((_, places)) => places.push(place),
+            None => groups.push((group(message), vec![place])),
+        }
+    }
+    let turn = messages.iter().map(receives).max().unwrap_or(1);
+    let is_suspected = |(_, places): &(&str, Vec<usize>)| {
+        places.iter().any(|place| receives(&messages[*place]) >= SUSPECTED)
+    };
+    let (mut suspected, mut others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_suspected);
+    // Every other turn is for those that nothing speaks against.
+    let first = if suspected.is_empty() || turn % 2 == 0 && !others.is_empty() {
+        let groups = others.len().max(1);
+        others.rotate_left((turn - 1) % groups);
+        others
+    } else {
+        let place = turn / 2 % suspected.len();
+        vec![suspected.swap_remove(place)]
+    };
+    first.into_iter().flat_map(|(_, places)| places).collect()
 }
 
 #[cfg(test)]
@@ -510,6 +557,85 @@ mod tests {
         let response = tokio::time::timeout(TOGETHER * 2, fifo.batch(&batch)).await.unwrap();
         assert_eq!(response.batch_item_failures.len(), 0);
         assert_eq!(*fifo.consumer.0.0.lock().unwrap(), 2);
+    }
+
+    /// A consumer that notes the groups that it was done with, and ends the function at one of them.
+    struct Deadly {
+        group: String,
+        done: Mutex<HashSet<String>>,
+    }
+
+    impl Consumer for Deadly {
+        async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+            if commit.stream.as_str() == self.group {
+                std::future::pending::<()>().await;
+            }
+            self.done.lock().unwrap().insert(commit.stream.to_string());
+            Ok((Verdict::Apply, commit.version))
+        }
+    }
+
+    /// A queue of ten groups, whose batches are always all that is left in it.
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_that_ends_the_function_holds_up_no_other_group_wherever_it_stands() {
+        let stream = |place: usize| StreamId::new("tank", &place.to_string()).unwrap();
+        for deadly in 0..10 {
+            let consumer = Deadly { group: stream(deadly).to_string(), done: Mutex::default() };
+            let fifo = Fifo { store: MemoryStore::default(), consumer };
+            let mut left: Vec<_> = (0..10).collect();
+            let mut receives = [0; 10];
+            for _ in 0..90 {
+                left.iter().for_each(|place| receives[*place] += 1);
+                let message = |place: &usize| {
+                    let commit = contract::commit(&stream(*place), 1);
+                    let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
+                    let mut message = SqsMessage::default();
+                    message.message_id = Some(place.to_string());
+                    message.body = Some(body);
+                    let attributes = [
+                        ("MessageGroupId".to_owned(), stream(*place).to_string()),
+                        ("ApproximateReceiveCount".to_owned(), receives[*place].to_string()),
+                    ];
+                    message.attributes = attributes.into();
+                    message
+                };
+                let batch: Vec<_> = left.iter().map(message).collect();
+                // The function has ended: none of them is known to be done.
+                let answer = tokio::time::timeout(Duration::from_mins(1), fifo.batch(&batch)).await;
+                let Ok(answer) = answer else { continue };
+                let failed = |place: &usize| {
+                    let id = place.to_string();
+                    answer.batch_item_failures.iter().any(|failure| failure.item_identifier == id)
+                };
+                left.retain(failed);
+            }
+            assert_eq!(left, [deadly], "all others are done, and gone from the queue");
+            assert_eq!(fifo.consumer.done.lock().unwrap().len(), 9);
+            // None of them is a dead letter, or near it.
+            let most = (0..10).filter(|place| *place != deadly).map(|place| receives[place]).max().unwrap();
+            assert!(most <= 30, "{deadly}: {receives:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_fails_as_any_may_is_tried_as_a_whole() {
+        let message = |place: usize, receives: usize| {
+            let mut message = SqsMessage::default();
+            message.message_id = Some(place.to_string());
+            message.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_string())].into();
+            message
+        };
+        let tried = |receives: [usize; 3]| {
+            let messages: Vec<_> =
+                receives.into_iter().enumerate().map(|(place, receives)| message(place, receives)).collect();
+            super::tried(&messages)
+        };
+        assert_eq!(tried([1, 1, 1]), [0, 1, 2]);
+        assert_eq!(tried([2, 1, 1]), [1, 2, 0]);
+        assert_eq!(tried([3, 3, 3]), [2, 0, 1]);
+        assert_eq!(tried([4, 4, 4]), [0, 1, 2]);
+        // From here on, those that are suspected take turns, and the others have every second one.
+        assert_eq!([tried([5, 1, 5]), tried([6, 1, 6]), tried([7, 1, 7])], [vec![0], vec![1], vec![2]]);
     }
 
     /// The log was restored from a backup that ends before the consumer's position, and new commits follow it.
