@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use http::StatusCode;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregates, Causes, Commit, EventStore, RecordedEvent, StoreError, StreamId,
+    Aggregates, Causes, Commit, RecordedEvent, StoreError, StreamId,
     all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
     categories,
 };
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::{
     Error, config,
-    http::{HttpRequest, Problem, Response, Routes},
+    http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, encoded_bytes},
     needs::{Endpoint, Needs, Scope, Source},
     sequencer::{TABLE, partitions},
     start::dynamodb,
@@ -31,8 +31,6 @@ const ROUTE: &str = "GET /events";
 const DEFAULT_LIMIT: usize = 100;
 /// The largest number of commits in a page.
 const MAX_LIMIT: usize = 1_000;
-/// The bytes of commits after which a page ends. Lambda's answers have 6 MB at most, and JSON needs some more than the commits in it.
-const MAX_BYTES: usize = 4_000_000;
 /// The longest wait, in seconds. The HTTP API waits for a function for thirty seconds at most.
 const MAX_WAIT: u64 = 20;
 /// The pause between two looks for a commit to come. Each look costs, in each partition, a read unit for each 4 KB of the newest batch.
@@ -160,7 +158,7 @@ impl Routes for Events {
             let is_over = Instant::now() >= deadline;
             // A page of nothing but what the filter left out is gone on from, so that a wait is for what comes.
             if !page.delivered.is_empty() || is_over {
-                return Ok(self.answer(page));
+                return Ok(answer(page));
             }
             let pause = if page.complete { PAUSE } else { Duration::ZERO };
             after = page.cursor;
@@ -169,27 +167,25 @@ impl Routes for Events {
     }
 }
 
-impl Events {
-    fn answer(&self, page: Page) -> Response {
-        let Page { delivered, mut cursor, mut complete, entries: _ } = page;
-        let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
-        for Delivered { entry, commit, cursor: place } in delivered {
-            bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));
-            if let Some(last) = last.take_if(|_| bytes > MAX_BYTES) {
-                (cursor, complete) = (last, false);
-                break;
-            }
-            let shown = commit.and_then(|commit| Shown::of(&commit));
-            commits.push(shown.unwrap_or_else(|reason| {
-                let Entry { stream, version } = &entry;
-                tracing::error!(%stream, version, reason, "a commit cannot be read");
-                json!({ "stream": stream, "version": version, "unreadable": reason })
-            }));
-            last = Some(place);
+fn answer(page: Page) -> Response {
+    let Page { delivered, mut cursor, mut complete, entries: _ } = page;
+    let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
+    for Delivered { entry, commit, cursor: place } in delivered {
+        let shown = commit.and_then(|commit| Shown::of(&commit)).unwrap_or_else(|reason| {
+            let Entry { stream, version } = &entry;
+            tracing::error!(%stream, version, reason, "a commit cannot be read");
+            json!({ "stream": stream, "version": version, "unreadable": reason })
+        });
+        bytes += encoded_bytes(&shown);
+        if let Some(last) = last.take_if(|_| bytes > MAX_ANSWER_BYTES) {
+            (cursor, complete) = (last, false);
+            break;
         }
-        let body = json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
-        Response::json(StatusCode::OK, body)
+        commits.push(shown);
+        last = Some(place);
     }
+    let body = json!({ "commits": commits, "cursor": cursor.to_string(), "complete": complete });
+    Response::json(StatusCode::OK, body)
 }
 
 /// A commit, as readers see it. Neither the state, which is a cache, nor where the command came from is for them.

@@ -20,6 +20,7 @@ use lambda_runtime::LambdaEvent;
 use ledgerline::Meta;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tracing::Instrument;
 
 use crate::{
@@ -35,6 +36,17 @@ use crate::{
 
 /// The largest body that a command may have, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// The most bytes of rows or commits in an answer, as Lambda returns them: 5 MB, which leaves a sixth of its 6 MB for what is around them. Source: the
+/// developer guide, "Lambda quotas", "Invocation payload".
+pub(crate) const MAX_ANSWER_BYTES: usize = 5_000_000;
+
+/// The bytes that a part of a body has in the answer of the function. The body is a JSON text inside of JSON, so each quote in a value of it becomes four characters.
+pub(crate) fn encoded_bytes(part: &Value) -> usize {
+    let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\');
+    let text = part.to_string();
+    text.len() + text.as_bytes().iter().filter(is_escaped).count()
+}
 
 /// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of keys.
 const MAX_SUBJECT: usize = 255;
@@ -193,6 +205,22 @@ impl Response {
         self
     }
 
+    /// The same response, with the ETag of what it shows of a version. The version alone does not tell two representations of it apart: a view that is
+    /// rebuilt may show another one, and each page of a list is one of its own.
+    #[must_use]
+    pub fn with_representation(mut self, version: u64) -> Self {
+        let body = self.body.as_ref().map(Value::to_string).unwrap_or_default();
+        let hash = Sha256::digest(body.as_bytes());
+        let digits: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        self.headers.push((header::ETAG, format!("\"{version}.{digits}\"")));
+        self
+    }
+
+    /// Its ETag.
+    pub(crate) fn etag(&self) -> Option<&str> {
+        self.headers.iter().find(|(name, _)| *name == header::ETAG).map(|(_, tag)| tag.as_str())
+    }
+
     fn into_lambda(self) -> ApiGatewayV2httpResponse {
         let mut response = ApiGatewayV2httpResponse::default();
         response.status_code = i64::from(self.status.as_u16());
@@ -234,19 +262,34 @@ pub fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// The versions in a list of entity tags (RFC 9110, 8.8.3). `None` for `*`. Weak tags, and tags that are not a version, are left out,
-/// because they match nothing.
+/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and `"3.9f86d081"`, as reads do. `None` for `*`. Weak tags, and
+/// tags that are not a version, are left out, because they match nothing.
 #[must_use]
 pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
         return None;
     }
     let versions = tags.split(',').filter_map(|tag| {
-        let digits = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+        let tag = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+        let digits = match tag.split_once('.') {
+            Some((digits, hash)) if is_hash(hash) => digits,
+            Some(_) => return None,
+            None => tag,
+        };
         // Each version has one spelling: "3", not "03" or "+3".
         digits.parse::<u64>().ok().filter(|version| version.to_string() == digits)
     });
     Some(versions.collect())
+}
+
+/// Whether this is the hash of a representation.
+fn is_hash(text: &str) -> bool {
+    text.len() == 8 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether one of these entity tags is this one, compared weakly (RFC 9110, 13.1.2): `W/"3.9f86d081"` is the same as `"3.9f86d081"`.
+pub(crate) fn is_among_tags(etag: &str, tags: &str) -> bool {
+    tags.trim() == "*" || tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)
 }
 
 /// A request as the HTTP API passes it on.
@@ -694,9 +737,22 @@ mod tests {
     #[test]
     fn entity_tags_are_compared_strongly() {
         assert_eq!(versions_of("\"3\""), Some(vec![3]));
+        assert_eq!(versions_of("\"3.9f86d081\", \"4\""), Some(vec![3, 4]));
         assert_eq!(versions_of(" \"3\" , \"4\""), Some(vec![3, 4]));
         assert_eq!(versions_of("*"), None);
-        for nothing in ["W/\"3\"", "3", "\"03\"", "\"+3\"", "\"x\"", "", "\"-1\""] {
+        for nothing in [
+            "W/\"3\"",
+            "\"3.\"",
+            "\"3.9F86D081\"",
+            "\".9f86d081\"",
+            "\"3.9f86d081.\"",
+            "3",
+            "\"03\"",
+            "\"+3\"",
+            "\"x\"",
+            "",
+            "\"-1\"",
+        ] {
             assert_eq!(versions_of(nothing), Some(vec![]), "{nothing}");
         }
     }

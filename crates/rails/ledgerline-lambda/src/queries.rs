@@ -11,7 +11,7 @@ use std::{
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
 use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Page, PageQuery, ReadTable, TableError};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -20,7 +20,10 @@ use crate::{
     Error,
     callers::InVain,
     config::{self, ConfigError},
-    http::{HttpRequest, Problem, READ_MODEL_BEHIND, Response, Routes, versions_of},
+    http::{
+        HttpRequest, MAX_ANSWER_BYTES, Problem, READ_MODEL_BEHIND, Response, Routes, encoded_bytes,
+        is_among_tags,
+    },
     needs::{Action, COMMITS, Endpoint, Needs, Scope, Source, Table},
     start::dynamodb,
 };
@@ -204,13 +207,12 @@ pub fn page<Row: DeserializeOwned + 'static>(
             cursor: cursor.as_deref(),
         };
         let rows = views.table(table)?;
-        let page = match index.projection {
-            Projection::All => rows.page::<Row>(&query).await,
-            Projection::KeysOnly => rows.page_of_keys::<Row>(&table, &query).await,
+        let read = async |query: &PageQuery<'_>| match index.projection {
+            Projection::All => rows.page_of_states::<Row>(&table, query).await,
+            Projection::KeysOnly => rows.page_of_keys::<Row>(&table, query).await,
         };
-        let page = page.map_err(problem)?;
-        let rows: Vec<_> = page.rows.iter().map(shown).collect();
-        Ok(Response::json(StatusCode::OK, listed(name, json!(rows), page.cursor)))
+        let (rows, cursor) = page_that_fits(query, read, shown).await?;
+        Ok(Response::json(StatusCode::OK, listed(name, json!(rows), cursor)))
     };
     let reads = match index.projection {
         Projection::All => None,
@@ -240,11 +242,31 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let (version, ()) = views.read(request, &stream, read).await?;
         let (limit, cursor) = (limit(request)?, request.query("cursor")?);
         let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
-        let page = views.table(table)?.page::<Row>(&query).await.map_err(problem)?;
-        let rows: Vec<_> = page.rows.iter().map(shown).collect();
-        conditional(request, version, listed(name, json!(rows), page.cursor))
+        let rows = views.table(table)?;
+        let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
+        let (rows, cursor) = page_that_fits(query, read, shown).await?;
+        conditional(request, version, listed(name, json!(rows), cursor))
     };
     Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting::<A>()
+}
+
+/// The rows of a page as clients see them, and the cursor of the next page. If they are more than an answer of Lambda takes, half as many are read, until they fit: so the page ends
+/// early. One row always fits.
+async fn page_that_fits<Row>(
+    mut query: PageQuery<'_>,
+    read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, TableError>,
+    shown: fn(&Row) -> Value,
+) -> Result<(Vec<Value>, Option<String>), Problem> {
+    loop {
+        let Page { rows, cursor } = read(&query).await.map_err(problem)?;
+        let rows: Vec<_> = rows.iter().map(shown).collect();
+        let bytes: usize = rows.iter().map(encoded_bytes).sum();
+        if bytes <= MAX_ANSWER_BYTES || query.limit <= 1 {
+            return Ok((rows, cursor));
+        }
+        let most = i32::try_from(rows.len()).unwrap_or(query.limit);
+        query.limit = (most.min(query.limit) / 2).max(1);
+    }
 }
 
 /// All rows of one partition of a view that is written from the log, in the order of their sort keys.
@@ -498,21 +520,21 @@ impl Patience {
     }
 }
 
-/// Answers with a representation of a version, or with `304` when the client has it (RFC 9110, 13.1.2).
+/// Answers with a representation of a version, or with `304` when the client has just this representation (RFC 9110, 13.1.2). A version alone, as the
+/// answer to a command names it, is no representation: it gets `200`.
 ///
 /// # Errors
 /// When If-None-Match cannot be read.
 pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Result<Response, Problem> {
-    let known = match request.header("If-None-Match")? {
-        None => false,
-        // If-None-Match compares weakly, so W/"3" counts as "3".
-        Some(tags) => versions_of(&tags.replace("W/", "")).is_none_or(|versions| versions.contains(&version)),
+    let shown = Response::json(StatusCode::OK, body).with_representation(version);
+    let is_known = match (request.header("If-None-Match")?, shown.etag()) {
+        (Some(tags), Some(etag)) => is_among_tags(etag, tags),
+        (_, _) => false,
     };
-    if known {
-        let not_modified = Response { status: StatusCode::NOT_MODIFIED, headers: Vec::new(), body: None };
-        return Ok(not_modified.with_version(version));
+    if is_known {
+        return Ok(Response { status: StatusCode::NOT_MODIFIED, body: None, ..shown });
     }
-    Ok(Response::json(StatusCode::OK, body).with_version(version))
+    Ok(shown)
 }
 
 /// The page size that the request asks for with `limit`.
@@ -560,5 +582,63 @@ mod tests {
         const BY_OWNER: Index =
             Index { name: "byOwner", partition: "owner", sort: "name", projection: Projection::All };
         let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), Part::own, Value::clone);
+    }
+
+    /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be told that nothing has changed.
+    #[test]
+    fn only_a_client_that_has_just_this_representation_gets_304() {
+        let ask = |tags: &str, body: Value| {
+            let headers = json!({ "if-none-match": tags });
+            let event = json!({
+                "headers": headers, "isBase64Encoded": false,
+                "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
+            });
+            let event = serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
+            conditional(&event.unwrap().into(), 2, body).unwrap()
+        };
+        let (wrong, right) = (json!({ "balance": 9 }), json!({ "balance": 2 }));
+        let before = ask("", wrong.clone());
+        let tag = before.etag().unwrap().to_owned();
+        assert!(tag.starts_with("\"2.") && tag.len() == "\"2.12345678\"".len(), "{tag}");
+        for known in [tag.clone(), format!("W/{tag}"), format!("\"1\", {tag}"), "*".to_owned()] {
+            let same = ask(&known, wrong.clone());
+            assert_eq!(
+                (same.status, same.etag(), same.body.clone()),
+                (StatusCode::NOT_MODIFIED, Some(&*tag), None)
+            );
+        }
+        for other in [&*tag, "\"2\"", "W/\"2\"", "2", ""] {
+            let shown = ask(other, right.clone());
+            assert_eq!((shown.status, shown.body.as_ref()), (StatusCode::OK, Some(&right)), "{other}");
+            assert_ne!(shown.etag(), Some(&*tag));
+        }
+    }
+
+    /// A page ends early where it would be more than Lambda returns, and goes on where it ended.
+    #[tokio::test]
+    async fn a_page_that_is_too_large_for_an_answer_ends_early() {
+        let rows: Vec<_> = (0..9_usize).collect();
+        let read = async |query: &PageQuery<'_>| {
+            let first = query.cursor.map_or(0, |cursor| cursor.parse().unwrap());
+            let last = rows.len().min(first + usize::try_from(query.limit).unwrap());
+            let cursor = (last < rows.len()).then(|| last.to_string());
+            Ok(Page { rows: rows[first..last].to_vec(), cursor })
+        };
+        // Each has a megabyte as it is sent: a quote is four characters there.
+        let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
+        let (mut all, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let table = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
+            let query = of_log(&table, "", 9, cursor.as_deref());
+            let (page, next) = page_that_fits(query, read, shown).await.unwrap();
+            let answer = json!({ "body": json!(page).to_string() }).to_string();
+            assert!(!page.is_empty() && answer.len() < 6_000_000, "{}", answer.len());
+            all.extend(page.iter().map(|row| usize::try_from(row[0].as_u64().unwrap()).unwrap()));
+            cursor = next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(all, rows);
     }
 }

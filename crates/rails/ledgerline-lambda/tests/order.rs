@@ -292,6 +292,38 @@ async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
     assert_eq!(world.sequencing.sequence(&records, true).await, None);
 }
 
+/// A quote in a value is one byte in the log and four in the answer of the function.
+#[tokio::test]
+async fn a_page_is_what_lambda_can_return_and_little_less() {
+    for (text, least) in [("\"", 4_500_000), ("a", 3_500_000), ("\u{1}", 4_500_000), ("ü", 3_500_000)] {
+        let world = World::new(1).await;
+        let data = json!({ "text": text.repeat(50_000 / text.len()) }).to_string();
+        let all: Vec<_> = (1..=90).map(|number| (format!("tank-{number}"), 1)).collect();
+        let mut records = Vec::new();
+        for (stream, version) in &all {
+            let mut commit = commit(stream, *version);
+            commit.events[0].data.clone_from(&data);
+            world.log.append(&commit, None).await.unwrap();
+            records.push(record(Ok(commit)));
+        }
+        assert_eq!(world.sequencing.sequence(&records, true).await, None);
+        let (mut after, mut found, mut largest) = ("beginning".to_owned(), Vec::new(), 0);
+        loop {
+            let page = world.get(&format!("after={after}&limit=1000")).await.unwrap();
+            largest = largest.max(json!({ "body": page.to_string() }).to_string().len());
+            for commit in page["commits"].as_array().unwrap() {
+                found.push((commit["stream"].as_str().unwrap().to_owned(), 1));
+            }
+            after = page["cursor"].as_str().unwrap().to_owned();
+            if page["complete"] == true {
+                break;
+            }
+        }
+        assert_eq!(found, all, "{text:?}");
+        assert!((least..6_000_000).contains(&largest), "{text:?}: {largest}");
+    }
+}
+
 #[tokio::test]
 async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
     let world = World::new(1).await;

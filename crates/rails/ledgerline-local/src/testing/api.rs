@@ -33,10 +33,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The version that the answer is about, from the `ETag` header.
+    /// The `ETag` header.
     #[must_use]
     pub fn etag(&self) -> Option<&str> {
         self.headers.get("etag").map(String::as_str)
+    }
+
+    /// The version that the `ETag` names: `"3"` of an answer to a command, `"3.9f86d081"` of an answer to a query.
+    #[must_use]
+    pub fn etag_version(&self) -> Option<u64> {
+        let tag = self.etag()?.trim_matches('"');
+        tag.split_once('.').map_or(tag, |(version, _)| version).parse().ok()
     }
 
     /// The version in the body.
