@@ -29,6 +29,7 @@ const GAPS_REPAIRED: &str = "GapsRepaired";
 const SEQUENCE_LAG: &str = "SequenceLag";
 /// The number of invocations of a subscription that left a commit of five minutes and more, or failed at one.
 pub(crate) const SUBSCRIPTION_BEHIND: &str = "SubscriptionBehind";
+const KEPT_BY_SUBSCRIPTION: &str = "KeptBySubscription";
 /// The number of streams of which something that follows the log lacks commits, or has more than the log.
 pub(crate) const UNRECONCILED: &str = "Unreconciled";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
@@ -63,6 +64,7 @@ pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
     describe_counter!(GAPS_REPAIRED, Unit::Count, "gaps filled from the log");
     describe_histogram!(SEQUENCE_LAG, Unit::Milliseconds, "from a commit until it was in $all");
     describe_counter!(SUBSCRIPTION_BEHIND, Unit::Count, "invocations that left an old commit");
+    describe_histogram!(KEPT_BY_SUBSCRIPTION, Unit::Bytes, "a view's state, or its memory of a stream");
     describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
     describe_counter!(UNRECONCILED, Unit::Count, "streams that something lacks commits of, or is ahead of");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
@@ -145,6 +147,12 @@ pub(crate) fn position_lag(commits: u64) {
 /// Counts a gap that was filled from the log.
 pub(crate) fn gap_repaired() {
     counter!(GAPS_REPAIRED).increment(1);
+}
+
+/// Measures what a subscription keeps from one commit to the next, in bytes, once it is half of what it may keep. Its function writes few pages, so there is room for each.
+pub(crate) fn kept_by_subscription(bytes: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "an item has 400 KB at most")]
+    histogram!(KEPT_BY_SUBSCRIPTION).record(bytes as f64);
 }
 
 /// Counts the streams that a comparison found something missing of, or ahead. A comparison that found nothing counts as none, so that the metric is there.

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use crate::{
     Error, config, metrics,
     needs::{Action, Needs, Source, Table},
-    rebuild::{Answer, Rebuild, RebuildError, Rebuilt},
+    rebuild::{Answer, Rebuild, RebuildError, Rebuilt, is_outage},
     sequencer::{TABLE, partitions},
     start::{Handle, dynamodb, start},
 };
@@ -45,6 +45,10 @@ const HOLDING: SignedDuration = SignedDuration::from_secs(20);
 const PAGE: usize = 100;
 /// The number of entries of others that are gone over without moving the checkpoint, so that a subscription which has nothing to do writes nothing.
 const LEFT_OUT: usize = 500;
+/// The most bytes of a view's state, and of what it remembers of a stream, as JSON: both are written with the rows of each page, at a write unit for each KB, and an item takes 400 KB.
+const MAX_KEPT: usize = 64 * 1024;
+/// The bytes from which they are measured, so that somebody hears of it before a commit is refused.
+const MUCH_KEPT: usize = MAX_KEPT / 2;
 /// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows are larger in it than as JSON.
 const BYTES: usize = 1_000_000;
 /// The age of a commit from which a subscription that does not have it is behind.
@@ -163,12 +167,49 @@ pub enum SubscribeError {
         /// The reason.
         source: ChangesError,
     },
+    /// The view would keep more than it may.
+    #[error(
+        "version {version} of {stream} makes the view's {what} {bytes} bytes, and {MAX_KEPT} are the most: keep such data in rows"
+    )]
+    TooLarge {
+        /// Its stream.
+        stream: StreamId,
+        /// Its version.
+        version: u64,
+        /// State, or memory of the stream.
+        what: &'static str,
+        /// The bytes.
+        bytes: usize,
+    },
+    /// The table refuses the rows of a commit, and will each time.
+    #[error("the rows of version {version} of {stream} cannot be written")]
+    Refused {
+        /// Its stream.
+        stream: StreamId,
+        /// Its version.
+        version: u64,
+        /// The refusal.
+        source: TableError,
+    },
     /// A generation cannot be made.
     #[error(transparent)]
     Rebuild(#[from] RebuildError),
     /// What was kept with the checkpoint, or of a stream, is not of this program.
     #[error("what was kept cannot be read: its shape has changed, and the view must be made again")]
     Kept,
+}
+
+impl SubscribeError {
+    /// The commit at fault, if it is one.
+    fn commit(&self) -> Option<(StreamId, u64)> {
+        match self {
+            Self::Unreadable { stream, version, .. }
+            | Self::Changes { stream, version, .. }
+            | Self::TooLarge { stream, version, .. }
+            | Self::Refused { stream, version, .. } => Some((stream.clone(), *version)),
+            Self::Store(_) | Self::Cursor(_) | Self::Table(_) | Self::Rebuild(_) | Self::Kept => None,
+        }
+    }
 }
 
 impl From<SubscriptionError> for SubscribeError {
@@ -205,6 +246,17 @@ struct Work<State> {
     positions: BTreeMap<StreamId, Reached>,
     /// The times of its commits, in their order.
     applied: Vec<Timestamp>,
+    /// The bytes of the state, as JSON.
+    state_bytes: usize,
+}
+
+/// How commits are applied that could not be.
+#[derive(Debug, Default)]
+struct Care {
+    /// One commit a write, so that those before the one at fault are not held up by it.
+    one_by_one: bool,
+    /// Those that an operator has skipped.
+    skips: BTreeSet<(StreamId, u64)>,
 }
 
 impl<State> Work<State> {
@@ -361,15 +413,34 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         mut first: Option<Page>,
         until: Instant,
     ) -> Result<(), SubscribeError> {
+        let mut care = Care::default();
         loop {
             let page = match first.take() {
                 Some(page) => page,
                 None => self.page(checkpoint).await?,
             };
-            if !self.apply(checkpoint, page, until).await? {
-                return Ok(());
+            match self.apply(checkpoint, page, until, &care).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                // Somewhere in the page is a row that can never be written.
+                Err(SubscribeError::Table(error)) if !care.one_by_one && !is_outage(&error) => {
+                    care.one_by_one = true;
+                }
+                Err(error) => {
+                    let Some(commit) = error.commit() else { return Err(error) };
+                    if !self.is_skipped(&commit).await? || !care.skips.insert(commit) {
+                        return Err(error);
+                    }
+                    tracing::warn!(error = %Causes(&error), "an operator has skipped the commit");
+                }
             }
         }
+    }
+
+    /// Whether an operator has skipped a commit. It is asked only for one that cannot be applied.
+    async fn is_skipped(&self, (stream, version): &(StreamId, u64)) -> Result<bool, SubscribeError> {
+        let generations = self.table.generations(KeyNames::from(&self.view.table)).await?;
+        Ok(generations.skips(stream, *version))
     }
 
     /// Applies a page, in as many writes as it takes. Returns whether there is more to do, and this instance still has the checkpoint.
@@ -378,21 +449,34 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         checkpoint: &mut Checkpoint,
         page: Page,
         until: Instant,
+        care: &Care,
     ) -> Result<bool, SubscribeError> {
         let mut known = self.positions(&page).await?;
         let state = match checkpoint.state.as_str() {
             "" => State::default(),
             state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
         };
-        let mut work = self.nothing(state);
+        let mut work = self.nothing(state, checkpoint.state.len());
         // Whatever happens, what is before this need not be read again once the work is written.
         let mut cursor = checkpoint.cursor.clone();
         for delivered in page.delivered {
             let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
-            let unreadable = |reason| SubscribeError::Unreadable { stream, version, reason };
-            let commit = match delivered.commit.map_err(unreadable) {
+            let commit = match delivered.commit {
                 Ok(commit) => commit,
-                Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
+                Err(reason) => {
+                    let reached = known.get(&stream).cloned().unwrap_or_default();
+                    // What is missing before it would be lost.
+                    let is_next = reached.position + 1 >= version;
+                    if !is_next || !care.skips.contains(&(stream.clone(), version)) {
+                        let error = SubscribeError::Unreadable { stream, version, reason };
+                        return self.end_before(checkpoint, cursor, &work, error).await;
+                    }
+                    let reached = Reached { position: reached.position.max(version), ..reached };
+                    work.positions.insert(stream.clone(), reached.clone());
+                    known.insert(stream, reached);
+                    cursor = delivered.cursor.to_string();
+                    continue;
+                }
             };
             loop {
                 let position = known.get(&commit.stream).map_or(0, |reached| reached.position);
@@ -404,14 +488,15 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 let is_part = due.last().is_some_and(|last| last.version < commit.version);
                 for commit in due {
                     let mut with = work.clone();
-                    let mut added = self.add(&commit, &known, &mut with);
-                    if added.is_ok() && with.is_too_much() && !work.positions.is_empty() {
+                    let mut added = self.add(&commit, &known, &mut with, care);
+                    let is_too_much = with.is_too_much() || care.one_by_one;
+                    if added.is_ok() && is_too_much && !work.positions.is_empty() {
                         if !self.moved(checkpoint, cursor.clone(), &work, false).await? {
                             return Ok(false);
                         }
-                        with = self.nothing(work.state.clone());
+                        with = self.nothing(work.state.clone(), work.state_bytes);
                         work = with.clone();
-                        added = self.add(&commit, &known, &mut with);
+                        added = self.add(&commit, &known, &mut with, care);
                     }
                     match added {
                         Ok(reached) => _ = known.insert(commit.stream.clone(), reached),
@@ -425,7 +510,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
                         return Ok(false);
                     }
-                    work = self.nothing(work.state);
+                    work = self.nothing(work.state, work.state_bytes);
                 }
             }
             cursor = delivered.cursor.to_string();
@@ -435,9 +520,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         Ok(is_moved && !is_last)
     }
 
-    fn nothing(&self, state: State) -> Work<State> {
+    fn nothing(&self, state: State, state_bytes: usize) -> Work<State> {
         Work {
             state,
+            state_bytes,
             changes: Changes::new(self.view.table),
             positions: BTreeMap::new(),
             applied: Vec::new(),
@@ -464,18 +550,37 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         commit: &Commit,
         known: &BTreeMap<StreamId, Reached>,
         work: &mut Work<State>,
+        care: &Care,
     ) -> Result<Reached, SubscribeError> {
+        if care.skips.contains(&(commit.stream.clone(), commit.version)) {
+            let memory = known.get(&commit.stream).and_then(|reached| reached.memory.clone());
+            let reached = Reached { position: commit.version, memory };
+            work.positions.insert(commit.stream.clone(), reached.clone());
+            return Ok(reached);
+        }
         let failed = |source| SubscribeError::Changes {
             stream: commit.stream.clone(),
             version: commit.version,
             source,
         };
-        let memory = known.get(&commit.stream).and_then(|reached| reached.memory.as_deref());
-        let mut memory = memory.map_or_else(|| Ok(Memory::default()), serde_json::from_str);
+        let before = known.get(&commit.stream).and_then(|reached| reached.memory.as_deref());
+        let mut memory = before.map_or_else(|| Ok(Memory::default()), serde_json::from_str);
         let memory = memory.as_mut().map_err(|_| SubscribeError::Kept)?;
         (self.view.changes)(&mut work.state, memory, commit, &mut work.changes).map_err(failed)?;
         work.changes.clone().only(self.view.writes).map_err(failed)?;
         let memory = serde_json::to_string(memory).map_err(|_| SubscribeError::Kept)?;
+        let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
+        // What an earlier version has let grow may shrink.
+        let before = before.map_or(0, str::len);
+        for (what, bytes, before) in
+            [("state", state.len(), work.state_bytes), ("memory of the stream", memory.len(), before)]
+        {
+            if bytes > MAX_KEPT.max(before) {
+                let (stream, version) = (commit.stream.clone(), commit.version);
+                return Err(SubscribeError::TooLarge { stream, version, what, bytes });
+            }
+        }
+        work.state_bytes = state.len();
         // `null` is that of a view that remembers nothing.
         let reached =
             Reached { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
@@ -495,7 +600,14 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
         let until = if is_last { Timestamp::UNIX_EPOCH } else { Timestamp::now() + self.holding };
         let (keys, rows) = (&self.view.table, (&work.changes, &work.positions));
-        let moved = self.table.move_checkpoint(keys, checkpoint, (cursor, state, until), rows).await?;
+        self.note_what_is_kept(&state, work);
+        let moved = self.table.move_checkpoint(keys, checkpoint, (cursor, state, until), rows).await;
+        let moved = moved.map_err(|source| match work.positions.iter().next() {
+            Some((stream, reached)) if work.applied.len() == 1 && !is_outage(&source) => {
+                SubscribeError::Refused { stream: stream.clone(), version: reached.position, source }
+            }
+            Some(_) | None => source.into(),
+        })?;
         let Some(moved) = moved else {
             tracing::warn!("another instance has taken the checkpoint");
             return Ok(false);
@@ -510,6 +622,15 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             metrics::projected(*at);
         }
         Ok(true)
+    }
+
+    /// Measures what is kept, if that is much.
+    fn note_what_is_kept(&self, state: &str, work: &Work<State>) {
+        let memories = work.positions.values().filter_map(|reached| reached.memory.as_ref());
+        let most = memories.map(String::len).chain([state.len()]).max().unwrap_or(0);
+        if self.is_read && most >= MUCH_KEPT {
+            metrics::kept_by_subscription(most);
+        }
     }
 
     /// The positions in the streams of a page.

@@ -81,6 +81,15 @@ impl World {
         assert_eq!(self.sequencing.sequence(&records, true).await, None);
     }
 
+    /// Damages a commit that was written.
+    async fn damage(&self, stream: &str, version: u64) {
+        let update = self.client.update_item().table_name(testing::table("CommitsTable"));
+        let update = update.key("stream", AttributeValue::S(stream.to_owned()));
+        let update = update.key("version", AttributeValue::N(version.to_string()));
+        let update = update.update_expression("SET #at = :none").expression_attribute_names("#at", "at");
+        update.expression_attribute_values(":none", AttributeValue::S("never".into())).send().await.unwrap();
+    }
+
     /// The answer to this query of `GET /events`.
     async fn get(&self, query: &str) -> Result<Value, Problem> {
         let answer = self.events.handle(&request(query)).await?;
@@ -691,4 +700,87 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     let found = reconciled(&world, at + SignedDuration::from_mins(16)).await;
     assert_eq!(found.last(), Some(&("tank-f".to_owned(), 2, 0)));
     assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);
+}
+
+/// What a view keeps would be more than it may. The commit is named, those before it are applied, and an operator can skip it.
+#[tokio::test]
+async fn a_view_keeps_so_much_and_no_more_and_an_operator_skips_what_cannot_be_applied() {
+    fn changes(
+        state: &mut String,
+        memory: &mut String,
+        commit: &Commit,
+        changes: &mut Changes,
+    ) -> Result<(), ChangesError> {
+        match commit.stream.id() {
+            "state" => state.push_str(&"s".repeat(40_000)),
+            "memory" => memory.push_str(&"m".repeat(40_000)),
+            "shrinks" => *state = "small".to_owned(),
+            // More than an item takes.
+            "row" => changes.put(&json!({ "tankId": "row", "entry": "1", "text": "x".repeat(500_000) }))?,
+            _ => {}
+        }
+        let entry = format!("{} {}", commit.stream, commit.version);
+        changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": entry }))
+    }
+    const VIEW: OrderedView<String, String> =
+        OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
+    for at_fault in ["tank-state", "tank-memory", "tank-row", "tank-unreadable"] {
+        let world = World::new(1).await;
+        let subscriber =
+            Subscriber::new(VIEW, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+        world.commit(&[("tank-a", 1), (at_fault, 1), ("tank-b", 1), (at_fault, 2), ("tank-c", 1)]).await;
+        let version = match at_fault {
+            "tank-row" | "tank-unreadable" => 1,
+            _ => 2,
+        };
+        if at_fault == "tank-unreadable" {
+            world.damage(at_fault, 1).await;
+        }
+        // The second 40,000 bytes are too many, and the first row is too large: what is before it is applied.
+        for _ in 0..2 {
+            let error = subscriber.catch_up().await.unwrap_err().to_string();
+            assert!(error.contains(&format!("version {version} of {at_fault}")), "{error}");
+        }
+        let all = ["tank-a 1", "tank-b 1", "tank-c 1"].map(ToOwned::to_owned);
+        let before = if version == 1 { 1 } else { 2 };
+        let others = async || {
+            let mut diary = world.diary().await;
+            diary.retain(|entry| !entry.starts_with(at_fault));
+            diary
+        };
+        assert_eq!(others().await, all[..before], "{at_fault}");
+
+        let mut skipped = Vec::new();
+        while let Err(error) = subscriber.catch_up().await {
+            // Each commit at fault is skipped by name, with who did it, and why.
+            let version = [1, 2]
+                .into_iter()
+                .find(|version| error.to_string().contains(&format!("version {version} of {at_fault}")));
+            let stream = StreamId::try_from(at_fault.to_owned()).unwrap();
+            let keys = KeyNames::from(&KEYS);
+            let seen = world.rows.generations(keys).await.unwrap();
+            let by = Move {
+                at: Timestamp::UNIX_EPOCH,
+                what: "skip".into(),
+                who: "ada".into(),
+                why: "a test".into(),
+            };
+            let skipping = seen.skipping(&stream, version.unwrap()).unwrap();
+            assert!(world.rows.move_generations(keys, &seen, skipping.clone(), by).await.unwrap());
+            assert!(skipping.skipping(&stream, version.unwrap()).is_err());
+            skipped.push(version.unwrap());
+        }
+        let expected = match at_fault {
+            "tank-row" => vec![1, 2],
+            "tank-unreadable" => vec![1],
+            _ => vec![2],
+        };
+        assert_eq!(skipped, expected, "{at_fault}");
+        assert_eq!(others().await, all, "{at_fault}");
+        // What is kept may shrink, and grow again.
+        if at_fault == "tank-state" {
+            world.commit(&[("tank-shrinks", 1), ("tank-state", 3)]).await;
+            assert!(subscriber.catch_up().await.unwrap());
+        }
+    }
 }

@@ -16,6 +16,7 @@ mod rebuild;
 mod reconcile;
 mod records;
 mod replay;
+mod skip;
 mod versions;
 mod views;
 
@@ -138,6 +139,9 @@ enum What {
     /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
     Order(order::Order),
+    /// Let a subscription pass over one commit that it cannot apply, and go on. Its position moves over the commit, which makes no change, in every generation of its rows. A commit that it
+    /// can apply is applied all the same. Without --write, say whether it is skipped.
+    Skip(skip::Options),
     /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
     /// Without a command, lists them.
     Command(command::Options),
@@ -265,6 +269,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Lag(options) => views::lag(&deployment, stack, &options, out).await?,
         What::Replay(options) => replay::run(&deployment, &options, out).await?,
         What::Order(order) => order::run(&deployment, &order, out).await?,
+        What::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
         What::Login(options) => {
             login::run(&deployment, &options, out).await?;

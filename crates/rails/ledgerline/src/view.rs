@@ -174,7 +174,7 @@ pub type OrderedChanges<State, Memory> =
 
 /// A view that is written from `$all` ([`all`](crate::all)): from every commit of some categories, once, in one order over all streams. Beside its rows, a state goes from one
 /// commit to the next, such as a running total or the number of the last row, and a memory from one commit of a stream to its next, such as the currency of an account. Both should be
-/// small: they are written with the rows. Made again from the beginning, its rows are the same.
+/// small: they are written with the rows, and have at most 64 KB each, as JSON. Made again from the beginning, its rows are the same.
 ///
 /// ```
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};

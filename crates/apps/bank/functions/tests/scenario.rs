@@ -203,6 +203,7 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
         (&close, "{\"why\":\"because\"}", json!("why")),
         (&"/accounts".into(), "{\"owner\":\"\",\"currency\":\"EUR\"}", json!("owner")),
         (&"/accounts".into(), "{\"owner\":\"Ada\",\"currency\":\"euro\"}", json!("currency")),
+        (&"/accounts".into(), "{\"owner\":\"Ada\",\"currency\":\"ZZZ\"}", json!("currency")),
         (
             &"/accounts".into(),
             "{\"accountId\":\"1\",\"owner\":\"Ada\",\"currency\":\"EUR\"}",

@@ -6,7 +6,7 @@ use ledgerline::{Aggregate, Context, Refusal, with_field};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::values::{Amount, Currency, MAX_MINOR_UNITS, Owner, Reference};
+use crate::values::{Amount, Currency, ListedCurrency, MAX_MINOR_UNITS, Owner, Reference};
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ impl State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     /// Open it for this owner, in this currency.
-    Open(Owner, Currency),
+    Open(Owner, ListedCurrency),
     /// Put money in.
     Credit(Booking),
     /// Take money out.
@@ -511,10 +511,11 @@ mod tests {
         ];
         let currency = prop_oneof![4 => Just("EUR"), 1 => Just("USD"), 1 => Just("euro")];
         (amount, currency, 0..24_u8).prop_map(|(amount, currency, kind)| {
+            let listed = ListedCurrency::new(currency);
             let (currency, amount) = (Currency::new(currency), Amount::new(amount));
             let booking = amount.map(|amount| Booking { amount, reference: Some(valid("rent")) });
             Some(match kind {
-                0 => Command::Open(valid("Ada"), currency.ok()?),
+                0 => Command::Open(valid("Ada"), listed.ok()?),
                 1 => Command::Close,
                 2..=9 => Command::Credit(booking.ok()?),
                 10..=17 => Command::Debit(booking.ok()?),

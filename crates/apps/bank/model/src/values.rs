@@ -13,10 +13,18 @@ ledgerline::value_object! {
 }
 
 ledgerline::value_object! {
-    /// A currency, as an ISO 4217 code. Only the form is checked: three capital letters.
+    /// The currency of an account or of a transfer. Only the form is checked: accounts that were opened before [`ListedCurrency`] may have any three
+    /// capital letters, and go on.
     pub struct Currency(String),
     |code| (code.len() == 3 && code.bytes().all(|b| b.is_ascii_uppercase())).then_some(code),
     "a currency is three capital letters, such as EUR"
+}
+
+ledgerline::value_object! {
+    /// The currency of a new account: a code of ISO 4217. The ledger of bookings keeps a total for each currency, so callers must not make any number of them.
+    pub struct ListedCurrency(String),
+    |code| iso_currency::Currency::from_code(&code).map(|_| code),
+    "a currency is a code of ISO 4217, such as EUR"
 }
 
 /// The name of an account's owner, as the caller who opens the account writes it.
@@ -27,3 +35,21 @@ pub type Reason = Text<500>;
 
 /// The payer's note.
 pub type Reference = Text<140>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_opened_in_a_currency_of_the_list_and_others_may_go_on() {
+        for code in ["EUR", "USD", "JPY", "CHF"] {
+            assert!(ListedCurrency::new(code).is_ok() && Currency::new(code).is_ok(), "{code}");
+        }
+        for code in ["ZZZ", "QQQ", "AAA"] {
+            assert!(ListedCurrency::new(code).is_err() && Currency::new(code).is_ok(), "{code}");
+        }
+        for code in ["eur", "euro", "EU", "", "€UR", "EUR "] {
+            assert!(ListedCurrency::new(code).is_err() && Currency::new(code).is_err(), "{code}");
+        }
+    }
+}

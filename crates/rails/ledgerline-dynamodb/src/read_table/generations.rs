@@ -6,7 +6,7 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -15,7 +15,7 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, ReturnConsumedCapacity},
 };
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{LogTable, StateTable};
+use ledgerline::{LogTable, StateTable, StreamId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -30,6 +30,8 @@ const GENERATIONS: &str = "$generations";
 pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
 /// The time after which reads go over to another generation. By then, every process knows of it.
 pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
+/// The most commits of a view that can be skipped: the item that names them takes 400 KB.
+const MAX_SKIPS: usize = 100;
 /// The number of changes that are remembered.
 const REMEMBERED: usize = 20;
 
@@ -75,6 +77,9 @@ pub struct Generations {
     /// The last changes, the oldest first.
     #[serde(default, rename = "$history", skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Move>,
+    /// The commits that a subscription passes over if it cannot apply them, in every generation: `account-1 7`.
+    #[serde(default, rename = "$skips", skip_serializing_if = "BTreeSet::is_empty")]
+    skips: BTreeSet<String>,
 }
 
 /// What a table's clones know of its generations.
@@ -206,6 +211,27 @@ impl Generations {
     #[must_use]
     pub fn dropped(&self) -> Self {
         Self { other: None, ..self.clone() }
+    }
+
+    /// Whether the subscription passes over this commit if it cannot apply it.
+    #[must_use]
+    pub fn skips(&self, stream: &StreamId, version: u64) -> bool {
+        self.skips.contains(&skip(stream, version))
+    }
+
+    /// The subscription passes over this commit if it cannot apply it.
+    ///
+    /// # Errors
+    /// When it does already, or passes over too many.
+    pub fn skipping(&self, stream: &StreamId, version: u64) -> Result<Self, NotNow> {
+        let mut skipping = self.clone();
+        if !skipping.skips.insert(skip(stream, version)) {
+            return Err(NotNow("the commit is skipped already"));
+        }
+        if skipping.skips.len() > MAX_SKIPS {
+            return Err(NotNow("a hundred commits are skipped already: deploy code that can apply them"));
+        }
+        Ok(skipping)
     }
 
     fn with(&self, number: u32, phase: Phase, since: Timestamp) -> Self {
@@ -402,6 +428,11 @@ fn escaped(text: &str) -> Cow<'_, str> {
 /// The text again. A text that an earlier version wrote without escaping it is what it is.
 fn unescaped(key: &str) -> &str {
     key.strip_prefix(ESCAPE).filter(|text| is_taken_for_ours(text)).unwrap_or(key)
+}
+
+/// A commit that is skipped, as the item names it.
+fn skip(stream: &StreamId, version: u64) -> String {
+    format!("{stream} {version}")
 }
 
 /// The sign of a generation.

@@ -2,7 +2,7 @@
 
 use bank::{
     account::{Account, Command, State},
-    values::{Currency, Owner},
+    values::{ListedCurrency, Owner},
 };
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::commands::{Route, acts, changes, creates, replays};
@@ -16,7 +16,7 @@ struct Open {
     #[serde(default)]
     account_id: Option<Id>,
     owner: Owner,
-    currency: Currency,
+    currency: ListedCurrency,
 }
 
 /// The routes.

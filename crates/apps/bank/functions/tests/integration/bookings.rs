@@ -5,12 +5,13 @@ use std::{
     path::Path,
 };
 
-use crate::accounts::Accounts;
+use crate::{accounts::Accounts, operator::Ledger};
 use bank::views::bookings::{Books, Row, TABLE, changes};
 use futures::future::join_all;
 use ledgerline::{
-    Changes, StreamId,
+    Changes, EventStore, StreamId,
     all::{Cursor, Filter, Subscription},
+    contract,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_local::testing::{LocalStack, eventually};
@@ -207,4 +208,43 @@ async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed()
         let head = bank.get(&format!("/accounts/{account}")).await.body["version"].as_u64();
         assert_eq!(versions.get(stream.as_str()).copied(), head);
     }
+}
+
+/// A commit of a newer program stands in the order of everything, and all bookings behind it wait.
+#[tokio::test]
+async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
+    let bank = LocalStack::start(None).await;
+    let id = bank.account(1_000).await;
+    let unknown = StreamId::new("account", &uuid::Uuid::new_v4().to_string()).unwrap();
+    bank.store().append(&contract::commit(&unknown, 1), None).await.unwrap();
+    let credit = async || {
+        let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 5 })).await;
+        assert_eq!(credited.status, StatusCode::OK);
+    };
+    credit().await;
+    let ledger = Ledger::at(&bank);
+    eventually("it stands still", async || {
+        let failed = bank.logged(&format!("\"the changes of version 1 of {unknown}\"")).await;
+        (!failed.is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(bank.bookings(10).await.len(), 1);
+
+    let (code, shown) = ledger.run(&["skip", "Bookings", unknown.as_str(), "1"]);
+    assert_eq!((code, shown[0]["is"].as_str().unwrap().starts_with("not skipped")), (0, true), "{shown:?}");
+    let sure = ["--write", "--yes", "--why", "a newer program wrote it"];
+    let skip = |view, stream, version| ledger.run(&[&["skip", view, stream, version][..], &sure].concat()).0;
+    for (view, stream, version) in [
+        ("Balances", unknown.as_str(), "1"),
+        ("Bookings", unknown.as_str(), "2"),
+        ("Bookings", "transfer-1", "1"),
+    ] {
+        assert_eq!(skip(view, stream, version), 1, "{view} {stream} {version}");
+    }
+    assert_eq!(skip("Bookings", unknown.as_str(), "1"), 0);
+    // The next commit wakes it.
+    credit().await;
+    eventually("it goes on", async || (bank.bookings(10).await.len() == 3).then_some(())).await;
+    let (_, shown) = ledger.run(&["skip", "Bookings", unknown.as_str(), "1"]);
+    assert_eq!(shown[0]["is"], "skipped already");
 }
