@@ -1,6 +1,9 @@
 //! Reads of the whole log, for operators: they cost half a read unit for each 4 KB that is in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
+};
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -195,6 +198,17 @@ impl DynamoDbStore {
         from: Timestamp,
         to: Timestamp,
     ) -> Result<BTreeMap<StreamId, (u64, u64)>, StoreError> {
+        Ok(self.between_each(&[from..=to]).await?.pop().unwrap_or_default())
+    }
+
+    /// The same for each of these times, with one scan of the log.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub async fn between_each(
+        &self,
+        times: &[RangeInclusive<Timestamp>],
+    ) -> Result<Vec<BTreeMap<StreamId, (u64, u64)>>, StoreError> {
         let scan = self
             .client
             .scan()
@@ -205,18 +219,26 @@ impl DynamoDbStore {
             .expression_attribute_names("#version", item::VERSION)
             .expression_attribute_names("#at", item::AT);
         let mut items = scan.into_paginator().items().send();
-        let mut found = BTreeMap::<StreamId, (Option<u64>, u64)>::new();
+        let mut found = vec![BTreeMap::<StreamId, u64>::new(); times.len()];
+        let mut heads = BTreeMap::<StreamId, u64>::new();
         while let Some(item) = items.next().await {
             let item = item.map_err(error::store_error)?;
             let Some((stream, version)) = keys(&item) else { continue };
             let at = item.get(item::AT).and_then(|at| at.as_s().ok()?.parse::<Timestamp>().ok());
-            let (first, last) = found.entry(stream).or_default();
-            *last = version.max(*last);
-            if at.is_some_and(|at| (from..=to).contains(&at)) {
-                *first = Some(first.map_or(version, |first| first.min(version)));
+            for (times, found) in times.iter().zip(&mut found) {
+                if at.is_some_and(|at| times.contains(&at)) {
+                    let first = found.entry(stream.clone()).or_insert(version);
+                    *first = version.min(*first);
+                }
             }
+            let head = heads.entry(stream).or_default();
+            *head = version.max(*head);
         }
-        Ok(found.into_iter().filter_map(|(stream, (first, last))| Some((stream, (first?, last)))).collect())
+        let with_head = |(stream, first): (StreamId, u64)| {
+            let last = heads.get(&stream).copied().unwrap_or(first);
+            (stream, (first, last))
+        };
+        Ok(found.into_iter().map(|found| found.into_iter().map(with_head).collect()).collect())
     }
 
     /// The commits with this correlation id, in no order.

@@ -3,11 +3,19 @@
 //! SQS's own move task does not serve all of them: the fanout's references came from no queue, and a FIFO queue may take a message that is sent again for the one that it knows. Here each
 //! message is sent first and deleted then, with a deduplication id of its own: it may come twice, which everything behind the log bears, and it is never lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, Result, bail};
-use aws_sdk_sqs::types::{Message, MessageSystemAttributeName as Attribute, QueueAttributeName};
+use aws_sdk_sqs::types::{
+    ChangeMessageVisibilityBatchRequestEntry, Message, MessageSystemAttributeName as Attribute,
+    QueueAttributeName,
+};
 use clap::Args;
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
 use ledgerline_local::{
@@ -23,8 +31,10 @@ use crate::{
     replay::hand_over,
 };
 
-/// The seconds for which messages that are looked at are kept from others.
-const LOOKING: i32 = 60;
+/// The least and the most seconds for which messages that are looked through are kept from others. A pass ends with this time, so that none of them comes twice in it.
+const LOOKING: RangeInclusive<u64> = 60..=900;
+/// The messages that a pass looks at in a second, at least.
+const RATE: u64 = 50;
 /// The seconds for which messages that something is done with are kept from others. If the tool is killed, its messages, and those behind them in their streams, can be had again then.
 const ACTING: i32 = 30;
 /// The same for what goes through the fanout: to send a batch back takes minutes.
@@ -33,6 +43,8 @@ const THROUGH_THE_FANOUT: i32 = 900;
 const AT_ONCE: i32 = 10;
 /// The number of times in a row that a queue must give nothing before it is taken for empty: SQS asks only some of its servers.
 const EMPTY: usize = 2;
+/// The number of calls that are made at once to give messages back.
+const CALLS: usize = 8;
 /// The most letters that are printed for people.
 const SHOWN: usize = 50;
 /// The seconds by which clocks may differ from those of the table's stream.
@@ -96,6 +108,15 @@ struct Letter {
     receipt: Option<String>,
 }
 
+/// What is kept of a message that was looked at. A queue may have more messages than fit into memory with their bodies.
+struct Looked {
+    since: Option<Timestamp>,
+    reason: String,
+    receipt: Option<String>,
+    /// What is shown of it, if it is asked for.
+    row: Option<Value>,
+}
+
 /// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there are no dead letters.
 pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
     let queues = queues(deployment, stack)?;
@@ -125,17 +146,16 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         if count == 0 && options.queue.is_none() {
             continue;
         }
-        let found = look(deployment, queue).await?;
-        give_back(deployment, queue, &found).await;
+        let found = look(deployment, queue, count, options).await?;
+        give_back(deployment, queue, found.iter().filter_map(|looked| looked.receipt.clone())).await;
         let mut reasons = BTreeMap::<String, usize>::new();
-        found.iter().for_each(|letter| *reasons.entry(letter.reason()).or_default() += 1);
+        found.iter().for_each(|looked| *reasons.entry(looked.reason.clone()).or_default() += 1);
         let reasons: Vec<_> = reasons.iter().map(|(reason, count)| format!("{count}: {reason}")).collect();
-        let oldest = found.iter().filter_map(|letter| letter.since).min();
+        let oldest = found.iter().filter_map(|looked| looked.since).min();
         counts.push(json!({
             "queue": queue.id, "messages": count.max(found.len() as u64), "oldest": oldest, "reasons": reasons.join("; "),
         }));
-        let shown = found.iter().filter(|letter| options.takes(letter));
-        letters.extend(shown.map(|letter| letter.row(&queue.id, options.payloads)));
+        letters.extend(found.into_iter().filter_map(|looked| looked.row));
     }
     let is_empty = counts.iter().all(|count| count["messages"] == 0);
     if is_empty {
@@ -177,67 +197,96 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     }
     // Before anything is done: without the table, nothing could be kept of it.
     let kept = records::table(deployment)?;
-    let (mut done, mut failed) = (Vec::new(), Vec::<(Letter, anyhow::Error)>::new());
+    // The ids of those that something was done with, and the receipts of all others.
+    let (mut done, mut failed) = (Vec::new(), Vec::<(String, anyhow::Error)>::new());
     let mut others = Vec::new();
+    let mut seen = BTreeSet::new();
+    let is_through_the_fanout = options.send_back && matches!(queue.goes, Goes::ToFanout);
     let (mut empty, mut parked) =
         (0, if options.parked { parked(deployment, kept, &queue.id).await? } else { Vec::new() });
-    let seconds = match queue.goes {
-        Goes::ToFanout if options.send_back => THROUGH_THE_FANOUT,
-        Goes::ToFanout | Goes::ToQueue(_) => ACTING,
+    let is_for_some = !options.id.is_empty() || options.stream.is_some();
+    let seconds = match (is_through_the_fanout, is_for_some && !options.parked) {
+        (true, _) => THROUGH_THE_FANOUT,
+        (false, true) => pass(count(deployment, queue).await?),
+        (false, false) => ACTING,
+    };
+    // Those that are not asked for come again when the time is over for which they are kept from others.
+    let until = is_for_some.then(|| Instant::now() + Duration::from_secs(seconds.unsigned_abs().into()));
+    let is_over = || until.is_some_and(|until| Instant::now() >= until);
+    let is_found = |seen: &BTreeSet<String>| {
+        options.stream.is_none() && !options.id.is_empty() && options.id.iter().all(|id| seen.contains(id))
     };
     // A message of a stream does not overtake another one that could not be sent.
     let mut stopped = BTreeSet::new();
     // What the fanout sets aside again at once comes back as a new message: it stays, or there would be no end.
     let mut came_back = 0;
     let mut through_the_fanout = BTreeSet::new();
-    while empty < EMPTY {
-        let page = if options.parked {
-            std::mem::take(&mut parked)
-        } else {
-            receive(deployment, queue, seconds).await?
-        };
-        empty = if page.is_empty() { empty + 1 } else { 0 };
+    while empty < EMPTY && !is_over() && !is_found(&seen) {
+        let mut page = std::mem::take(&mut parked);
+        while !options.parked && empty < EMPTY && !is_over() {
+            let received = receive(deployment, queue, seconds).await?;
+            // A message that comes again brings nothing new, and is given back with its last receipt.
+            let (new, again): (Vec<_>, Vec<_>) =
+                received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
+            others.extend(again.into_iter().filter_map(|letter| letter.receipt));
+            empty = if new.is_empty() { empty + 1 } else { 0 };
+            page.extend(new);
+            // What names times and not commits is looked up in the log: once for all of them.
+            if !is_through_the_fanout {
+                break;
+            }
+        }
         if options.parked {
             empty = EMPTY;
+        } else if is_through_the_fanout && !page.is_empty() {
+            // What the fanout sets aside again comes after this.
+            empty = 0;
         }
+        let in_the_log =
+            if is_through_the_fanout { looked_up(deployment, &page).await? } else { BTreeMap::new() };
         let before = done.len();
         for letter in page {
             let is_stopped = letter.group.as_ref().is_some_and(|group| stopped.contains(group));
             if !options.takes(&letter) || is_stopped {
-                others.push(letter);
+                others.extend(letter.receipt);
                 continue;
             }
-            if options.send_back && matches!(queue.goes, Goes::ToFanout) {
+            if is_through_the_fanout {
                 let commits = letter.commits();
                 if commits.iter().any(|commit| through_the_fanout.contains(commit)) {
                     came_back += 1;
-                    others.push(letter);
+                    others.extend(letter.receipt);
                     continue;
                 }
                 through_the_fanout.extend(commits);
             }
-            match one(deployment, queue, &letter, options, kept).await {
-                Ok(()) => done.push(letter),
+            match one(deployment, queue, &letter, options, kept, in_the_log.get(&letter.id)).await {
+                Ok(()) => done.push(letter.id),
                 Err(error) => {
                     stopped.extend(letter.group.clone());
-                    failed.push((letter, error));
+                    others.extend(letter.receipt);
+                    failed.push((letter.id, error));
                 }
             }
         }
         // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
         if !options.throw_away && done.len() > before {
-            let ids: Vec<_> = done[before..].iter().map(|letter: &Letter| &letter.id).collect();
+            let ids = &done[before..];
             let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why.clone());
             let what = format!("{what}: {} of {from}", ids.len());
             records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
         }
     }
-    let left: Vec<_> = others.iter().chain(failed.iter().map(|(letter, _)| letter)).cloned().collect();
-    give_back(deployment, queue, &left).await;
-    for (letter, error) in &failed {
-        eprintln!("{} stays: {error:#}", letter.id);
+    // SQS gives no more while many are held, and a pass has an end.
+    let unseen = match is_for_some && !options.parked && !is_found(&seen) {
+        true => number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages]).await?,
+        false => 0,
+    };
+    give_back(deployment, queue, others.into_iter()).await;
+    for (id, error) in &failed {
+        eprintln!("{id} stays: {error:#}");
     }
-    let ids: BTreeSet<_> = done.iter().map(|letter| &letter.id).collect();
+    let ids: BTreeSet<_> = done.iter().collect();
     let never: Vec<_> = options.id.iter().filter(|id| !ids.contains(id)).collect();
     // Those that another one looks at, or that a tool had which was killed, were not given to this one, nor what is behind them in their streams.
     let held = if options.parked { 0 } else { number(deployment, queue, &[NOT_VISIBLE]).await? };
@@ -248,7 +297,38 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             "\n{held} messages are held by somebody else, or by a tool that was killed, for {seconds} seconds at most: do it again then"
         ));
     }
-    Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0)
+    if unseen > 0 {
+        out.note(&format!(
+            "\n{unseen} messages were not looked at: a pass takes {seconds} seconds at most. Do it again"
+        ));
+    }
+    Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0 && unseen == 0)
+}
+
+/// The seconds for which one pass looks at so many messages.
+fn pass(messages: u64) -> i32 {
+    let seconds = (LOOKING.start() + messages / RATE).min(*LOOKING.end());
+    i32::try_from(seconds).unwrap_or(i32::MAX)
+}
+
+/// The commits of those letters that name times: batches that the fanout gave up. The log is read once for all of them.
+async fn looked_up(
+    deployment: &Deployment,
+    letters: &[Letter],
+) -> Result<BTreeMap<String, Vec<(StreamId, u64)>>> {
+    let batches: Vec<_> =
+        letters.iter().filter_map(|letter| Some((letter.id.clone(), letter.times()?))).collect();
+    if batches.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let times: Vec<_> = batches.iter().map(|(_, (from, to))| *from..=*to).collect();
+    let found = deployment.log()?.between_each(&times).await?;
+    let commits = |streams: BTreeMap<StreamId, (u64, u64)>| {
+        let all = streams.into_iter();
+        all.flat_map(|(stream, (first, last))| (first..=last).map(move |version| (stream.clone(), version)))
+            .collect()
+    };
+    Ok(batches.into_iter().zip(found).map(|((id, _), found)| (id, commits(found))).collect())
 }
 
 /// Does with one message what is asked for, and deletes it then.
@@ -258,10 +338,11 @@ async fn one(
     letter: &Letter,
     options: &Options,
     kept: &str,
+    in_the_log: Option<&Vec<(StreamId, u64)>>,
 ) -> Result<()> {
     let why = options.writing.why.clone();
     if options.send_back {
-        send_back(deployment, queue, letter).await?;
+        send_back(deployment, queue, letter, in_the_log).await?;
     } else if options.park {
         let item =
             json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
@@ -280,7 +361,13 @@ async fn one(
     Ok(())
 }
 
-async fn send_back(deployment: &Deployment, queue: &Queue, letter: &Letter) -> Result<()> {
+/// Sends a message back. `in_the_log` are its commits, if it names times.
+async fn send_back(
+    deployment: &Deployment,
+    queue: &Queue,
+    letter: &Letter,
+    in_the_log: Option<&Vec<(StreamId, u64)>>,
+) -> Result<()> {
     match &queue.goes {
         Goes::ToQueue(url) => {
             let send = deployment.sqs.send_message().queue_url(url).message_body(&letter.body);
@@ -291,14 +378,8 @@ async fn send_back(deployment: &Deployment, queue: &Queue, letter: &Letter) -> R
             Ok(())
         }
         Goes::ToFanout => {
-            let log = deployment.log()?;
-            let mut versions = letter.commits();
-            if let Some((from, to)) = letter.times() {
-                versions = Vec::new();
-                for (stream, (first, last)) in log.between(from, to).await? {
-                    versions.extend((first..=last).map(|version| (stream.clone(), version)));
-                }
-            } else if versions.is_empty() {
+            let versions = in_the_log.cloned().unwrap_or_else(|| letter.commits());
+            if in_the_log.is_none() && versions.is_empty() {
                 bail!("it names no commit: look at it with --payloads");
             }
             hand_over(deployment, "FanoutFunction", &versions).await
@@ -432,24 +513,50 @@ async fn receive(deployment: &Deployment, queue: &Queue, seconds: i32) -> Result
 }
 
 /// All messages that the queue gives. Of one stream, a FIFO queue gives ten at most before the first of them is deleted.
-async fn look(deployment: &Deployment, queue: &Queue) -> Result<Vec<Letter>> {
+async fn look(
+    deployment: &Deployment,
+    queue: &Queue,
+    messages: u64,
+    options: &Options,
+) -> Result<Vec<Looked>> {
     let mut found = BTreeMap::new();
-    let mut empty = 0;
+    let (mut empty, seconds) = (0, pass(messages));
+    let until = Instant::now() + Duration::from_secs(seconds.unsigned_abs().into());
     while empty < EMPTY {
-        let page = receive(deployment, queue, LOOKING).await?;
+        if Instant::now() >= until {
+            eprintln!(
+                "{}: {} of some {messages} messages were looked at in {seconds} seconds",
+                queue.id,
+                found.len()
+            );
+            break;
+        }
+        let page = receive(deployment, queue, seconds).await?;
         let before = found.len();
-        found.extend(page.into_iter().map(|letter| ((letter.since, letter.id.clone()), letter)));
+        found.extend(page.into_iter().map(|letter| {
+            let row = options.takes(&letter).then(|| letter.row(&queue.id, options.payloads));
+            let looked =
+                Looked { since: letter.since, reason: letter.reason(), receipt: letter.receipt, row };
+            ((letter.since, letter.id), looked)
+        }));
         empty = if found.len() == before { empty + 1 } else { 0 };
     }
     Ok(found.into_values().collect())
 }
 
 /// Lets others see the messages again at once. If that fails, they see them in a minute.
-async fn give_back(deployment: &Deployment, queue: &Queue, letters: &[Letter]) {
-    for receipt in letters.iter().filter_map(|letter| letter.receipt.as_ref()) {
-        let change = deployment.sqs.change_message_visibility().queue_url(&queue.url).receipt_handle(receipt);
-        let _ = change.visibility_timeout(0).send().await;
-    }
+async fn give_back(deployment: &Deployment, queue: &Queue, receipts: impl Iterator<Item = String>) {
+    let entry = |(place, receipt): (usize, String)| {
+        let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(place.to_string());
+        entry.receipt_handle(receipt).visibility_timeout(0).build().ok()
+    };
+    let entries: Vec<_> = receipts.enumerate().filter_map(entry).collect();
+    let give_back =
+        stream::iter(entries.chunks(usize::try_from(AT_ONCE).unwrap_or(10))).map(async |entries| {
+            let change = deployment.sqs.change_message_visibility_batch().queue_url(&queue.url);
+            let _ = change.set_entries(Some(entries.to_vec())).send().await;
+        });
+    give_back.buffer_unordered(CALLS).collect::<()>().await;
 }
 
 /// The parked messages of a queue.
@@ -484,4 +591,14 @@ async fn show_parked(deployment: &Deployment, options: &Options, out: Out) -> Re
     let fields = ["queue", "id", "at", "who", "why", "body"];
     out.rows(if options.payloads { &fields[..] } else { &fields[..5] }, &rows);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_through_many_messages_has_the_time_for_them_and_an_end() {
+        assert_eq!([pass(0), pass(500), pass(33_000), pass(1_000_000)], [60, 70, 720, 900]);
+    }
 }
