@@ -7,6 +7,7 @@ mod generations;
 mod rebuild;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap, btree_map::Entry},
     time::Duration,
 };
@@ -778,9 +779,16 @@ impl ReadTable {
         partitions: &[&str],
         key: Option<&str>,
     ) -> Result<Page<Item>, TableError> {
+        // The sort key of one index may be the partition key of another.
+        let is_partition = query.keys.first().is_some_and(|sort| partitions.contains(sort));
+        let prefix = query
+            .starts_with
+            .map(|prefix| if is_partition { generations::escaped(prefix) } else { Cow::Borrowed(prefix) });
+        let query = &PageQuery { starts_with: prefix.as_deref(), ..*query };
         let start = query.cursor.map(|cursor| cursor::read(cursor, query)).transpose()?;
         let mut start = start.map(|mut start| {
-            self.name_keys(&mut start, partitions.iter().copied());
+            self.sign_keys(&mut start, partitions.iter().copied());
+            start.insert(query.partition.0.to_owned(), self.partition(query.partition.1));
             start
         });
         let is_of_this_generation = |item: &Item| key.is_none_or(|key| self.is_of_this_generation(item, key));
@@ -793,7 +801,7 @@ impl ReadTable {
                 // A cursor has no generation, so no page ends at a row of another one.
                 Some(last) if !is_of_this_generation(&last) => start = Some(last),
                 Some(mut last) => {
-                    self.bare_keys(&mut last, partitions.iter().copied());
+                    self.unsign_keys(&mut last, partitions.iter().copied());
                     return Ok(Page { rows, cursor: Some(cursor::write(&last, query)?) });
                 }
                 None => return Ok(Page { rows, cursor: None }),
@@ -811,9 +819,8 @@ impl ReadTable {
         let mut request = self.client.query();
         if let Some(prefix) = query.starts_with {
             let sort = query.keys.first().copied().unwrap_or_default();
-            // The sort key of one index may be the partition key of another.
             let prefix = if partitions.contains(&sort) {
-                self.partition(prefix)
+                self.signed(prefix)
             } else {
                 AttributeValue::S(prefix.to_owned())
             };

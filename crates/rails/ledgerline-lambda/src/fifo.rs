@@ -1,7 +1,13 @@
 //! The runner that log projectors and process managers share, the functions behind a FIFO queue of commits. It handles batches, gaps, and
 //! commits that are too large for a message.
 
-use std::{collections::HashSet, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
 
 use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
@@ -27,7 +33,8 @@ use crate::{
 /// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
-/// The number of receives from which a message is suspected to end the function. An outage of minutes makes fewer, and the queue allows 90.
+/// The receive count from which a message may be a poison pill. An outage of some minutes causes
+/// fewer receives, and the queue allows 90.
 const SUSPECTED: usize = 5;
 
 /// The time that commits of a batch have to be taken together. They are taken one by one after it, which an invocation must have time for.
@@ -477,10 +484,14 @@ fn receives(message: &SqsMessage) -> usize {
     count.and_then(|count| count.parse().ok()).unwrap_or(1)
 }
 
-/// The places of the messages that are tried this time, in the order in which they are, those of a group one after the other. The others are left for another time.
+/// Selects the messages to process now, by index, group after group. The caller reports all others
+/// as failed, so that SQS delivers them again.
 ///
-/// A commit may end the function, and with it an answer that would have said what is done. So a batch that comes again begins with another group each time. Once messages are suspected
-/// to end it, they are tried apart from all others, one group at a time: all others are done and gone, and only the group of the commit at fault is held up.
+/// A poison pill can crash or time out the function, and then the response for the batch is lost.
+/// So each receive of a batch begins with another group. From [`SUSPECTED`] receives on, half of
+/// the suspected groups are left out, by a bit of a hash of the group's name. In the next receive it
+/// is the other half, and then another bit. So all groups but that of the poison pill leave the
+/// queue within some receives; and if there is none, as after an outage, within three.
 fn tried(messages: &[SqsMessage]) -> Vec<usize> {
     let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
     for (place, message) in messages.iter().enumerate() {
@@ -489,21 +500,24 @@ fn tried(messages: &[SqsMessage]) -> Vec<usize> {
             None => groups.push((group(message), vec![place])),
         }
     }
-    let turn = messages.iter().map(receives).max().unwrap_or(1);
+    let receive = messages.iter().map(receives).max().unwrap_or(1);
     let is_suspected = |(_, places): &(&str, Vec<usize>)| {
         places.iter().any(|place| receives(&messages[*place]) >= SUSPECTED)
     };
-    let (mut suspected, mut others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_suspected);
-    // Every other turn is for those that nothing speaks against.
-    let first = if suspected.is_empty() || turn % 2 == 0 && !others.is_empty() {
-        let groups = others.len().max(1);
-        others.rotate_left((turn - 1) % groups);
-        others
-    } else {
-        let place = turn / 2 % suspected.len();
-        vec![suspected.swap_remove(place)]
+    let (suspected, mut others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_suspected);
+    let first = (receive - 1).checked_rem(others.len()).unwrap_or(0);
+    others.rotate_left(first);
+    let bit = (receive / 2) % 16;
+    let is_in_this_half = |(name, _): &(&str, Vec<usize>)| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish() >> bit & 1 == receive as u64 & 1
     };
-    first.into_iter().flat_map(|(_, places)| places).collect()
+    let (mut half, rest): (Vec<_>, Vec<_>) = suspected.into_iter().partition(is_in_this_half);
+    if half.is_empty() && others.is_empty() {
+        half = rest;
+    }
+    others.into_iter().chain(half).flat_map(|(_, places)| places).collect()
 }
 
 #[cfg(test)]
@@ -577,7 +591,7 @@ mod tests {
 
     /// A queue of ten groups, whose batches are always all that is left in it.
     #[tokio::test(start_paused = true)]
-    async fn a_commit_that_ends_the_function_holds_up_no_other_group_wherever_it_stands() {
+    async fn a_commit_that_times_out_the_function_holds_up_only_its_own_group() {
         let stream = |place: usize| StreamId::new("tank", &place.to_string()).unwrap();
         for deadly in 0..10 {
             let consumer = Deadly { group: stream(deadly).to_string(), done: Mutex::default() };
@@ -617,25 +631,44 @@ mod tests {
         }
     }
 
+    fn received(place: usize, receives: usize) -> SqsMessage {
+        let mut message = SqsMessage::default();
+        message.message_id = Some(place.to_string());
+        message.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_string())].into();
+        message
+    }
+
     #[test]
-    fn a_batch_that_fails_as_any_may_is_tried_as_a_whole() {
-        let message = |place: usize, receives: usize| {
-            let mut message = SqsMessage::default();
-            message.message_id = Some(place.to_string());
-            message.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_string())].into();
-            message
-        };
+    fn a_batch_is_processed_whole_before_its_fifth_receive() {
         let tried = |receives: [usize; 3]| {
             let messages: Vec<_> =
-                receives.into_iter().enumerate().map(|(place, receives)| message(place, receives)).collect();
+                receives.into_iter().enumerate().map(|(place, receives)| received(place, receives)).collect();
             super::tried(&messages)
         };
         assert_eq!(tried([1, 1, 1]), [0, 1, 2]);
         assert_eq!(tried([2, 1, 1]), [1, 2, 0]);
         assert_eq!(tried([3, 3, 3]), [2, 0, 1]);
         assert_eq!(tried([4, 4, 4]), [0, 1, 2]);
-        // From here on, those that are suspected take turns, and the others have every second one.
-        assert_eq!([tried([5, 1, 5]), tried([6, 1, 6]), tried([7, 1, 7])], [vec![0], vec![1], vec![2]]);
+    }
+
+    /// After an outage, all messages have been received often, and nothing is wrong with them.
+    #[test]
+    fn all_groups_of_a_batch_are_processed_within_three_receives_after_an_outage() {
+        for outage in [5, 6, 17, 60, 87] {
+            let mut left: Vec<usize> = (0..8).collect();
+            for receives in outage..outage + 3 {
+                let mut messages: Vec<_> = left.iter().map(|place| received(*place, receives)).collect();
+                messages.extend([received(8, 1), received(9, 1)]);
+                let tried = super::tried(&messages);
+                let is_tried = |place: usize| {
+                    let id = Some(place.to_string());
+                    tried.iter().any(|tried| messages[*tried].message_id == id)
+                };
+                assert!(is_tried(8) && is_tried(9), "new messages wait for nobody");
+                left.retain(|place| !is_tried(*place));
+            }
+            assert_eq!(left, [0; 0], "{outage}");
+        }
     }
 
     /// The log was restored from a backup that ends before the consumer's position, and new commits follow it.

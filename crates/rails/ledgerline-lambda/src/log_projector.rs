@@ -200,7 +200,8 @@ impl Remake for LogProjector {
                 if alone.contains(&commit.stream) || made.left.contains(&commit.stream) {
                     break;
                 }
-                // What the batch has of the stream is written with it; a stream of which a part is written is gone on with.
+                // The batch still writes the stream's earlier commits. The next invocation
+                // resumes the stream.
                 if Instant::now() >= until {
                     made.left.insert(commit.stream);
                     break;

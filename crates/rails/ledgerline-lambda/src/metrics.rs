@@ -149,7 +149,7 @@ pub(crate) fn gap_repaired() {
     counter!(GAPS_REPAIRED).increment(1);
 }
 
-/// Measures what a subscription keeps from one commit to the next, in bytes, once it is half of what it may keep. Its function writes few pages, so there is room for each.
+/// Measures what a subscription keeps from one commit to the next, in bytes, once an invocation, and only if it is half of the limit.
 pub(crate) fn kept_by_subscription(bytes: usize) {
     #[expect(clippy::cast_precision_loss, reason = "an item has 400 KB at most")]
     histogram!(KEPT_BY_SUBSCRIPTION).record(bytes as f64);

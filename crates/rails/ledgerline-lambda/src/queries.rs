@@ -250,8 +250,8 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
     Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting::<A>()
 }
 
-/// The rows of a page as clients see them, and the cursor of the next page. If they are more than an answer of Lambda takes, half as many are read, until they fit: so the page ends
-/// early. One row always fits.
+/// Reads a page, and returns its rows as clients see them and the next cursor. A page of more than
+/// [`MAX_ANSWER_BYTES`] is read again with half as many rows, until it fits. One row always fits.
 async fn page_that_fits<Row>(
     mut query: PageQuery<'_>,
     read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, TableError>,

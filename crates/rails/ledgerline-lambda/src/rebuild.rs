@@ -95,8 +95,9 @@ pub enum RebuildError {
     /// Somebody else moves the position all the time.
     #[error("somebody else is writing it")]
     Busy,
-    /// The time of the invocation was over before the stream was made. What was written of it stays, and the next invocation goes on there.
-    #[error("the time of the invocation was over")]
+    /// The invocation ran out of time before the stream was rebuilt. The written rows stay, and the
+    /// next invocation resumes after them.
+    #[error("the invocation ran out of time before it rebuilt the stream; the next one resumes it")]
     TimeIsOver {
         /// The write units that were used for it.
         writes: f64,

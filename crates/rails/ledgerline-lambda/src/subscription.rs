@@ -17,7 +17,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Causes, Changes, ChangesError, Commit, OrderedView, StoreError, StreamId, Write,
+    Causes, Changes, ChangesError, Commit, EventStore, OrderedView, StoreError, StreamId, Write,
     all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
 };
 use ledgerline_dynamodb::{
@@ -45,9 +45,10 @@ const HOLDING: SignedDuration = SignedDuration::from_secs(20);
 const PAGE: usize = 100;
 /// The number of entries of others that are gone over without moving the checkpoint, so that a subscription which has nothing to do writes nothing.
 const LEFT_OUT: usize = 500;
-/// The most bytes of a view's state, and of what it remembers of a stream, as JSON: both are written with the rows of each page, at a write unit for each KB, and an item takes 400 KB.
+/// The limit of a view's state, and of its memory of a stream, in bytes of JSON. Each page writes
+/// both with its rows, at one write unit per KB. The limit of an item is 400 KB.
 const MAX_KEPT: usize = 64 * 1024;
-/// The bytes from which they are measured, so that somebody hears of it before a commit is refused.
+/// The size from which a metric measures them, so that an operator can act before a commit fails.
 const MUCH_KEPT: usize = MAX_KEPT / 2;
 /// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows are larger in it than as JSON.
 const BYTES: usize = 1_000_000;
@@ -236,6 +237,8 @@ pub struct Subscriber<State, Memory> {
     /// Whether it has measured a commit. A metric has room for a hundred values at once, and there may be a whole history to catch up with: only the first commit is measured, which
     /// waited longest.
     has_measured: AtomicBool,
+    /// Whether it has measured what it keeps.
+    has_measured_kept: AtomicBool,
 }
 
 /// The work between two moves of the checkpoint.
@@ -244,18 +247,18 @@ struct Work<State> {
     state: State,
     changes: Changes,
     positions: BTreeMap<StreamId, Reached>,
-    /// The times of its commits, in their order.
-    applied: Vec<Timestamp>,
+    /// Its commits, in their order, with their times.
+    applied: Vec<(StreamId, u64, Timestamp)>,
     /// The bytes of the state, as JSON.
     state_bytes: usize,
 }
 
-/// How commits are applied that could not be.
+/// How a retry applies a page after one of its commits failed.
 #[derive(Debug, Default)]
 struct Care {
-    /// One commit a write, so that those before the one at fault are not held up by it.
+    /// Whether each commit has its own write, so that commits before the failed one are applied.
     one_by_one: bool,
-    /// Those that an operator has skipped.
+    /// The failed commits that an operator has skipped.
     skips: BTreeSet<(StreamId, u64)>,
 }
 
@@ -287,6 +290,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             holding: HOLDING,
             is_read: true,
             has_measured: AtomicBool::new(false),
+            has_measured_kept: AtomicBool::new(false),
         }
     }
 
@@ -340,6 +344,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             holding: self.holding,
             is_read,
             has_measured: AtomicBool::new(false),
+            has_measured_kept: AtomicBool::new(false),
         }
     }
 
@@ -461,31 +466,23 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let mut cursor = checkpoint.cursor.clone();
         for delivered in page.delivered {
             let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
-            let commit = match delivered.commit {
-                Ok(commit) => commit,
-                Err(reason) => {
-                    let reached = known.get(&stream).cloned().unwrap_or_default();
-                    // What is missing before it would be lost.
-                    let is_next = reached.position + 1 >= version;
-                    if !is_next || !care.skips.contains(&(stream.clone(), version)) {
-                        let error = SubscribeError::Unreadable { stream, version, reason };
-                        return self.end_before(checkpoint, cursor, &work, error).await;
-                    }
-                    let reached = Reached { position: reached.position.max(version), ..reached };
+            loop {
+                let position = known.get(&stream).map_or(0, |reached| reached.position);
+                if position >= version {
+                    break;
+                }
+                if care.skips.contains(&(stream.clone(), position + 1)) {
+                    let memory = known.get(&stream).and_then(|reached| reached.memory.clone());
+                    let reached = Reached { position: position + 1, memory };
                     work.positions.insert(stream.clone(), reached.clone());
-                    known.insert(stream, reached);
-                    cursor = delivered.cursor.to_string();
+                    known.insert(stream.clone(), reached);
                     continue;
                 }
-            };
-            loop {
-                let position = known.get(&commit.stream).map_or(0, |reached| reached.position);
-                let due = match self.subscription.due(&commit, position).await {
-                    Ok(due) if due.is_empty() => break,
+                let due = match self.due((&stream, version), &delivered.commit, position).await {
                     Ok(due) => due,
-                    Err(error) => return self.end_before(checkpoint, cursor, &work, error.into()).await,
+                    Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
                 };
-                let is_part = due.last().is_some_and(|last| last.version < commit.version);
+                let is_part = due.last().is_some_and(|last| last.version < version);
                 for commit in due {
                     let mut with = work.clone();
                     let mut added = self.add(&commit, &known, &mut with, care);
@@ -518,6 +515,34 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let is_last = page.complete || Instant::now() >= until;
         let is_moved = self.moved(checkpoint, page.cursor.to_string(), &work, is_last).await?;
         Ok(is_moved && !is_last)
+    }
+
+    /// The next commits to apply after this position: the delivered one, or commits of its stream
+    /// before it. If one of them cannot be read, those before it are read one by one, so that the
+    /// error names the commit at fault, and nothing before it is lost.
+    async fn due(
+        &self,
+        (stream, version): (&StreamId, u64),
+        delivered: &Result<Commit, String>,
+        position: u64,
+    ) -> Result<Vec<Commit>, SubscribeError> {
+        let next = position + 1;
+        let unreadable =
+            |reason| SubscribeError::Unreadable { stream: stream.clone(), version: next, reason };
+        match delivered {
+            Ok(commit) => match self.subscription.due(commit, position).await {
+                Err(StoreError::Corrupt { .. }) if next < version => {}
+                due => return Ok(due?),
+            },
+            Err(reason) if next == version => return Err(unreadable(reason.clone())),
+            Err(_) => {}
+        }
+        match self.subscription.log.get(stream, next).await {
+            Ok(Some(commit)) => Ok(vec![commit]),
+            Ok(None) => Err(unreadable("it is missing".to_owned())),
+            Err(StoreError::Corrupt { reason, .. }) => Err(unreadable(reason)),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn nothing(&self, state: State, state_bytes: usize) -> Work<State> {
@@ -585,7 +610,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let reached =
             Reached { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
         work.positions.insert(commit.stream.clone(), reached.clone());
-        work.applied.push(commit.at);
+        work.applied.push((commit.stream.clone(), commit.version, commit.at));
         Ok(reached)
     }
 
@@ -602,11 +627,11 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let (keys, rows) = (&self.view.table, (&work.changes, &work.positions));
         self.note_what_is_kept(&state, work);
         let moved = self.table.move_checkpoint(keys, checkpoint, (cursor, state, until), rows).await;
-        let moved = moved.map_err(|source| match work.positions.iter().next() {
-            Some((stream, reached)) if work.applied.len() == 1 && !is_outage(&source) => {
-                SubscribeError::Refused { stream: stream.clone(), version: reached.position, source }
+        let moved = moved.map_err(|source| match work.applied.as_slice() {
+            [(stream, version, _)] if !is_outage(&source) => {
+                SubscribeError::Refused { stream: stream.clone(), version: *version, source }
             }
-            Some(_) | None => source.into(),
+            _ => source.into(),
         })?;
         let Some(moved) = moved else {
             tracing::warn!("another instance has taken the checkpoint");
@@ -618,7 +643,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         }
         // The commits of a generation that is being made are as old as the log, and nobody waits for them.
         let measured = work.applied.first().filter(|_| self.is_read);
-        if let Some(at) = measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed)) {
+        if let Some((_, _, at)) = measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed)) {
             metrics::projected(*at);
         }
         Ok(true)
@@ -628,7 +653,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     fn note_what_is_kept(&self, state: &str, work: &Work<State>) {
         let memories = work.positions.values().filter_map(|reached| reached.memory.as_ref());
         let most = memories.map(String::len).chain([state.len()]).max().unwrap_or(0);
-        if self.is_read && most >= MUCH_KEPT {
+        if self.is_read && most >= MUCH_KEPT && !self.has_measured_kept.swap(true, Ordering::Relaxed) {
             metrics::kept_by_subscription(most);
         }
     }

@@ -702,9 +702,10 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);
 }
 
-/// What a view keeps would be more than it may. The commit is named, those before it are applied, and an operator can skip it.
+/// The commit at fault exceeds a limit or cannot be read. The error names the commit, the commits
+/// before it are applied, and an operator can skip it.
 #[tokio::test]
-async fn a_view_keeps_so_much_and_no_more_and_an_operator_skips_what_cannot_be_applied() {
+async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
     fn changes(
         state: &mut String,
         memory: &mut String,
@@ -782,5 +783,34 @@ async fn a_view_keeps_so_much_and_no_more_and_an_operator_skips_what_cannot_be_a
             world.commit(&[("tank-shrinks", 1), ("tank-state", 3)]).await;
             assert!(subscriber.catch_up().await.unwrap());
         }
+    }
+}
+
+/// An order that names version 2 before version 1, of which one is damaged.
+#[tokio::test]
+async fn a_commit_that_stands_out_of_order_is_skipped_by_its_own_name_and_none_beside_it() {
+    for damaged in [1, 2] {
+        let world = World::new(1).await;
+        let stream = StreamId::new("tank", "a").unwrap();
+        for version in [1, 2, 3] {
+            world.log.append(&commit("tank-a", version), None).await.unwrap();
+        }
+        let records = [2, 1, 3].map(|version| record(Ok(commit("tank-a", version))));
+        assert_eq!(world.sequencing.sequence(&records, true).await, None);
+        world.commit(&[("tank-b", 1)]).await;
+        world.damage("tank-a", damaged).await;
+        let subscriber = world.subscriber();
+        let error = subscriber.catch_up().await.unwrap_err().to_string();
+        assert!(error.contains(&format!("version {damaged} of tank-a")), "{damaged}: {error}");
+        let keys = KeyNames::from(&KEYS);
+        let seen = world.rows.generations(keys).await.unwrap();
+        let skipping = seen.skipping(&stream, damaged).unwrap();
+        let by =
+            Move { at: Timestamp::UNIX_EPOCH, what: "skip".into(), who: "ada".into(), why: "a test".into() };
+        assert!(world.rows.move_generations(keys, &seen, skipping, by).await.unwrap());
+        assert!(subscriber.catch_up().await.unwrap());
+        let others = [1, 2, 3].into_iter().filter(|version| *version != damaged);
+        let expected = others.map(|version| format!("tank-a {version}")).chain(["tank-b 1".to_owned()]);
+        assert_eq!(world.diary().await, expected.collect::<Vec<_>>(), "{damaged}");
     }
 }

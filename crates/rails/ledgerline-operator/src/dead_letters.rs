@@ -31,7 +31,8 @@ use crate::{
     replay::hand_over,
 };
 
-/// The least and the most seconds for which messages that are looked through are kept from others. A pass ends with this time, so that none of them comes twice in it.
+/// The minimum and the maximum visibility timeout, in seconds, of the messages that one pass reads.
+/// The pass ends with this timeout, so that SQS does not deliver a message to it twice.
 const LOOKING: RangeInclusive<u64> = 60..=900;
 /// The messages that a pass looks at in a second, at least.
 const RATE: u64 = 50;
@@ -210,7 +211,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
         (false, true) => pass(count(deployment, queue).await?),
         (false, false) => ACTING,
     };
-    // Those that are not asked for come again when the time is over for which they are kept from others.
+    // With `--id` or `--stream`, the pass ends with the visibility timeout: after that, SQS
+    // delivers the unselected messages again.
     let until = is_for_some.then(|| Instant::now() + Duration::from_secs(seconds.unsigned_abs().into()));
     let is_over = || until.is_some_and(|until| Instant::now() >= until);
     let is_found = |seen: &BTreeSet<String>| {
@@ -221,68 +223,83 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     // What the fanout sets aside again at once comes back as a new message: it stays, or there would be no end.
     let mut came_back = 0;
     let mut through_the_fanout = BTreeSet::new();
-    while empty < EMPTY && !is_over() && !is_found(&seen) {
-        let mut page = std::mem::take(&mut parked);
-        while !options.parked && empty < EMPTY && !is_over() {
-            let received = receive(deployment, queue, seconds).await?;
-            // A message that comes again brings nothing new, and is given back with its last receipt.
-            let (new, again): (Vec<_>, Vec<_>) =
-                received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
-            others.extend(again.into_iter().filter_map(|letter| letter.receipt));
-            empty = if new.is_empty() { empty + 1 } else { 0 };
-            page.extend(new);
-            // What names times and not commits is looked up in the log: once for all of them.
-            if !is_through_the_fanout {
-                break;
+    let looped: Result<()> = async {
+        while empty < EMPTY && !is_over() && !is_found(&seen) {
+            let mut page = std::mem::take(&mut parked);
+            while !options.parked && empty < EMPTY && !is_over() {
+                let received = receive(deployment, queue, seconds).await?;
+                // A message that comes again brings nothing new, and is given back with its last receipt.
+                let (new, again): (Vec<_>, Vec<_>) =
+                    received.into_iter().partition(|letter| seen.insert(letter.id.clone()));
+                others.extend(again.into_iter().filter_map(|letter| letter.receipt));
+                empty = if new.is_empty() { empty + 1 } else { 0 };
+                page.extend(new);
+                // What names times and not commits is looked up in the log: once for all of them.
+                if !is_through_the_fanout {
+                    break;
+                }
             }
-        }
-        if options.parked {
-            empty = EMPTY;
-        } else if is_through_the_fanout && !page.is_empty() {
-            // What the fanout sets aside again comes after this.
-            empty = 0;
-        }
-        let in_the_log =
-            if is_through_the_fanout { looked_up(deployment, &page).await? } else { BTreeMap::new() };
-        let before = done.len();
-        for letter in page {
-            let is_stopped = letter.group.as_ref().is_some_and(|group| stopped.contains(group));
-            if !options.takes(&letter) || is_stopped {
-                others.extend(letter.receipt);
-                continue;
+            if options.parked {
+                empty = EMPTY;
+            } else if is_through_the_fanout && !page.is_empty() {
+                // What the fanout sets aside again comes after this.
+                empty = 0;
             }
-            if is_through_the_fanout {
-                let commits = letter.commits();
-                if commits.iter().any(|commit| through_the_fanout.contains(commit)) {
-                    came_back += 1;
+            let in_the_log = match is_through_the_fanout {
+                true => looked_up(deployment, &page).await,
+                false => Ok(BTreeMap::new()),
+            };
+            let in_the_log = match in_the_log {
+                Ok(found) => found,
+                Err(error) => {
+                    others.extend(page.into_iter().filter_map(|letter| letter.receipt));
+                    return Err(error);
+                }
+            };
+            let before = done.len();
+            for letter in page {
+                let is_stopped = letter.group.as_ref().is_some_and(|group| stopped.contains(group));
+                if !options.takes(&letter) || is_stopped {
                     others.extend(letter.receipt);
                     continue;
                 }
-                through_the_fanout.extend(commits);
-            }
-            match one(deployment, queue, &letter, options, kept, in_the_log.get(&letter.id)).await {
-                Ok(()) => done.push(letter.id),
-                Err(error) => {
-                    stopped.extend(letter.group.clone());
-                    others.extend(letter.receipt);
-                    failed.push((letter.id, error));
+                if is_through_the_fanout {
+                    let commits = letter.commits();
+                    if commits.iter().any(|commit| through_the_fanout.contains(commit)) {
+                        came_back += 1;
+                        others.extend(letter.receipt);
+                        continue;
+                    }
+                    through_the_fanout.extend(commits);
+                }
+                match one(deployment, queue, &letter, options, kept, in_the_log.get(&letter.id)).await {
+                    Ok(()) => done.push(letter.id),
+                    Err(error) => {
+                        stopped.extend(letter.group.clone());
+                        others.extend(letter.receipt);
+                        failed.push((letter.id, error));
+                    }
                 }
             }
+            // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
+            if !options.throw_away && done.len() > before {
+                let ids = &done[before..];
+                let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why.clone());
+                let what = format!("{what}: {} of {from}", ids.len());
+                records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
+            }
         }
-        // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
-        if !options.throw_away && done.len() > before {
-            let ids = &done[before..];
-            let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why.clone());
-            let what = format!("{what}: {} of {from}", ids.len());
-            records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
-        }
+        Ok(())
     }
-    // SQS gives no more while many are held, and a pass has an end.
-    let unseen = match is_for_some && !options.parked && !is_found(&seen) {
-        true => number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages]).await?,
-        false => 0,
+    .await;
+    let unseen = match is_over() && !is_found(&seen) {
+        true => number(deployment, queue, &[QueueAttributeName::ApproximateNumberOfMessages]).await,
+        false => Ok(0),
     };
+    // Whatever failed, others need not wait for the visibility timeout of what was only read.
     give_back(deployment, queue, others.into_iter()).await;
+    looped?;
+    let unseen = unseen?;
     for (id, error) in &failed {
         eprintln!("{id} stays: {error:#}");
     }
@@ -299,7 +316,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
     }
     if unseen > 0 {
         out.note(&format!(
-            "\n{unseen} messages were not looked at: a pass takes {seconds} seconds at most. Do it again"
+            "\n{unseen} messages were not read: a pass takes at most {seconds} s; run it again"
         ));
     }
     Ok(failed.is_empty() && came_back == 0 && never.is_empty() && held == 0 && unseen == 0)
@@ -315,7 +332,7 @@ fn pass(messages: u64) -> i32 {
 async fn looked_up(
     deployment: &Deployment,
     letters: &[Letter],
-) -> Result<BTreeMap<String, Vec<(StreamId, u64)>>> {
+) -> Result<BTreeMap<String, BTreeMap<StreamId, (u64, u64)>>> {
     let batches: Vec<_> =
         letters.iter().filter_map(|letter| Some((letter.id.clone(), letter.times()?))).collect();
     if batches.is_empty() {
@@ -323,12 +340,7 @@ async fn looked_up(
     }
     let times: Vec<_> = batches.iter().map(|(_, (from, to))| *from..=*to).collect();
     let found = deployment.log()?.between_each(&times).await?;
-    let commits = |streams: BTreeMap<StreamId, (u64, u64)>| {
-        let all = streams.into_iter();
-        all.flat_map(|(stream, (first, last))| (first..=last).map(move |version| (stream.clone(), version)))
-            .collect()
-    };
-    Ok(batches.into_iter().zip(found).map(|((id, _), found)| (id, commits(found))).collect())
+    Ok(batches.into_iter().map(|(id, _)| id).zip(found).collect())
 }
 
 /// Does with one message what is asked for, and deletes it then.
@@ -338,7 +350,7 @@ async fn one(
     letter: &Letter,
     options: &Options,
     kept: &str,
-    in_the_log: Option<&Vec<(StreamId, u64)>>,
+    in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
 ) -> Result<()> {
     let why = options.writing.why.clone();
     if options.send_back {
@@ -366,7 +378,7 @@ async fn send_back(
     deployment: &Deployment,
     queue: &Queue,
     letter: &Letter,
-    in_the_log: Option<&Vec<(StreamId, u64)>>,
+    in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
 ) -> Result<()> {
     match &queue.goes {
         Goes::ToQueue(url) => {
@@ -378,7 +390,16 @@ async fn send_back(
             Ok(())
         }
         Goes::ToFanout => {
-            let versions = in_the_log.cloned().unwrap_or_else(|| letter.commits());
+            let versions = match in_the_log {
+                Some(streams) => {
+                    let all = streams.iter();
+                    all.flat_map(|(stream, (first, last))| {
+                        (*first..=*last).map(|version| (stream.clone(), version))
+                    })
+                    .collect()
+                }
+                None => letter.commits(),
+            };
             if in_the_log.is_none() && versions.is_empty() {
                 bail!("it names no commit: look at it with --payloads");
             }
@@ -544,7 +565,7 @@ async fn look(
     Ok(found.into_values().collect())
 }
 
-/// Lets others see the messages again at once. If that fails, they see them in a minute.
+/// Lets others see the messages again at once. If that fails, SQS delivers them after the visibility timeout.
 async fn give_back(deployment: &Deployment, queue: &Queue, receipts: impl Iterator<Item = String>) {
     let entry = |(place, receipt): (usize, String)| {
         let entry = ChangeMessageVisibilityBatchRequestEntry::builder().id(place.to_string());
@@ -598,7 +619,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_through_many_messages_has_the_time_for_them_and_an_end() {
+    fn a_pass_lasts_longer_for_more_messages_and_900_seconds_at_most() {
         assert_eq!([pass(0), pass(500), pass(33_000), pass(1_000_000)], [60, 70, 720, 900]);
     }
 }

@@ -139,8 +139,11 @@ enum What {
     /// Correct `$all`: make wrong entries void.
     #[command(subcommand)]
     Order(order::Order),
-    /// Let a subscription pass over one commit that it cannot apply, and go on. Its position moves over the commit, which makes no change, in every generation of its rows. A commit that it
-    /// can apply is applied all the same. Without --write, say whether it is skipped.
+    /// Skip one commit that a subscription cannot apply.
+    ///
+    /// The subscription's position moves past the commit in every generation, and no row changes.
+    /// A commit that the subscription can apply is still applied. Without --write, print whether
+    /// the commit is skipped.
     Skip(skip::Options),
     /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
     /// Without a command, lists them.

@@ -28,7 +28,8 @@ pub(crate) struct Options {
     writing: Writing,
 }
 
-/// Has the subscription pass over the commit, or says whether it does. Returns whether it does, or could.
+/// Skips the commit with `--write`; without it, prints whether the commit is skipped. Returns
+/// `false` only if the operator does not agree.
 pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
     let Options { view, stream, version, writing } = options;
     let stream =
@@ -63,15 +64,15 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     if !writing.is_agreed(&ask)? {
         return Ok(false);
     }
+    let skipping = seen.skipping(&stream, *version)?;
     let (what, why) = (format!("skip {stream} {version}"), writing.why.clone());
     let detail = json!({ "view": of_log.id, "stream": stream, "version": version });
     // The view keeps the last changes only: the record is for good.
     let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };
     records::keep(deployment, records::table(deployment)?, record).await?;
     let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };
-    let skipping = seen.skipping(&stream, *version)?;
     if !table.move_generations(keys, &seen, skipping, by).await? {
-        bail!("somebody else changes {} at the same time: look again", of_log.id);
+        bail!("the generations of `{}` changed meanwhile; run the command again", of_log.id);
     }
     show("skipped, if it cannot be applied");
     Ok(true)

@@ -570,9 +570,10 @@ mod tests {
         let finding = play(&effort, &crate::tank::application(), without_scan).unwrap_err();
         assert!(finding.story.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
     }
-    /// A worker was killed between its write and its note: every batch of the page meets positions that are there already, so each stream is made alone.
+    /// A worker was killed after it wrote rows, and before it saved its progress. So every batch
+    /// finds newer positions in the table, and the next worker rebuilds each stream alone.
     #[test]
-    fn a_page_whose_streams_are_all_made_alone_comes_to_its_end_in_invocations_of_ten_seconds() {
+    fn a_rebuild_stream_by_stream_ends_in_invocations_of_ten_seconds() {
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
         world.runtime.block_on(async {
             let (log, wire) = (World::store_at(&world.wire), &world.wire);

@@ -1,6 +1,8 @@
-//! The role of a function on the wire: what the function does not say that it needs is denied, as its role on AWS would deny it.
+//! The role of a function on the wire: it denies each action that the function's manifest lacks,
+//! as IAM would on AWS.
 //!
-//! `cargo xtask check` compares each role of a template with what its function says. So a right that only a rare path needs, and that the function does not name, is found here.
+//! `cargo xtask check` compares each role of a template with its function's manifest. The
+//! proofs find a grant that a rare path needs and the manifest lacks.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
