@@ -235,8 +235,9 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
         };
         let (mut applied, mut skipped) = (Line::default(), Line::default());
-        let mut read: Vec<_> = messages.iter().map(|message| Some(read(message))).collect();
-        let mut together = self.together(messages, &read, &generations).await;
+        let read: Vec<_> = messages.iter().map(read).collect();
+        let together = self.together(messages, &read, &generations).await;
+        let mut read: Vec<_> = read.into_iter().map(Some).collect();
         let tried = tried(messages);
         let is_tried: HashSet<_> = tried.iter().copied().collect();
         for (place, message) in messages.iter().enumerate() {
@@ -246,7 +247,8 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         }
         for place in tried {
             let message = &messages[place];
-            let (Some(read), taken) = (read[place].take(), together[place].take()) else { continue };
+            let Some(read) = read[place].take() else { continue };
+            let taken = together[place];
             let id = message.message_id.as_deref().unwrap_or_default();
             let group = group(message);
             if comes_again(message) {
@@ -288,7 +290,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     async fn together(
         &self,
         messages: &[SqsMessage],
-        read: &[Option<Result<Message, String>>],
+        read: &[Result<Message, String>],
         generations: &[C],
     ) -> Vec<Option<(Verdict, u64)>> {
         let mut taken = vec![None; messages.len()];
@@ -305,12 +307,12 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         let (mut places, mut commits, mut waiting) = (Vec::new(), Vec::new(), HashSet::new());
         for (place, (message, read)) in messages.iter().zip(read).enumerate() {
             match read {
-                Some(Ok(Message::Commit(commit))) if !waiting.contains(group(message)) => {
+                Ok(Message::Commit(commit)) if !waiting.contains(group(message)) => {
                     places.push(place);
                     commits.push(&**commit);
                 }
                 // What cannot be taken here is not overtaken by the later ones of its group.
-                Some(Ok(Message::Commit(_) | Message::Reference(_)) | Err(_)) | None => {
+                Ok(Message::Commit(_) | Message::Reference(_)) | Err(_) => {
                     waiting.insert(group(message));
                 }
             }

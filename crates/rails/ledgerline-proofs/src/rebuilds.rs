@@ -570,6 +570,7 @@ mod tests {
         let finding = play(&effort, &crate::tank::application(), without_scan).unwrap_err();
         assert!(finding.story.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
     }
+
     /// A worker was killed after it wrote rows, and before it saved its progress. So every batch
     /// finds newer positions in the table, and the next worker rebuilds each stream alone.
     #[test]

@@ -39,11 +39,12 @@ impl Answer {
         self.headers.get("etag").map(String::as_str)
     }
 
-    /// The version that the `ETag` names: `"3"` of an answer to a command, `"3.9f86d081"` of an answer to a query.
+    /// The version in the `ETag` of an answer to a query: 3 in `"3.9f86d081"`. `None` for any other tag.
     #[must_use]
     pub fn etag_version(&self) -> Option<u64> {
-        let tag = self.etag()?.trim_matches('"');
-        tag.split_once('.').map_or(tag, |(version, _)| version).parse().ok()
+        let (version, hash) = self.etag()?.strip_prefix('"')?.strip_suffix('"')?.split_once('.')?;
+        let is_hash = hash.len() == 8 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        version.parse().ok().filter(|_| is_hash)
     }
 
     /// The version in the body.

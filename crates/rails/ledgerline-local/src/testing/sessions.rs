@@ -128,17 +128,9 @@ fn comparable(printed: &str) -> Vec<String> {
                 blank(&mut json);
                 json.to_string()
             }
-            Err(_) => without_hash(line),
+            Err(_) => line.to_owned(),
         })
         .collect()
-}
-
-/// The line without the hash in an entity tag: a body with a time in it has another hash each time.
-fn without_hash(line: &str) -> String {
-    match line.strip_prefix("etag: ").and_then(|tag| tag.split_once('.')) {
-        Some((version, _)) => format!("etag: {version}.…"),
-        None => line.to_owned(),
-    }
 }
 
 /// Runs the sessions of a document against a local stack of their own, and compares what is printed.
