@@ -13,7 +13,7 @@ pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
     Before, Checkpoint, Cleared, FRESH, Generations, Inserted, Insertion, InvalidCursor, KeyNames,
     MAX_CHANGES, Move, NotNow, Other, Overwrite, Page, PageQuery, Part, Phase, Reached, ReadTable, SWITCHING,
-    TableError,
+    TableError, UnreadableRow,
 };
 pub use scan::{Head, Scanned};
 pub use store::DynamoDbStore;

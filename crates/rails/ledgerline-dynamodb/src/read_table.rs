@@ -147,10 +147,37 @@ pub enum Overwrite {
 /// A page of rows.
 #[derive(Debug)]
 pub struct Page<T> {
-    /// The rows.
-    pub rows: Vec<T>,
+    /// The rows, each by itself: a row that an earlier version of the program wrote may be one that
+    /// this program cannot read.
+    pub rows: Vec<Result<T, UnreadableRow>>,
     /// The place where the next page begins, if there is one.
     pub cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// The rows and the place where the next page begins, for a reader that needs all rows.
+    ///
+    /// # Errors
+    /// When a row cannot be read.
+    pub fn whole(self) -> Result<(Vec<T>, Option<String>), TableError> {
+        let rows = self.rows.into_iter().collect::<Result<_, _>>();
+        Ok((rows.map_err(|row| TableError::Row(row.reason))?, self.cursor))
+    }
+}
+
+/// A row that this program cannot read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableRow {
+    /// Its id in a table of states, its sort key in a table that is written from the log.
+    pub key: String,
+    /// The reason, without values (rule 14).
+    pub reason: String,
+}
+
+/// The items of a page.
+struct Items {
+    items: Vec<Item>,
+    cursor: Option<String>,
 }
 
 impl ReadTable {
@@ -726,9 +753,24 @@ impl ReadTable {
     /// When the table fails, or the cursor does not come from a page of this query.
     pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
         let partitions = [query.partition.0];
-        let Page { rows, cursor } = self.items(query, &partitions, None).await?;
-        let rows = rows.into_iter().map(|item| self.read_row(item, &partitions));
-        Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
+        let Items { items, cursor } = self.items(query, &partitions, None).await?;
+        let key = query.keys.first().copied().unwrap_or_default();
+        Ok(Page { rows: self.rows_read(items, key, &partitions), cursor })
+    }
+
+    /// What is in rows, each by itself. `key` is the name of the key that names a row.
+    fn rows_read<T: DeserializeOwned>(
+        &self,
+        items: impl IntoIterator<Item = Item>,
+        key: &str,
+        partitions: &[&str],
+    ) -> Vec<Result<T, UnreadableRow>> {
+        let read = |mut item: Item| {
+            self.bare_keys(&mut item, partitions.iter().copied());
+            let key = item.get(key).and_then(|key| key.as_s().ok()).cloned().unwrap_or_default();
+            deserialized(item).map_err(|reason| UnreadableRow { key, reason })
+        };
+        items.into_iter().map(read).collect()
     }
 
     /// The same as [`page`](Self::page) for an index of a table of states that holds whole rows.
@@ -741,9 +783,8 @@ impl ReadTable {
         query: &PageQuery<'_>,
     ) -> Result<Page<T>, TableError> {
         let partitions: Vec<_> = table.partitions().collect();
-        let Page { rows, cursor } = self.items(query, &partitions, Some(table.key)).await?;
-        let rows = rows.into_iter().map(|item| self.read_row(item, &partitions));
-        Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
+        let Items { items, cursor } = self.items(query, &partitions, Some(table.key)).await?;
+        Ok(Page { rows: self.rows_read(items, table.key, &partitions), cursor })
     }
 
     /// The same as [`page_of_states`](Self::page_of_states) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
@@ -757,18 +798,17 @@ impl ReadTable {
         query: &PageQuery<'_>,
     ) -> Result<Page<T>, TableError> {
         let partitions: Vec<_> = table.partitions().collect();
-        let Page { rows, cursor } = self.items(query, &partitions, Some(table.key)).await?;
+        let Items { items, cursor } = self.items(query, &partitions, Some(table.key)).await?;
         // As the table has them: with the generation.
         let id = |item: &Item| item.get(table.key).and_then(|id| id.as_s().ok()).cloned();
-        let ids: Vec<_> = rows.iter().filter_map(id).collect();
+        let ids: Vec<_> = items.iter().filter_map(id).collect();
         let keys =
             ids.iter().map(|id| HashMap::from([(table.key.to_owned(), AttributeValue::S(id.clone()))]));
         let found = self.items_of(keys.collect(), false).await?.into_iter();
         let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
         let rows = ids.iter().filter_map(|id| found.remove(id));
         let rows = rows.filter(|item| !item.contains_key(TOMBSTONE));
-        let rows = rows.map(|item| self.read_row(item, &partitions));
-        Ok(Page { rows: rows.collect::<Result<_, _>>()?, cursor })
+        Ok(Page { rows: self.rows_read(rows, table.key, &partitions), cursor })
     }
 
     /// The items of a page. `partitions` are the names of all partition keys of the table and its indexes: the values of these carry the generation. `key` is that of the table, if
@@ -778,7 +818,7 @@ impl ReadTable {
         query: &PageQuery<'_>,
         partitions: &[&str],
         key: Option<&str>,
-    ) -> Result<Page<Item>, TableError> {
+    ) -> Result<Items, TableError> {
         // The sort key of one index may be the partition key of another.
         let is_partition = query.keys.first().is_some_and(|sort| partitions.contains(sort));
         let prefix = query
@@ -794,17 +834,17 @@ impl ReadTable {
         let is_of_this_generation = |item: &Item| key.is_none_or(|key| self.is_of_this_generation(item, key));
         let mut rows = Vec::new();
         loop {
-            let (items, last) = self.query(query, partitions, start).await?;
+            let (found, last) = self.query(query, partitions, start).await?;
             let shown = |item: &Item| !item.contains_key(TOMBSTONE) && is_of_this_generation(item);
-            rows.extend(items.into_iter().filter(shown));
+            rows.extend(found.into_iter().filter(shown));
             match last {
                 // A cursor has no generation, so no page ends at a row of another one.
                 Some(last) if !is_of_this_generation(&last) => start = Some(last),
                 Some(mut last) => {
                     self.unsign_keys(&mut last, partitions.iter().copied());
-                    return Ok(Page { rows, cursor: Some(cursor::write(&last, query)?) });
+                    return Ok(Items { items: rows, cursor: Some(cursor::write(&last, query)?) });
                 }
-                None => return Ok(Page { rows, cursor: None }),
+                None => return Ok(Items { items: rows, cursor: None }),
             }
         }
     }
@@ -941,7 +981,12 @@ fn to_item(row: &impl Serialize) -> Result<Item, TableError> {
     serde_dynamo::to_item(row).map_err(|error| TableError::Row(error.to_string()))
 }
 
-fn from_item<T: DeserializeOwned>(mut item: Item) -> Result<T, TableError> {
+fn from_item<T: DeserializeOwned>(item: Item) -> Result<T, TableError> {
+    deserialized(item).map_err(TableError::Row)
+}
+
+/// What is in an item, or why it cannot be read, without values (rule 14).
+fn deserialized<T: DeserializeOwned>(mut item: Item) -> Result<T, String> {
     item.remove(POSITION_ENTRY);
-    serde_dynamo::from_item(item).map_err(|error| TableError::Row(error::without_values(&error)))
+    serde_dynamo::from_item(item).map_err(|error| error::without_values(&error))
 }

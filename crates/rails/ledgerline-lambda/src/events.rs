@@ -8,9 +8,9 @@ use std::{collections::BTreeSet, time::Duration};
 use http::StatusCode;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregates, Causes, Commit, RecordedEvent, StoreError, StreamId,
+    Aggregate, Aggregates, Causes, Commit, EventType, EventTypes, RecordedEvent, StoreError, StreamId,
+    Visitor,
     all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
-    categories,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::Serialize;
@@ -44,8 +44,29 @@ pub struct Events {
     sequence: DynamoDbStore,
     log: DynamoDbStore,
     partitions: u16,
-    /// The categories that there are: a name that is misspelled would otherwise be followed for ever.
+    names: Names,
+}
+
+/// The names that a filter may have. A misspelled one would otherwise be followed for ever.
+#[derive(Debug, Default)]
+struct Names {
     categories: BTreeSet<&'static str>,
+    types: Vec<&'static EventType>,
+}
+
+impl Names {
+    fn of<L: Aggregates>() -> Self {
+        let mut names = Self::default();
+        L::visit(&mut names);
+        names
+    }
+}
+
+impl Visitor for Names {
+    fn visit<A: Aggregate>(&mut self) {
+        self.categories.insert(A::CATEGORY);
+        self.types.extend(A::Event::TYPES);
+    }
 }
 
 /// Runs the function that shows commits.
@@ -83,7 +104,7 @@ impl Events {
     /// The commits of this log, in the order of this `$all`, which belong to these aggregates.
     #[must_use]
     pub fn new<L: Aggregates>(sequence: DynamoDbStore, log: DynamoDbStore, partitions: u16) -> Self {
-        Self { sequence, log, partitions, categories: categories::<L>().into_iter().collect() }
+        Self { sequence, log, partitions, names: Names::of::<L>() }
     }
 }
 
@@ -109,8 +130,8 @@ impl After {
     }
 }
 
-/// The filter of a request. Nothing is said of a type that does not exist: the log may have some that are not made any more.
-fn filter(request: &HttpRequest, known: &BTreeSet<&str>) -> Result<Filter, Problem> {
+/// The filter of a request. A type has events under each of its names.
+fn filter(request: &HttpRequest, known: &Names) -> Result<Filter, Problem> {
     let values = |name: &str| {
         let values = request.query_values(name);
         if values.len() > MAX_VALUES || values.iter().any(String::is_empty) {
@@ -119,17 +140,22 @@ fn filter(request: &HttpRequest, known: &BTreeSet<&str>) -> Result<Filter, Probl
         }
         Ok(values)
     };
-    let filter = Filter { categories: values("category")?, events: values("type")? };
-    match filter.categories.iter().find(|category| !known.contains(category.as_str())) {
-        Some(_) => {
-            let known: Vec<_> = known.iter().copied().collect();
-            Err(Problem::field(
-                "category",
-                format!("there is no such category; there are: {}", known.join(", ")),
-            ))
-        }
-        None => Ok(filter),
+    let unknown = |field: &str, known: Vec<&str>| {
+        Problem::field(field, format!("there is no such {field}; there are: {}", known.join(", ")))
+    };
+    let categories = values("category")?;
+    if categories.iter().any(|category| !known.categories.contains(category.as_str())) {
+        return Err(unknown("category", known.categories.iter().copied().collect()));
     }
+    let mut events = BTreeSet::new();
+    for wanted in values("type")? {
+        let of_type: Vec<_> = known.types.iter().copied().filter(|known| known.has_name(&wanted)).collect();
+        if of_type.is_empty() {
+            return Err(unknown("type", known.types.iter().map(|known| known.name).collect()));
+        }
+        events.extend(of_type.into_iter().flat_map(EventType::names).map(ToOwned::to_owned));
+    }
+    Ok(Filter { categories, events })
 }
 
 impl Routes for Events {
@@ -144,7 +170,7 @@ impl Routes for Events {
             sequence: self.sequence.clone(),
             log: self.log.clone(),
             partitions: self.partitions,
-            filter: filter(request, &self.categories)?,
+            filter: filter(request, &self.names)?,
             limit,
         };
         let mut after = match After::of(request, self.partitions)? {
@@ -170,7 +196,7 @@ impl Routes for Events {
 fn answer(page: Page) -> Response {
     let Page { delivered, mut cursor, mut complete, entries: _ } = page;
     let (mut commits, mut bytes, mut last) = (Vec::new(), 0, None);
-    for Delivered { entry, commit, cursor: place } in delivered {
+    for Delivered { entry, commit, at: _, cursor: place } in delivered {
         let shown = commit.and_then(|commit| Shown::of(&commit)).unwrap_or_else(|reason| {
             let Entry { stream, version } = &entry;
             tracing::error!(%stream, version, reason, "a commit cannot be read");

@@ -11,7 +11,7 @@ use std::{
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
 use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Page, PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Page, PageQuery, ReadTable, TableError, UnreadableRow};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
@@ -211,8 +211,8 @@ pub fn page<Row: DeserializeOwned + 'static>(
             Projection::All => rows.page_of_states::<Row>(&table, query).await,
             Projection::KeysOnly => rows.page_of_keys::<Row>(&table, query).await,
         };
-        let (rows, cursor) = page_that_fits(query, read, shown).await?;
-        Ok(Response::json(StatusCode::OK, listed(name, json!(rows), cursor)))
+        let page = page_that_fits(query, read, shown).await?;
+        Ok(Response::json(StatusCode::OK, listed(name, page)))
     };
     let reads = match index.projection {
         Projection::All => None,
@@ -244,27 +244,26 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
         let rows = views.table(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
-        let (rows, cursor) = page_that_fits(query, read, shown).await?;
-        conditional(request, version, listed(name, json!(rows), cursor))
+        let page = page_that_fits(query, read, shown).await?;
+        conditional(request, version, listed(name, page))
     };
     Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting::<A>()
 }
 
-/// Reads a page, and returns its rows as clients see them and the next cursor. A page of more than
+/// Reads a page, and returns it with its rows as clients see them. A page of more than
 /// [`MAX_ANSWER_BYTES`] is read again with half as many rows, until it fits. One row always fits.
 async fn page_that_fits<Row>(
     mut query: PageQuery<'_>,
     read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, TableError>,
     shown: fn(&Row) -> Value,
-) -> Result<(Vec<Value>, Option<String>), Problem> {
+) -> Result<Page<Value>, Problem> {
     loop {
-        let Page { rows, cursor } = read(&query).await.map_err(problem)?;
-        let rows: Vec<_> = rows.iter().map(shown).collect();
-        let bytes: usize = rows.iter().map(encoded_bytes).sum();
+        let page = in_answers(read(&query).await.map_err(problem)?, shown);
+        let bytes: usize = page.rows.iter().flatten().map(encoded_bytes).sum();
         if bytes <= MAX_ANSWER_BYTES || query.limit <= 1 {
-            return Ok((rows, cursor));
+            return Ok(page);
         }
-        let most = i32::try_from(rows.len()).unwrap_or(query.limit);
+        let most = i32::try_from(page.rows.len()).unwrap_or(query.limit);
         query.limit = (most.min(query.limit) / 2).max(1);
     }
 }
@@ -545,11 +544,42 @@ pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
     Ok(request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT))
 }
 
-/// The body of a page: its rows under their name, and the cursor of the next page if there is one.
+/// The page with its rows as clients see them.
 #[must_use]
-pub fn listed(name: &str, rows: Value, cursor: Option<String>) -> Value {
-    let cursor = cursor.map(|cursor| ("cursor".to_owned(), cursor.into()));
-    Value::Object([(name.to_owned(), rows)].into_iter().chain(cursor).collect())
+pub fn in_answers<Row>(page: Page<Row>, shown: impl Fn(&Row) -> Value) -> Page<Value> {
+    let rows = page.rows.into_iter().map(|row| row.map(|row| shown(&row)));
+    Page { rows: rows.collect(), cursor: page.cursor }
+}
+
+/// The body of a page: its rows under their name, the cursor of the next page if there is one, and
+/// under `unreadable` the keys of the rows that this program cannot read, if there are any. One such
+/// row must not keep the others from the client (rule 11).
+#[must_use]
+pub fn listed(name: &str, page: Page<Value>) -> Value {
+    let (mut rows, mut keys, mut first) = (Vec::new(), Vec::new(), None);
+    for row in page.rows {
+        match row {
+            Ok(row) => rows.push(row),
+            Err(UnreadableRow { key, reason }) => {
+                keys.push(key);
+                first = first.or(Some(reason));
+            }
+        }
+    }
+    let mut body = json!({ name: rows });
+    if let Some(reason) = first {
+        // The keys are in the answer: a text of a caller, such as a name, may be one (rule 14).
+        tracing::error!(
+            rows = keys.len(),
+            reason,
+            "rows of an earlier version cannot be read: rebuild the view"
+        );
+        body["unreadable"] = keys.into();
+    }
+    if let Some(cursor) = page.cursor {
+        body["cursor"] = cursor.into();
+    }
+    body
 }
 
 /// The problem that a client is told of for a failed read table. This is the only place where such failures become HTTP.
@@ -614,6 +644,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_row_that_cannot_be_read_is_named_and_the_rest_of_the_page_is_shown() {
+        let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
+        let rows = vec![Ok(1), Err(unreadable), Ok(3)];
+        let page = in_answers(Page { rows, cursor: Some("next".into()) }, |row| json!({ "id": row }));
+        let body = listed("rooms", page);
+        let rooms = json!([{ "id": 1 }, { "id": 3 }]);
+        assert_eq!(body, json!({ "rooms": rooms, "unreadable": ["2"], "cursor": "next" }));
+        let whole = in_answers(Page { rows: vec![Ok(1)], cursor: None }, |row| json!({ "id": row }));
+        assert_eq!(listed("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
+    }
+
     /// A page ends early where it would be more than Lambda returns, and goes on where it ended.
     #[tokio::test]
     async fn a_page_that_is_too_large_for_an_answer_ends_early() {
@@ -622,7 +664,7 @@ mod tests {
             let first = query.cursor.map_or(0, |cursor| cursor.parse().unwrap());
             let last = rows.len().min(first + usize::try_from(query.limit).unwrap());
             let cursor = (last < rows.len()).then(|| last.to_string());
-            Ok(Page { rows: rows[first..last].to_vec(), cursor })
+            Ok(Page { rows: rows[first..last].iter().map(|row| Ok(*row)).collect(), cursor })
         };
         // Each has a megabyte as it is sent: a quote is four characters there.
         let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
@@ -630,7 +672,8 @@ mod tests {
         loop {
             let table = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
             let query = of_log(&table, "", 9, cursor.as_deref());
-            let (page, next) = page_that_fits(query, read, shown).await.unwrap();
+            let page = page_that_fits(query, read, shown).await.unwrap();
+            let (page, next) = page.whole().unwrap();
             let answer = json!({ "body": json!(page).to_string() }).to_string();
             assert!(!page.is_empty() && answer.len() < 6_000_000, "{}", answer.len());
             all.extend(page.iter().map(|row| usize::try_from(row[0].as_u64().unwrap()).unwrap()));

@@ -88,7 +88,8 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
 /// What the function of this view needs.
 #[must_use]
 pub fn needs<A: Aggregate, Row>(view: &StateView<A, Row>) -> Needs {
-    let events = A::Event::TYPES.iter().map(|known| known.name).collect();
+    // A redelivered commit has its events under the names that they have in the log.
+    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).collect();
     let source = Source::States { category: A::CATEGORY, events };
     let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
     Needs::new(source).log().scanning().table(table)

@@ -18,7 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, EventStore, OrderedView, StoreError, StreamId, Write,
-    all::{Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
+    all::{CLOCK_SKEW, Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
 };
 use ledgerline_dynamodb::{
     Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
@@ -369,7 +369,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     async fn try_to_catch_up(&self, until: Instant) -> Result<bool, SubscribeError> {
         loop {
             let seen = self.table.checkpoint(&self.view.table).await?;
-            if seen.is_held_by_another(&self.holder, Timestamp::now()) {
+            if seen.is_held_by_another(&self.holder, Timestamp::now(), self.holding) {
                 return Ok(false);
             }
             let page = self.page(&seen).await?;
@@ -381,7 +381,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 return Ok(false);
             }
             let now = Timestamp::now();
-            let taken = self.table.take_checkpoint(&self.view.table, &self.holder, (now, now + self.holding));
+            let taken = self.table.take_checkpoint(&self.view.table, &self.holder, now, self.holding);
             let Some(mut checkpoint) = taken.await? else { return Ok(false) };
             // What was seen before it was taken may be done by now.
             let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
@@ -466,6 +466,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         let mut cursor = checkpoint.cursor.clone();
         for delivered in page.delivered {
             let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
+            // From the log and the order alone, so that a rebuild writes the same rows.
+            let latest = delivered.at.saturating_add(CLOCK_SKEW).unwrap_or(Timestamp::MAX);
             loop {
                 let position = known.get(&stream).map_or(0, |reached| reached.position);
                 if position >= version {
@@ -483,7 +485,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                     Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
                 };
                 let is_part = due.last().is_some_and(|last| last.version < version);
-                for commit in due {
+                for mut commit in due {
+                    commit.at = commit.at.min(latest);
                     let mut with = work.clone();
                     let mut added = self.add(&commit, &known, &mut with, care);
                     let is_too_much = with.is_too_much() || care.one_by_one;

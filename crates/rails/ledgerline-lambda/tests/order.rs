@@ -10,7 +10,7 @@ use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
-    all::{Candidate, Entry, NamedEntry, Sequencer},
+    all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
     contract,
     tank::Tank,
 };
@@ -115,7 +115,9 @@ impl World {
 }
 
 fn commit(id: &str, version: u64) -> Commit {
-    contract::commit(&StreamId::try_from(id.to_owned()).unwrap(), version)
+    let mut commit = contract::commit(&StreamId::try_from(id.to_owned()).unwrap(), version);
+    commit.events[0].event_type = "TankFilled".into();
+    commit
 }
 
 fn record(commit: Result<Commit, Unreadable>) -> Record {
@@ -160,8 +162,8 @@ async fn commits_are_read_in_the_order_in_which_their_records_came() {
             world.all("beginning".into(), "category=tank").await,
             named(&[("tank-a", 1), ("tank-a", 2), ("tank-c", 1), ("tank-a", 3)])
         );
-        assert_eq!(world.all("beginning".into(), "type=Happened&type=Other").await.len(), 6);
-        assert_eq!(world.all("beginning".into(), "type=Other").await, []);
+        assert_eq!(world.all("beginning".into(), "type=TankFilled&type=TankDrawn").await.len(), 6);
+        assert_eq!(world.all("beginning".into(), "type=TankDrawn").await, []);
         assert_eq!(world.all("now".into(), "").await, []);
         assert_eq!(world.all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
         assert_eq!(world.all("2120-01-01T00:00:00Z".into(), "").await, []);
@@ -177,7 +179,7 @@ async fn a_reader_sees_what_was_stored_and_not_the_state() {
         page["commits"],
         json!([{
             "stream": "tank-a", "version": 1, "at": "2026-11-21T09:30:00.123456789Z",
-            "events": [{ "type": "Happened", "schema": 1, "data": { "n": 1 } }],
+            "events": [{ "type": "TankFilled", "schema": 1, "data": { "n": 1 } }],
         }])
     );
 }
@@ -357,6 +359,7 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         ("category=tanks".into(), "category"),
         ("category=".into(), "category"),
         ("type=".into(), "type"),
+        ("type=TankFlown".into(), "type"),
         (many, "category"),
     ] {
         let problem = world.get(&query).await.unwrap_err();
@@ -462,7 +465,7 @@ impl World {
             limit: 1_000,
             cursor: None,
         };
-        let rows = self.rows.at(generation).page::<Value>(&query).await.unwrap().rows;
+        let (rows, _) = self.rows.at(generation).page::<Value>(&query).await.unwrap().whole().unwrap();
         rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
     }
 }
@@ -525,16 +528,68 @@ async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1)]).await;
     let now = Timestamp::now();
-    let hour = SignedDuration::from_hours(1);
-    assert!(world.rows.take_checkpoint(&KEYS, "killed", (now, now + hour)).await.unwrap().is_some());
+    let minute = SignedDuration::from_mins(1);
+    assert!(world.rows.take_checkpoint(&KEYS, "killed", now, minute).await.unwrap().is_some());
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
     assert!(world.diary().await.is_empty(), "somebody else is at it");
-    // The same holder again, for a time that is over, by the clock of a later hour.
-    let over = (now + hour * 2, now - hour);
-    assert!(world.rows.take_checkpoint(&KEYS, "killed", over).await.unwrap().is_some());
+    // The same holder again, a minute ago.
+    assert!(world.rows.take_checkpoint(&KEYS, "killed", now - minute, minute).await.unwrap().is_some());
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.diary().await, ["tank-a 1"]);
+}
+
+#[tokio::test]
+async fn a_killed_holder_with_a_clock_in_the_future_holds_nobody_up() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let future = Timestamp::now() + SignedDuration::from_hours(24);
+    let holding = SignedDuration::from_secs(20);
+    assert!(world.rows.take_checkpoint(&KEYS, "killed", future, holding).await.unwrap().is_some());
+    world.subscriber().catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1"]);
+}
+
+/// A command function's clock in the year 2099 writes one commit.
+#[tokio::test]
+async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of_its_segment() {
+    const TIMES: OrderedView<u64, ()> =
+        OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
+    fn changes(
+        last: &mut u64,
+        (): &mut (),
+        commit: &Commit,
+        changes: &mut Changes,
+    ) -> Result<(), ChangesError> {
+        *last += 1;
+        let entry = format!("{last:020}");
+        changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": commit.at.to_string() }))
+    }
+    let world = World::new(1).await;
+    let mut future = commit("tank-a", 1);
+    future.at = "2099-06-01T00:00:00Z".parse().unwrap();
+    let past = commit("tank-b", 1);
+    for commit in [&future, &past] {
+        world.log.append(commit, None).await.unwrap();
+        assert_eq!(world.sequencing.sequence(&[record(Ok(commit.clone()))], true).await, None);
+    }
+    let subscriber = Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+    subscriber.catch_up().await.unwrap();
+    let segment = newest(&world.sequence, 0).await.unwrap().unwrap().at;
+    let times = world.diary().await;
+    let shown: Timestamp = times[0].parse().unwrap();
+    // The newest segment may be some moments later than that of the commit.
+    let ahead = segment.duration_until(shown);
+    assert!(!ahead.is_negative() && ahead <= CLOCK_SKEW, "{shown}, and the segment {segment}");
+    assert_eq!(times[1], past.at.to_string());
+    // A rebuild comes to the same rows.
+    let keys = KeyNames::from(&KEYS);
+    let first = world.rows.generations(keys).await.unwrap();
+    let by = Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
+    assert!(world.rows.move_generations(keys, &first, first.begun(by.at).unwrap(), by).await.unwrap());
+    let rebuild = Rebuild { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    assert!(subscriber.rebuild(&rebuild).await.unwrap());
+    assert_eq!(world.diary_of(1).await, times);
 }
 
 /// docs/costs.md: units of a subscription, for batches of 1 and 10 commits of as many streams.

@@ -6,6 +6,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCo
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
+use ledgerline::{Aggregates, categories, shapes::unreadable};
+use ledgerline_dynamodb::DynamoDbStore;
 
 use crate::{
     stack::{Options, Stack},
@@ -54,12 +56,12 @@ fn parameter(text: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs the local stack as the command line says, until Ctrl-C. A workspace's program `local` is this function, behind an
-/// allocator of its choice.
-pub fn main() -> ExitCode {
+/// Runs the local stack as the command line says, until Ctrl-C. A workspace's program `local` is this
+/// function with the workspace's aggregates, behind an allocator of its choice.
+pub fn main<L: Aggregates>() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let run = |runtime: tokio::runtime::Runtime| runtime.block_on(run(arguments));
+    let run = |runtime: tokio::runtime::Runtime| runtime.block_on(run::<L>(arguments));
     match runtime.context("no threads can be started").and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -78,7 +80,7 @@ fn not_emulated(ignored: &[(String, String)]) -> String {
     kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect::<Vec<_>>().join(", ")
 }
 
-async fn run(arguments: Arguments) -> Result<()> {
+async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     let place = match &arguments.data {
         Some(folder) => folder.display().to_string(),
         None => "memory (keep it with --data DIR)".to_owned(),
@@ -89,6 +91,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         parameters.insert("MailSender".to_owned(), "ledgerline@localhost".to_owned());
     }
     parameters.extend(arguments.parameter_overrides);
+    let is_kept = arguments.data.is_some();
     let stack = Stack::start(Options {
         template: arguments.template,
         parameters,
@@ -111,8 +114,40 @@ async fn run(arguments: Arguments) -> Result<()> {
     println!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url);
     println!("  mails        {}/mailbox", stack.aws_url);
     println!("  data         {place}");
+    if let Some(log) = stack.log.as_ref().filter(|_| is_kept) {
+        match unreadable_commits::<L>(log).await.context("the log cannot be read")? {
+            (0, _) => {}
+            (commits, first) => println!(
+                "  unreadable   {commits} commits in {place}, the first one {first}. Their streams take no commands: \
+                 docs/recipes.md says how events change"
+            ),
+        }
+    }
     println!("  not emulated {}", not_emulated(&stack.ignored));
     println!("\nReady at {}. Stop with Ctrl-C.\n", stack.url);
     tokio::signal::ctrl_c().await?;
     Ok(())
+}
+
+/// The commits of the log: at most so many are read at once.
+const PAGE: i32 = 2_000;
+
+/// The number of commits that the aggregates cannot read, and the first of them with the reason.
+async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, String)> {
+    let categories = categories::<L>();
+    let (mut after, mut found, mut first) = (None, 0, String::new());
+    loop {
+        let page = log.scan((0, 1), after.as_ref(), (&categories, PAGE)).await?;
+        for commit in &page.commits {
+            let Some(problem) = unreadable::<L>(commit) else { continue };
+            if found == 0 {
+                first = format!("{} {}: {problem}", commit.stream, commit.version);
+            }
+            found += 1;
+        }
+        after = page.after;
+        if after.is_none() {
+            return Ok((found, first));
+        }
+    }
 }

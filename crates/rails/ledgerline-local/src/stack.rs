@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use aws_sdk_sqs::types::QueueAttributeName;
+use ledgerline_dynamodb::DynamoDbStore;
 use tokio::{
     net::TcpListener,
     sync::{Mutex, Notify, watch},
@@ -28,6 +29,7 @@ use crate::{
     iam::{self, Iam},
     mailbox::Mailbox,
     pattern::Filters,
+    permissions::COMMITS,
     services::{DynamoDb, EventBridge, Sqs},
     sources::{
         invocation::{AsyncTarget, Invocations},
@@ -75,6 +77,8 @@ pub struct Stack {
     pub aws_url: String,
     /// Logical id and type of each resource of the template that has no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
+    /// The log, if the template has one.
+    pub log: Option<DynamoDbStore>,
     functions: Vec<Arc<Function>>,
 }
 
@@ -237,6 +241,9 @@ impl Stack {
         };
         tokio::spawn(async move { axum::serve(aws_listener, gateway.router()).await });
 
+        let log = template.tables.iter().find(|table| table.id == COMMITS).map(|table| {
+            DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&dynamodb.sdk_config()), &table.name)
+        });
         let routes = routes(&template, &functions);
         for function in &functions {
             function.warm_up().await?;
@@ -260,6 +267,7 @@ impl Stack {
             routes: listed,
             aws_url: format!("http://{aws_address}"),
             ignored: template.ignored,
+            log,
             functions,
         })
     }

@@ -10,9 +10,9 @@ use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventStore, StoreError, Visitor,
-    all::{Entry, newest, segments, void_entries},
-    decode,
+    Aggregate, Aggregates, EventStore, EventTypes, StoreError, StreamId, Visitor,
+    all::{newest, segments, void_entries},
+    shapes::unreadable,
 };
 use ledgerline_local::{
     permissions::{list, referred, resources},
@@ -26,10 +26,12 @@ use crate::{
     needs,
 };
 
-/// The number of the newest commits that are read, to see whether this code understands them.
-const NEWEST: usize = 200;
-/// The number of the newest segments of the order in which they are looked for. Each has a hundred entries at most, and one at least.
+/// The most commits that are read, the newest ones of `$all`, to see whether this code understands them.
+const NEWEST: usize = 1_000;
+/// The most segments of `$all` that are read to find them, the newest ones. A segment has one entry at least.
 const SEGMENTS: u64 = 200;
+/// The commits that are read at once.
+const AT_ONCE: usize = 100;
 /// The most places of a resource that are named in which the templates differ.
 const NAMED: usize = 5;
 
@@ -82,11 +84,18 @@ pub(crate) async fn run<L: Aggregates>(
     if options.drift {
         drift(deployment, &mut findings).await?;
     }
-    readable::<L>(deployment, &mut findings).await?;
+    let unseen = readable::<L>(deployment, &mut findings).await?;
     drop(busy);
     let looked: Vec<_> =
         findings.looked.iter().map(|(what, number)| json!({ "looked": what, "number": number })).collect();
     out.rows(&["looked", "number"], &looked);
+    if !unseen.is_empty() {
+        let unseen: Vec<_> = unseen.into_iter().collect();
+        out.note(&format!(
+            "\nnot among the newest commits, so that nothing is known of them: {}",
+            unseen.join(", ")
+        ));
+    }
     out.note("");
     if findings.wrong.is_empty() {
         out.note(match options.drift {
@@ -501,9 +510,14 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
 
 // --- The log ----------------------------------------------------------------------------------------------------
 
-/// Whether this code reads the newest commits, which newer code may have written.
-async fn readable<L: Aggregates>(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
-    let Some((sequence, partitions)) = deployment.order() else { return Ok(()) };
+/// Whether this code reads the newest commits, which newer code may have written. Returns the types of
+/// events that none of them has, each with its category.
+async fn readable<L: Aggregates>(
+    deployment: &Deployment,
+    findings: &mut Findings,
+) -> Result<BTreeSet<String>> {
+    let mut unseen = types::<L>();
+    let Some((sequence, partitions)) = deployment.order() else { return Ok(unseen) };
     let log = deployment.log()?;
     let mut looked = 0;
     for partition in 0..partitions {
@@ -516,55 +530,49 @@ async fn readable<L: Aggregates>(deployment: &Deployment, findings: &mut Finding
             entries.extend(page.into_iter().flat_map(|segment| segment.entries));
         }
         let voids = void_entries(&sequence, partition).await?;
-        for entry in entries.iter().rev().take(NEWEST) {
-            let Entry { stream, version } = entry;
-            looked += 1;
-            let name = format!("{stream} {version}");
-            match log.get(stream, *version).await {
-                Ok(Some(commit)) => {
-                    if let Some(problem) = unreadable::<L>(&commit) {
-                        findings.wrong("log", &name, problem);
+        let entries: Vec<_> = entries.iter().rev().take(NEWEST).collect();
+        for part in entries.chunks(AT_ONCE) {
+            let names: Vec<(&StreamId, u64)> =
+                part.iter().map(|entry| (&entry.stream, entry.version)).collect();
+            for (entry, commit) in part.iter().zip(log.get_all(&names).await?) {
+                looked += 1;
+                let name = format!("{} {}", entry.stream, entry.version);
+                match commit {
+                    Ok(Some(commit)) => {
+                        let category = commit.stream.category();
+                        for event in &commit.events {
+                            unseen.remove(&format!("{category} {}", event.event_type));
+                        }
+                        if let Some(problem) = unreadable::<L>(&commit) {
+                            findings.wrong("log", &name, problem);
+                        }
+                    }
+                    Ok(None) if voids.contains(*entry) => {}
+                    Ok(None) => findings.wrong("log", &name, "it is missing, and $all names it"),
+                    Err(StoreError::Corrupt { reason, .. }) => findings.wrong("log", &name, reason),
+                    Err(error @ (StoreError::Throttled | StoreError::Unavailable(_))) => {
+                        return Err(error.into());
                     }
                 }
-                Ok(None) if voids.contains(entry) => {}
-                Ok(None) => findings.wrong("log", &name, "it is missing, and $all names it"),
-                Err(StoreError::Corrupt { reason, .. }) => findings.wrong("log", &name, reason),
-                Err(error @ (StoreError::Throttled | StoreError::Unavailable(_))) => return Err(error.into()),
             }
         }
     }
     findings.looked.push(("newest commits", looked));
-    Ok(())
+    Ok(unseen)
 }
 
-/// Why this code cannot read a commit, if it cannot.
-fn unreadable<L: Aggregates>(commit: &Commit) -> Option<String> {
-    let mut reading = Reading { commit, is_known: false, problem: None };
-    L::visit(&mut reading);
-    let unknown = || "no aggregate of this workspace has its category".to_owned();
-    if reading.is_known { reading.problem } else { Some(unknown()) }
-}
-
-/// Reads the events of a commit as the aggregate with its category does.
-struct Reading<'a> {
-    commit: &'a Commit,
-    is_known: bool,
-    problem: Option<String>,
-}
-
-impl Visitor for Reading<'_> {
-    fn visit<A: Aggregate>(&mut self) {
-        if A::CATEGORY == self.commit.stream.category() {
-            self.is_known = true;
-            // No payload is in the error (rule 14).
-            self.problem = self
-                .commit
-                .events
-                .iter()
-                .find_map(|event| decode::<A>(event).err())
-                .map(|error| error.to_string());
+/// The types of events of these aggregates, each with its category.
+fn types<L: Aggregates>() -> BTreeSet<String> {
+    struct Types(BTreeSet<String>);
+    impl Visitor for Types {
+        fn visit<A: Aggregate>(&mut self) {
+            let names = A::Event::TYPES.iter().flat_map(|known| known.names());
+            self.0.extend(names.map(|name| format!("{} {name}", A::CATEGORY)));
         }
     }
+    let mut types = Types(BTreeSet::new());
+    L::visit(&mut types);
+    types.0
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ impl View<'_> {
         };
         let read = generations.read;
         let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
-        if let Some(before) = generations.before.filter(|before| Timestamp::now() < before.until) {
+        if let Some(before) = generations.before.filter(|before| before.is_read(Timestamp::now())) {
             rows = vec![
                 json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
             ];
@@ -262,7 +262,8 @@ impl View<'_> {
         // What was read just before the change is gone by for so long, and an invocation that began at the end of that time goes on with it to its own end.
         let invocation = SignedDuration::from_secs(i64::try_from(self.follower.timeout).unwrap_or(900));
         let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
-        if let Ok(left) = Duration::try_from(left) {
+        // A tool whose clock was in the future may have written `since`.
+        if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {
             self.out.note(&format!(
                 "waiting for {} seconds, until every function knows of it",
                 left.as_secs() + 1

@@ -2,42 +2,11 @@
 //! bad input.
 
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventTypes, RecordedEvent, RecordedState, Visitor, decode, decode_state,
-    encode, encode_state,
+    Aggregate, Aggregates, Commit, RecordedState, Visitor, decode, decode_state,
+    shapes::{self, Counts},
 };
-use serde::Deserialize;
-use serde_json::Value;
 
 use crate::files::Files;
-
-/// The shapes of an aggregate.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Corpus {
-    events: Vec<Event>,
-    states: Vec<State>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Event {
-    #[serde(rename = "type")]
-    event_type: String,
-    schema: u32,
-    data: Value,
-    /// The data of the event after this code has read and written it, if they are not the same.
-    now: Option<Value>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct State {
-    schema: u32,
-    data: Value,
-    /// The state that a state of an older schema becomes, if the aggregate brings it up to date.
-    #[serde(default)]
-    now: Option<Value>,
-}
 
 /// The result of reading all shapes of an application.
 #[derive(Debug, Default)]
@@ -53,7 +22,7 @@ pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
     impl Visitor for Read<'_> {
         fn visit<A: Aggregate>(&mut self) {
             match read::<A>(self.0) {
-                Ok((events, states)) => {
+                Ok(Counts { events, states }) => {
                     self.1.events += events;
                     self.1.states += states;
                 }
@@ -66,62 +35,9 @@ pub(crate) fn read_all<L: Aggregates>(files: &Files) -> Shapes {
     read.1
 }
 
-/// Reads the shapes of one aggregate. The result is the number of shapes of events, and of states.
-fn read<A: Aggregate>(files: &Files) -> Result<(usize, usize), String> {
-    let text = files.text(&format!("{}.json", A::CATEGORY))?;
-    let shapes: Corpus = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    for known in A::Event::TYPES {
-        for schema in 1..=known.schema {
-            let of = |event: &&Event| event.event_type == known.name && event.schema == schema;
-            if !shapes.events.iter().any(|event| of(&event)) {
-                return Err(format!("schema {schema} of {} is not in its file of shapes", known.name));
-            }
-        }
-    }
-    let mut events = Vec::new();
-    for Event { event_type, schema, data, now } in &shapes.events {
-        let stored =
-            RecordedEvent { event_type: event_type.clone(), schema: *schema, data: data.to_string() };
-        let event = decode::<A>(&stored).map_err(|error| error.to_string())?;
-        let again = encode::<A>(&event).map_err(|error| error.to_string())?;
-        let (expected, found) =
-            (now.as_ref().unwrap_or(data), serde_json::from_str(&again.data).unwrap_or(Value::Null));
-        if again.event_type != *event_type || found != *expected {
-            return Err(format!("{event_type}, schema {schema}, is read as {found}, not {expected}"));
-        }
-        if now.is_none() && again.schema != *schema {
-            return Err(format!(
-                "{event_type}, schema {schema}, is old, and its file does not say what it is now"
-            ));
-        }
-        events.push(event);
-    }
-    // A fold must not panic at events that were stored at some time, in any order.
-    ledgerline::fold::<A>(A::initial(), &events);
-    for schema in 1..=A::STATE_SCHEMA {
-        if !shapes.states.iter().any(|state| state.schema == schema) {
-            return Err(format!("schema {schema} of the state is not in its file of shapes"));
-        }
-    }
-    for State { schema, data, now } in &shapes.states {
-        let stored = RecordedState { schema: *schema, data: data.to_string() };
-        match (decode_state::<A>(&stored), *schema == A::STATE_SCHEMA) {
-            (None, false) if now.is_none() => {}
-            (Some(state), current) if current != now.is_some() => {
-                let again = encode_state::<A>(&state).map_err(|error| error.to_string())?;
-                if serde_json::from_str::<Value>(&again.data).ok().as_ref()
-                    != Some(now.as_ref().unwrap_or(data))
-                {
-                    return Err(format!("a state of schema {schema} is read as {}", again.data));
-                }
-            }
-            (read, current) => {
-                let read = if read.is_some() { "read" } else { "not read" };
-                return Err(format!("a state of schema {schema}, which is current: {current}, is {read}"));
-            }
-        }
-    }
-    Ok((shapes.events.len(), shapes.states.len()))
+/// Reads the shapes of one aggregate.
+fn read<A: Aggregate>(files: &Files) -> Result<Counts, String> {
+    shapes::check::<A>(&files.text(&format!("{}.json", A::CATEGORY))?)
 }
 
 /// Reads the events as each of the aggregates.
@@ -177,7 +93,7 @@ mod tests {
             (
                 r#""type": "TankMoved""#,
                 r#""type": "TankPushed""#,
-                "schema 1 of TankMoved is not in its file of shapes",
+                "the event type TankMoved is not in its file of shapes",
             ),
             (
                 r#""schema": 2, "data": {"site""#,
@@ -194,7 +110,7 @@ mod tests {
             (
                 r#""status": "scrapped""#,
                 r#""status": "sold""#,
-                "a state of schema 1, which is current: true, is not read",
+                "a state of schema 1 cannot be read: unknown variant `sold`",
             ),
         ] {
             let (before, after) = SHAPES.split_once(text).unwrap_or_else(|| panic!("there is no {text}"));

@@ -314,14 +314,14 @@ async fn compare(
                 cursor: cursor.as_deref(),
             };
             let page = table.page::<serde_json::Map<String, serde_json::Value>>(&query).await;
-            let page = page.map_err(|error| error.to_string())?;
+            let (rows, next) =
+                page.and_then(ledgerline_dynamodb::Page::whole).map_err(|error| error.to_string())?;
             let key = |row: &serde_json::Map<String, serde_json::Value>, name: &str| {
                 row.get(name).and_then(|key| key.as_str()).unwrap_or_default().to_owned()
             };
-            found.extend(
-                page.rows.into_iter().map(|row| ((key(&row, KEYS.partition), key(&row, KEYS.sort)), row)),
-            );
-            cursor = page.cursor;
+            found
+                .extend(rows.into_iter().map(|row| ((key(&row, KEYS.partition), key(&row, KEYS.sort)), row)));
+            cursor = next;
             if cursor.is_none() {
                 break;
             }

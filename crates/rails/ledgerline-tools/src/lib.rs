@@ -21,7 +21,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 use clap::Parser;
-use ledgerline::Aggregates;
+use ledgerline::{Aggregate, Aggregates, Visitor};
 use ledgerline_local::{
     build::cargo,
     permissions::resources,
@@ -34,7 +34,7 @@ use ledgerline_local::{
 #[command(name = "xtask")]
 enum Task {
     /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives every function what the function says
-    /// that it needs, and no more; everything that can fail has dead letters and alarms; the sample events, and the pages in
+    /// that it needs, and no more; the aggregates read every shape that was ever stored; everything that can fail has dead letters and alarms; the sample events, and the pages in
     /// docs/permissions/, are there.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
@@ -115,17 +115,16 @@ fn is_of_the_rails(package: &Package) -> bool {
 /// Does what the command line says, in the workspace of the current folder. `L` are the aggregates of the workspace.
 pub fn main<L: Aggregates>() -> ExitCode {
     let task = Task::parse();
-    let categories = ledgerline::categories::<L>();
     // The path of a new workspace is relative to the current folder, so that must not change.
     let is_workspace = matches!(task, Task::New { kind: new::Kind::Workspace, .. });
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
-        Task::Check { template } => check(&template, &categories),
+        Task::Check { template } => check::<L>(&template),
         Task::Permissions => permissions(),
         Task::New { kind, name, application, of, log } => {
             new::run::<L>(kind, name.as_deref(), application.as_deref(), of.as_deref(), log)
         }
-        Task::Lint => lint::run(&categories),
+        Task::Lint => lint::run::<L>(),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Soak { arguments } => {
             let mut cargo = cargo();
@@ -161,20 +160,15 @@ fn enter_workspace() -> Result<()> {
     std::env::set_current_dir(&root).with_context(|| root.to_string())
 }
 
-fn check(template: &Path, categories: &[&str]) -> Result<()> {
+fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let metadata = MetadataCommand::new().exec()?;
     let docs = metadata.workspace_root.as_std_path().join("docs");
     let mut problems = impurities(&metadata);
     problems.extend(upwards(&metadata));
     problems.extend(mismatches(&metadata)?);
     problems.extend(compiled_twice()?);
-    let mut known = BTreeSet::new();
-    problems.extend(
-        categories
-            .iter()
-            .filter(|category| !known.insert(**category))
-            .map(|category| format!("two aggregates have the category {category}, and would share streams")),
-    );
+    problems.extend(category_problems(&ledgerline::categories::<L>()));
+    problems.extend(shape_problems::<L>()?);
     let source = Source::read(template)?;
     // The output of SAM has Lambda's own functions instead of these, without what the checks of the wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
@@ -193,9 +187,42 @@ fn check(template: &Path, categories: &[&str]) -> Result<()> {
         bail!("{} problems", problems.len());
     }
     println!(
-        "xtask check: crates are pure; the template gives functions what they need, and no more; samples, alarms and pages are there"
+        "xtask check: crates are pure; stored shapes are read; the template gives functions what they need, and no more; samples, alarms and pages are there"
     );
     Ok(())
+}
+
+fn category_problems(categories: &[&str]) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let twice = categories.iter().filter(|category| !known.insert(**category));
+    twice
+        .map(|category| format!("two aggregates have the category {category}, and would share streams"))
+        .collect()
+}
+
+/// Stored events and states that the aggregates cannot read, by the files in `model/shapes`.
+fn shape_problems<L: Aggregates>() -> Result<Vec<String>> {
+    struct Check(Vec<PathBuf>, Vec<String>);
+    impl Visitor for Check {
+        fn visit<A: Aggregate>(&mut self) {
+            let name = format!("model/shapes/{}.json", A::CATEGORY);
+            let Some(path) = self.0.iter().map(|folder| folder.join(&name)).find(|path| path.exists()) else {
+                self.1.push(format!(
+                    "there is no crates/apps/<application>/{name}, with the shapes that are stored"
+                ));
+                return;
+            };
+            let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+            if let Err(problem) = text.and_then(|text| ledgerline::shapes::check::<A>(&text)) {
+                self.1.push(format!("{}: {problem}", path.display()));
+            }
+        }
+    }
+    let applications = fs::read_dir("crates/apps").context("crates/apps")?;
+    let folders = applications.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let mut check = Check(folders, Vec::new());
+    L::visit(&mut check);
+    Ok(check.1)
 }
 
 /// The problems of a template: differences from what the functions need, from the pages of permissions and the runbook in

@@ -4,6 +4,7 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Result, bail};
+use ledgerline::Aggregates;
 
 use crate::{check, tools};
 
@@ -27,7 +28,7 @@ fn advisories(deny: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(crate) fn run(categories: &[&str]) -> Result<()> {
+pub(crate) fn run<L: Aggregates>() -> Result<()> {
     let sam = tools::sam()?;
     tools::run(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
     tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
@@ -56,5 +57,5 @@ pub(crate) fn run(categories: &[&str]) -> Result<()> {
     let processed = Path::new("target/processed.json");
     let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;
     fs::write(processed, python)?;
-    check(processed, categories)
+    check::<L>(processed)
 }

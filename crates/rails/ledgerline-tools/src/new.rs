@@ -138,6 +138,10 @@ const PACKAGES: [&str; 24] = [
 
 /// The id in the sample events.
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+/// The time of what is in a sample.
+const AT: &str = "2026-11-21T09:30:03.123456Z";
+/// The sort key of the first event of a stream, in a row that is written from the log.
+const FIRST_ENTRY: &str = "00000000000000000001#0000";
 
 /// Lays something down in the workspace that is the current folder.
 pub(crate) fn run<L: Aggregates>(
@@ -514,6 +518,9 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
         words.fill(text!("state-projector-bin.rs")),
     );
     let mut state: Value = serde_json::from_str(words.get("state"))?;
+    let mut row = state.clone();
+    (row["id"], row["version"]) = (json!(ID), json!(1));
+    change.file(row_shapes(words), shapes_of_rows(&row));
     state["lastKnownVersion"] = json!(1);
     let schema: u32 = words.get("schema").parse()?;
     let stream = format!("{}-{ID}", words.get("category"));
@@ -528,7 +535,7 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
             "eventType": words.get("event"),
             "schema": serde_json::from_str::<Value>(words.get("event_schema"))?,
             "payload": serde_json::from_str::<Value>(words.get("payload"))?,
-            "at": "2026-11-21T09:30:03.123456Z",
+            "at": AT,
         },
         "meta": { "correlationId": "JKJaXmPLvHcESHA=" },
     });
@@ -553,10 +560,22 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     compared(words, change, &function, &format!("{upper}Table"), "id -")
 }
 
+/// The file with the shapes of a view's rows.
+fn row_shapes(words: &Words) -> String {
+    let [model, _] = words.packages();
+    format!("{model}/shapes/rows/{}.json", words.get("module"))
+}
+
+fn shapes_of_rows(row: &Value) -> String {
+    format!("[\n  {row}\n]\n")
+}
+
 fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
     let [model, functions] = words.packages();
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("log-read-model.rs")));
+    let row = json!({ "owner": ID, "entry": FIRST_ENTRY, "event": words.get("event"), "at": AT });
+    change.file(row_shapes(words), shapes_of_rows(&row));
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
     change
         .file(format!("{functions}/src/bin/{name}-projector.rs"), words.fill(text!("log-projector-bin.rs")));
@@ -666,6 +685,14 @@ fn subscription(words: &Words, change: &mut Change) -> Result<()> {
         order(change)?;
     }
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("ordered-read-model.rs")));
+    let row = json!({
+        "part": format!("{:020}", 0),
+        "entry": format!("{:020}", 1),
+        "stream": format!("{}-{ID}", words.get("category")),
+        "event": words.get("event"),
+        "at": AT,
+    });
+    change.file(row_shapes(words), shapes_of_rows(&row));
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
     change.file(
         format!("{functions}/src/bin/{name}-subscription.rs"),

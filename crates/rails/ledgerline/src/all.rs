@@ -24,7 +24,7 @@ mod subscription;
 
 use std::collections::BTreeSet;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -43,6 +43,31 @@ const LIST: u32 = 1;
 const WITH_VOID: u32 = 2;
 /// The type of the event of a segment that makes an entry void. Its data is a list of entries.
 const VOIDED: &str = "Voided";
+
+/// The most by which two right clocks differ. A clock that is further off is wrong.
+pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
+
+/// The time of an item of an order, in which the item before has the time `before`, and the clock
+/// of the item's writer says `at`.
+///
+/// Times in an order do not go back as long as clocks are right. A time more than [`CLOCK_SKEW`]
+/// before `before` shows that one of the two clocks is wrong: the item keeps its own time, so that
+/// a clock in the future moves its own items only, and none after them.
+///
+/// ```
+/// use jiff::{SignedDuration, Timestamp};
+/// use ledgerline::all::time_in_order;
+///
+/// let (before, minute) = (Timestamp::UNIX_EPOCH, SignedDuration::from_mins(1));
+/// assert_eq!(time_in_order(before, before + minute), before + minute);
+/// assert_eq!(time_in_order(before, before - minute), before);
+/// assert_eq!(time_in_order(before, before - 10 * minute), before - 10 * minute);
+/// ```
+#[must_use]
+pub fn time_in_order(before: Timestamp, at: Timestamp) -> Timestamp {
+    let is_skew = before > at && before.duration_since(at) <= CLOCK_SKEW;
+    if is_skew { before } else { at }
+}
 
 /// "The stream has reached this version."
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -125,7 +150,7 @@ pub struct Segment {
     pub number: u64,
     /// The name of the batch that it was made of. Information only.
     pub batch: String,
-    /// When it was made, in UTC. Information only.
+    /// When it was made, in UTC, by the clock of its sequencer: see [`time_in_order`].
     pub at: Timestamp,
     /// Its entries, in order. A segment that makes an entry void has none.
     pub entries: Vec<Entry>,
@@ -255,8 +280,14 @@ pub async fn newest(store: &impl EventStore, partition: u16) -> Result<Option<Se
     page.commits.first().map(Segment::of).transpose()
 }
 
-/// The last segment of `$all-<partition>` that is older than this time, if there is one. Times in segments do not go back, so that it is found in as many reads as the number of
-/// segments has binary digits.
+/// The last segment of `$all-<partition>` that is older than this time, if there is one. With right
+/// clocks, times in segments do not go back: a binary search finds it, in twice as many reads as the
+/// number of segments has binary digits.
+///
+/// A clock in the future leaves segments in the order that are later than those after them. The
+/// search may end before such segments; then it looks beyond them, at doubled distances, for
+/// segments that are older than `time`. It may miss some of these. What it finds is never too late
+/// for a reader who wants everything from `time` on.
 ///
 /// # Errors
 /// When the store fails, or a segment is missing.
@@ -266,19 +297,35 @@ pub async fn last_before(
     time: Timestamp,
 ) -> Result<Option<Segment>, StoreError> {
     let mut found = None;
+    let end = newest(store, partition).await?.map_or(1, |newest| newest.number + 1);
     // The segment `before` is older, and the segment `from` is not, or not there.
-    let (mut before, mut from) = (0, newest(store, partition).await?.map_or(1, |newest| newest.number + 1));
-    while from - before > 1 {
-        let middle = before + (from - before) / 2;
-        let segment = segment(store, partition, middle).await?;
-        if segment.at < time {
-            before = middle;
-            found = Some(segment);
-        } else {
-            from = middle;
+    let (mut before, mut from) = (0, end);
+    loop {
+        while from - before > 1 {
+            let middle = before + (from - before) / 2;
+            let segment = segment(store, partition, middle).await?;
+            if segment.at < time {
+                before = middle;
+                found = Some(segment);
+            } else {
+                from = middle;
+            }
+        }
+        let mut distance = 1;
+        loop {
+            let number = from + distance;
+            if number >= end {
+                return Ok(found);
+            }
+            let segment = segment(store, partition, number).await?;
+            if segment.at < time {
+                (before, from) = (number, end);
+                found = Some(segment);
+                break;
+            }
+            distance *= 2;
         }
     }
-    Ok(found)
 }
 
 /// The void entries of `$all-<partition>`, by a strongly consistent read. They name commits that
@@ -392,19 +439,62 @@ mod tests {
         assert_eq!(entries, [first, vec![entry("a", 3)], vec![entry("b", 2)]]);
     }
 
-    /// So that a reader finds its place by a time, whatever the clocks of sequencers say.
     #[test]
-    fn times_do_not_go_back() {
+    fn times_go_back_only_after_a_clock_that_was_wrong() {
         let store = MemoryStore::default();
         let (mut first, mut second) = (Sequencer::new(0), Sequencer::new(0));
-        for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11)] {
+        for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11), (5, 9_999), (6, 13)] {
             let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
             let at = Timestamp::from_second(seconds).unwrap();
             let candidates = vec![Candidate::proven(entry("a", number))];
             block_on(sequencer.append(&store, &MemoryStore::default(), "b", candidates, at)).unwrap();
         }
         let times: Vec<_> = all(&store).iter().map(|segment| segment.at.as_second()).collect();
-        assert_eq!(times, [10, 10, 12, 12]);
+        assert_eq!(times, [10, 10, 12, 12, 9_999, 13]);
+    }
+
+    /// The first segment that a reader gets who wants everything from this second on.
+    fn first_from(store: &MemoryStore, second: i64) -> u64 {
+        let time = Timestamp::from_second(second).unwrap();
+        block_on(last_before(store, 0, time)).unwrap().map_or(1, |before| before.number + 1)
+    }
+
+    fn segments_at(seconds: &[i64]) -> MemoryStore {
+        let store = MemoryStore::default();
+        for (at, number) in seconds.iter().zip(1..) {
+            let candidates = vec![Candidate::proven(entry("a", number))];
+            let at = Timestamp::from_second(*at).unwrap();
+            block_on(Sequencer::new(0).append(&store, &MemoryStore::default(), "b", candidates, at)).unwrap();
+        }
+        store
+    }
+
+    #[test]
+    fn a_reader_begins_at_a_time_although_an_earlier_segment_is_in_the_future() {
+        let mut seconds: Vec<_> = (0..50).map(|number| number * 1_000).collect();
+        seconds[20] = 4_083_955_200;
+        seconds[21] = 4_083_955_210;
+        let store = segments_at(&seconds);
+        for number in 24..50 {
+            assert_eq!(
+                first_from(&store, (number - 1) * 1_000 - 500),
+                u64::try_from(number).unwrap(),
+                "{number}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn clocks_in_the_future_keep_no_segment_from_a_reader_who_begins_at_a_time(
+            ahead in prop::collection::vec(prop::option::weighted(0.2, 0..100_000_i64), 1..30),
+            from in 0..30_000_i64,
+        ) {
+            let right = (0..).step_by(1_000).take(ahead.len());
+            let seconds: Vec<i64> = right.clone().zip(&ahead).map(|(at, ahead)| at + ahead.unwrap_or(0)).collect();
+            let wanted = right.zip(1..).find(|(at, _)| *at >= from).map_or(ahead.len() as u64 + 1, |(_, number)| number);
+            prop_assert!(first_from(&segments_at(&seconds), from) <= wanted);
+        }
     }
 
     #[test]

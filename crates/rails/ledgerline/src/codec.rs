@@ -14,6 +14,8 @@ pub struct EventType {
     pub schema: u32,
     /// `upcasters[n]` turns the data of schema `n + 1` into the data of schema `n + 2`.
     pub upcasters: &'static [fn(Value) -> Value],
+    /// Other names under which it is read. The log may have events with them.
+    pub other_names: &'static [&'static str],
 }
 
 impl EventType {
@@ -28,7 +30,24 @@ impl EventType {
             upcasters.len() as u32 + 1 == schema,
             "a schema needs one upcaster for each schema before it"
         );
-        Self { name, schema, upcasters }
+        Self { name, schema, upcasters, other_names: &[] }
+    }
+
+    /// The same type, which is read under these names too.
+    #[must_use]
+    pub const fn or(self, other_names: &'static [&'static str]) -> Self {
+        Self { other_names, ..self }
+    }
+
+    /// The names under which it is read, that in which it is written first.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        [self.name].into_iter().chain(self.other_names.iter().copied())
+    }
+
+    /// Whether it is read under this name.
+    #[must_use]
+    pub fn has_name(&self, name: &str) -> bool {
+        self.names().any(|known| known == name)
     }
 }
 
@@ -53,6 +72,9 @@ pub trait EventTypes: Sized {
 /// `Opened: 2 [in_euro] { … }`. An event without a number does not compile. The fields are written in camel case. They have plain types, so that a
 /// tightened rule never stops old events from being read.
 ///
+/// An event that was renamed has its other names after the number: `Closed: 1 (or Ended) { … }`. It
+/// is written as `Closed`, and read under both names.
+///
 /// ```
 /// use ledgerline::{EventTypes, with_field};
 /// use serde_json::Value;
@@ -62,8 +84,8 @@ pub trait EventTypes: Sized {
 ///     pub enum Event {
 ///         /// The account exists from now on. Schema 1 had no currency.
 ///         Opened: 2 [in_euro] { owner: String, currency: String },
-///         /// It takes no more changes.
-///         Closed: 1 {},
+///         /// It takes no more changes. Older events have the name `Ended`.
+///         Closed: 1 (or Ended) {},
 ///     }
 /// }
 ///
@@ -73,6 +95,7 @@ pub trait EventTypes: Sized {
 ///
 /// assert_eq!(Event::Closed {}.event_type().schema, 1);
 /// assert_eq!(Event::TYPES.iter().map(|known| known.name).collect::<Vec<_>>(), ["Opened", "Closed"]);
+/// assert_eq!(Event::TYPES[1].names().collect::<Vec<_>>(), ["Closed", "Ended"]);
 /// ```
 ///
 /// ```compile_fail
@@ -92,7 +115,7 @@ macro_rules! events {
         pub enum $name:ident {
             $(
                 $(#[$attribute:meta])*
-                $event:ident: $schema:literal $([$($upcaster:expr),+ $(,)?])? {
+                $event:ident: $schema:literal $([$($upcaster:expr),+ $(,)?])? $((or $($other_name:ident),+))? {
                     $($(#[$field_attribute:meta])* $field:ident: $kind:ty),* $(,)?
                 }
             ),+ $(,)?
@@ -108,14 +131,18 @@ macro_rules! events {
 
         impl $crate::EventTypes for $name {
             const TYPES: &'static [$crate::EventType] = &[
-                $($crate::EventType::new(stringify!($event), $schema, &[$($($upcaster),+)?])),+
+                $(
+                    $crate::EventType::new(stringify!($event), $schema, &[$($($upcaster),+)?])
+                        .or(&[$($(stringify!($other_name)),+)?])
+                ),+
             ];
 
             fn event_type(&self) -> &'static $crate::EventType {
                 match self {
                     $(Self::$event { .. } => {
                         const TYPE: $crate::EventType =
-                            $crate::EventType::new(stringify!($event), $schema, &[$($($upcaster),+)?]);
+                            $crate::EventType::new(stringify!($event), $schema, &[$($($upcaster),+)?])
+                                .or(&[$($(stringify!($other_name)),+)?]);
                         &TYPE
                     })+
                 }
@@ -225,7 +252,7 @@ pub enum DecodeError {
 fn event_type<A: Aggregate>(name: &str) -> Result<&'static EventType, DecodeError> {
     A::Event::TYPES
         .iter()
-        .find(|known| known.name == name)
+        .find(|known| known.has_name(name))
         .ok_or_else(|| DecodeError::UnknownType { category: A::CATEGORY, event_type: name.to_owned() })
 }
 
@@ -261,10 +288,10 @@ pub fn decode<A: Aggregate>(recorded: &RecordedEvent) -> Result<A::Event, Decode
     let malformed = |parser| DecodeError::Malformed { event_type: name.clone(), schema: *schema, parser };
     let upcasters = &known.upcasters[*schema as usize - 1..];
     if upcasters.is_empty() {
-        return read(name, data).map_err(malformed);
+        return read(known.name, data).map_err(malformed);
     }
     let stored: Value = serde_json::from_str(data).map_err(malformed)?;
-    A::Event::read(name, upcasters.iter().fold(stored, |data, upcast| upcast(data))).map_err(malformed)
+    A::Event::read(known.name, upcasters.iter().fold(stored, |data, upcast| upcast(data))).map_err(malformed)
 }
 
 /// Reads the data of an event directly from its text, without a `Value`: a fold of a long stream spends much of its time here.
@@ -327,6 +354,40 @@ mod tests {
             let tagged = format!(r#"{{"type":"{name}","data":{data}}}"#);
             assert_eq!(decode::<Tank>(&stored).ok(), serde_json::from_str(&tagged).ok(), "{data}");
         }
+    }
+
+    #[test]
+    fn an_event_that_was_renamed_is_read_under_both_names_and_written_under_the_new_one() {
+        events! {
+            /// What happened.
+            #[allow(unreachable_pub, reason = "the macro makes public types")]
+            #[derive(Eq)]
+            pub enum Event {
+                /// It was renamed together with its second shape.
+                Moved: 2 [further] (or Shifted, Slid) { by: i64 },
+                Ended: 1 {},
+            }
+        }
+        fn further(data: Value) -> Value {
+            with_field(data, "by", 1)
+        }
+        let read = |name: &str, schema, data: &str| {
+            let known = Event::TYPES.iter().find(|known| known.has_name(name))?;
+            let upcasters = &known.upcasters[schema as usize - 1..];
+            let data =
+                upcasters.iter().fold(serde_json::from_str(data).unwrap(), |data, upcast| upcast(data));
+            Event::read(known.name, data).ok()
+        };
+        for (name, schema, data, by) in [
+            ("Moved", 2, r#"{"by":3}"#, Some(3)),
+            ("Shifted", 2, r#"{"by":3}"#, Some(3)),
+            ("Slid", 1, "{}", Some(1)),
+            ("Ran", 2, r#"{"by":3}"#, None),
+        ] {
+            assert_eq!(read(name, schema, data), by.map(|by| Event::Moved { by }), "{name}");
+        }
+        assert_eq!(Event::Moved { by: 1 }.event_type().name, "Moved");
+        assert_eq!(Event::Ended {}.event_type().names().collect::<Vec<_>>(), ["Ended"]);
     }
 
     /// Rule 14: code that logs an error also logs its causes.

@@ -13,6 +13,7 @@ pub mod guard;
 mod load;
 mod memory;
 mod refusal;
+pub mod shapes;
 pub mod spec;
 mod states;
 mod store;

@@ -208,7 +208,9 @@ pub struct OrderedView<State, Memory> {
     pub of: &'static [&'static str],
     /// The ways in which its changes write rows: all but [`Write::Insert`], because its rows are written in one transaction with the checkpoint.
     pub writes: &'static [Write],
-    /// Adds the changes of a commit.
+    /// Adds the changes of a commit. The commit's time is at most
+    /// [`CLOCK_SKEW`](crate::all::CLOCK_SKEW) after that of its segment of `$all`: the clock of one
+    /// command function cannot move a view by more.
     pub changes: OrderedChanges<State, Memory>,
 }
 

@@ -1,7 +1,7 @@
 //! A bank account: opened for an owner in one currency, credited and debited, closed when it is empty. It belongs to the caller who opened it:
 //! it takes no commands of others, except that anybody may send it money by a transfer.
 
-use jiff::{civil::Date, tz::TimeZone};
+use jiff::{ToSpan, civil::Date, tz::TimeZone};
 use ledgerline::{Aggregate, Context, Refusal, with_field};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -74,15 +74,19 @@ pub struct Opened {
 impl Opened {
     /// Books an amount into the total and into its month. The sums saturate, because no stored event may make `evolve` panic; `decide` keeps the
     /// bounds.
+    ///
+    /// A booking of the month before the last one is late, by a clock that lags, and belongs to a
+    /// month that is over. One that is earlier still shows that a clock was wrong: its month becomes
+    /// the last one, or a single booking in the year 2099 would hold the month until then.
     fn booked(self, amount: i64, on: Date) -> Self {
         let month = on.first_of_month();
-        let last_month_balance = match self.last_month {
-            Some(last) if month < last => self.last_month_balance,
-            Some(last) if month == last => self.last_month_balance.saturating_add(amount),
-            Some(_) | None => amount,
-        };
         let total_balance = self.total_balance.saturating_add(amount);
-        Self { total_balance, last_month: self.last_month.max(Some(month)), last_month_balance, ..self }
+        let (last_month, last_month_balance) = match self.last_month {
+            Some(last) if month == last => (last, self.last_month_balance.saturating_add(amount)),
+            Some(last) if month == last.saturating_sub(1.month()) => (last, self.last_month_balance),
+            Some(_) | None => (month, amount),
+        };
+        Self { total_balance, last_month: Some(last_month), last_month_balance, ..self }
     }
 }
 
@@ -462,6 +466,20 @@ mod tests {
         let account = state.opened().unwrap();
         assert_eq!((account.total_balance, account.last_month_balance), (757, -250));
         assert_eq!(account.last_month, Some(date(2026, 11, 1)));
+    }
+
+    #[test]
+    fn a_booking_by_a_clock_in_the_future_holds_the_last_month_until_the_next_booking() {
+        let history = [
+            opened(),
+            credited(1_000, 1_000, date(2026, 11, 1)),
+            credited(5, 1_005, date(2099, 6, 1)),
+            credited(7, 1_012, date(2026, 11, 2)),
+            credited(8, 1_020, date(2026, 11, 3)),
+        ];
+        let state = fold::<Account>(Account::initial(), &history);
+        let account = state.opened().unwrap();
+        assert_eq!((account.last_month, account.last_month_balance), (Some(date(2026, 11, 1)), 15));
     }
 
     #[test]

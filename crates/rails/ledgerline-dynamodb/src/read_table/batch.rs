@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::{Failure, failure, of_table, table_error},
-    read_table::{Item, ReadTable, TableError, invalid},
+    read_table::{Item, ReadTable, TableError, UnreadableRow, invalid},
 };
 
 /// The most rows that one call writes.
@@ -98,7 +98,7 @@ impl ReadTable {
         }
     }
 
-    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may be in the list twice.
+    /// The rows with these keys, read strongly, in no particular order, if they exist, each by itself. No key may be in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
@@ -106,10 +106,10 @@ impl ReadTable {
         &self,
         keys: &LogTable,
         rows: &[Key],
-    ) -> Result<Vec<T>, TableError> {
+    ) -> Result<Vec<Result<T, UnreadableRow>>, TableError> {
         let rows = rows.iter().map(|row| self.key(keys, (&row.0, &row.1)));
         let found = self.items_of(rows.collect(), true).await?;
-        found.into_iter().map(|item| self.read_row(item, &[keys.partition])).collect()
+        Ok(self.rows_read(found, keys.sort, &[keys.partition]))
     }
 
     /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.

@@ -15,8 +15,8 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, Put, ReturnConsumedCapacity, ReturnValue, TransactWriteItem},
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
-use jiff::Timestamp;
-use ledgerline::{Changes, LogTable, StreamId};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{Changes, LogTable, StreamId, all::CLOCK_SKEW};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -54,10 +54,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Whether somebody else has it at this time.
+    /// Whether another holder has it at `now`. `holding` is the time for which a holder takes it.
     #[must_use]
-    pub fn is_held_by_another(&self, holder: &str, now: Timestamp) -> bool {
-        self.holder != holder && self.until > now.as_millisecond()
+    pub fn is_held_by_another(&self, holder: &str, now: Timestamp, holding: SignedDuration) -> bool {
+        let (now, longest) = (now.as_millisecond(), longest(now, holding).as_millisecond());
+        self.holder != holder && (now + 1..=longest).contains(&self.until)
     }
 }
 
@@ -104,7 +105,10 @@ impl ReadTable {
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
     }
 
-    /// Takes the checkpoint until this time; `None` if somebody else has it. `holder` is a name that nobody else has.
+    /// Takes the checkpoint for the time `holding`; `None` if another holder has it. `holder` is a name that nobody else has.
+    ///
+    /// A holder whose clock was in the future has it no longer than others would: the fence keeps
+    /// its writes out, whenever another one takes the checkpoint.
     ///
     /// # Errors
     /// When the table fails.
@@ -112,8 +116,10 @@ impl ReadTable {
         &self,
         keys: &LogTable,
         holder: &str,
-        (now, until): (Timestamp, Timestamp),
+        now: Timestamp,
+        holding: SignedDuration,
     ) -> Result<Option<Checkpoint>, TableError> {
+        let until = now + holding;
         let result = self
             .client
             .update_item()
@@ -121,14 +127,18 @@ impl ReadTable {
             .set_key(Some(self.checkpoint_key(keys)))
             .update_expression("SET #until = :until, #holder = :holder, #moves = if_not_exists(#moves, :none) ADD #fence :one")
             // A try of this very holder, whose reply was lost, is no other holder.
-            .condition_expression("attribute_not_exists(#until) OR #until <= :now OR #holder = :holder")
+            .condition_expression("attribute_not_exists(#until) OR NOT #until BETWEEN :now AND :longest OR #holder = :holder")
             .expression_attribute_names("#until", "$until")
             .expression_attribute_names("#holder", "$holder")
             .expression_attribute_names("#fence", "$fence")
             .expression_attribute_names("#moves", "$moves")
             .expression_attribute_values(":none", number(0))
             .expression_attribute_values(":until", AttributeValue::N(until.as_millisecond().to_string()))
-            .expression_attribute_values(":now", AttributeValue::N(now.as_millisecond().to_string()))
+            .expression_attribute_values(":now", AttributeValue::N((now.as_millisecond() + 1).to_string()))
+            .expression_attribute_values(
+                ":longest",
+                AttributeValue::N(longest(now, holding).as_millisecond().to_string()),
+            )
             .expression_attribute_values(":holder", AttributeValue::S(holder.to_owned()))
             .expression_attribute_values(":one", number(1))
             .return_values(ReturnValue::AllNew)
@@ -278,6 +288,11 @@ impl ReadTable {
             Some(_) | None => Err(table_error(error)),
         }
     }
+}
+
+/// The latest end of a holding that a right clock can have written.
+fn longest(now: Timestamp, holding: SignedDuration) -> Timestamp {
+    now + holding + CLOCK_SKEW
 }
 
 fn text<'i>(item: &'i Item, name: &str) -> &'i str {

@@ -4,7 +4,7 @@ use std::{collections::HashSet, mem, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{Candidate, Entry, NamedEntry, Segment, contiguous, segment, voids_of};
+use super::{Candidate, Entry, NamedEntry, Segment, contiguous, segment, time_in_order, voids_of};
 use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
 
 /// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
@@ -91,7 +91,7 @@ pub struct Sequencer {
     stream: StreamId,
     /// The number of the newest segment that it knows; `None` before it has looked.
     head: Option<u64>,
-    /// The time of that segment. The next one is not older, whatever the clock says, so that a reader finds its place by a time.
+    /// The time of that segment.
     at: Timestamp,
     known: Known,
     /// The number of the newest void segment that it knows; 0 if there is none.
@@ -247,7 +247,7 @@ impl Sequencer {
         Segment {
             number: self.head.unwrap_or(0) + 1,
             batch: batch.to_owned(),
-            at: at.max(self.at),
+            at: time_in_order(self.at, at),
             entries,
             last_void: if voids.is_empty() { self.last_void } else { 0 },
             voids,
@@ -361,7 +361,7 @@ impl Sequencer {
 
     /// Notes what a segment of `$all` says.
     fn observe(&mut self, segment: &Segment) {
-        self.at = self.at.max(segment.at);
+        self.at = segment.at;
         self.known.note(&segment.entries);
         self.last_void = self.last_void.max(segment.newest_void());
         // A commit that takes this version later must have an entry.

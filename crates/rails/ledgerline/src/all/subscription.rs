@@ -38,8 +38,18 @@ pub struct Delivered {
     /// The commit; or why it cannot be had: it is damaged, or it is missing because the log was restored from a backup that is older than `$all`. What to do then is for the
     /// reader to decide. It must not be skipped without a word, and one such commit must not keep all others from it. An entry that an operator made void is not delivered.
     pub commit: Result<Commit, String>,
+    /// The time of the segment with the entry.
+    pub at: Timestamp,
     /// Where a reader stands who has got as far as this.
     pub cursor: Cursor,
+}
+
+/// An entry of a page, and where it is.
+#[derive(Debug)]
+struct Named {
+    entry: Entry,
+    at: Timestamp,
+    cursor: Cursor,
 }
 
 /// A part of `$all`.
@@ -141,7 +151,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
             return Err(CursorError::Partitions.into());
         }
         let mut cursor = after.clone();
-        let (mut named, mut looked_at, mut complete) = (Vec::<(Entry, Cursor)>::new(), 0, true);
+        let (mut named, mut looked_at, mut complete) = (Vec::<Named>::new(), 0, true);
         for partition in 0..self.partitions.max(1) {
             let place = usize::from(partition);
             'partition: loop {
@@ -152,7 +162,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 }
                 let (segments, ended) = self.after(partition, cursor.places[place]).await?;
                 for segment in segments {
-                    let (number, check) = (segment.number, segment.check());
+                    let (number, made_at, check) = (segment.number, segment.at, segment.check());
                     let at = cursor.places[place];
                     let read = if at.segment == number { at.entries } else { 0 };
                     if segment.entries.is_empty() {
@@ -168,7 +178,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                         cursor.places[place] = Place { segment: number, entries, check };
                         let categories = &self.filter.categories;
                         if categories.is_empty() || categories.contains(entry.stream.category()) {
-                            named.push((entry, cursor.clone()));
+                            named.push(Named { entry, at: made_at, cursor: cursor.clone() });
                         }
                     }
                 }
@@ -183,19 +193,19 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
     }
 
     /// Fills a page with the commits that these entries name, until it has enough bytes.
-    async fn deliver(&self, named: &[(Entry, Cursor)], page: &mut Page) -> Result<(), StoreError> {
+    async fn deliver(&self, named: &[Named], page: &mut Page) -> Result<(), StoreError> {
         let (mut there, mut bytes) = (HashSet::new(), 0);
         let mut voids = None;
-        let mut looked_through = None::<&(Entry, Cursor)>;
+        let mut looked_through = None::<&Named>;
         for part in named.chunks(PART) {
             // The rest is of the next page. What was looked through ends where the last part ended, whether the filter let anything of it pass or not.
-            if let Some((_, last)) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
-                (page.cursor, page.complete) = (last.clone(), false);
+            if let Some(last) = looked_through.take_if(|_| bytes > PAGE_BYTES) {
+                (page.cursor, page.complete) = (last.cursor.clone(), false);
                 return Ok(());
             }
             looked_through = part.last();
-            let mut commits = self.commits(part.iter().map(|(entry, _)| entry)).await?;
-            for (entry, place) in part {
+            let mut commits = self.commits(part.iter().map(|named| &named.entry)).await?;
+            for Named { entry, at, cursor } in part {
                 // An entry that is in the page twice is delivered once.
                 if !there.insert(entry.clone()) {
                     continue;
@@ -215,7 +225,8 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));
                 // Nobody knows what is in a commit that cannot be read.
                 if is_wanted || commit.is_err() {
-                    page.delivered.push(Delivered { entry: entry.clone(), commit, cursor: place.clone() });
+                    let (entry, cursor) = (entry.clone(), cursor.clone());
+                    page.delivered.push(Delivered { entry, commit, at: *at, cursor });
                 }
             }
         }

@@ -10,7 +10,10 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
-    queries::{Part, Query, Shown, Views, VisibleTo, conditional, limit, listed, of_log, page, problem, row},
+    queries::{
+        Part, Query, Shown, Views, VisibleTo, conditional, in_answers, limit, listed, of_log, page, problem,
+        row,
+    },
 };
 use serde_json::{Value, json};
 
@@ -68,8 +71,7 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     let query = of_log(&transactions::TABLE, id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;
-    let shown: Vec<_> = page.rows.iter().map(transaction).collect();
-    conditional(request, version, listed("transactions", json!(shown), page.cursor))
+    conditional(request, version, listed("transactions", in_answers(page, transaction)))
 }
 
 /// The fields of an account that a client sees, without the keys of its list.

@@ -1,5 +1,7 @@
 //! The query about all bookings, for those who may see everybody's.
 
+use std::collections::BTreeMap;
+
 use bank::{
     account::Account,
     views::bookings::{Books, Day, Row, TABLE},
@@ -9,7 +11,7 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
-    queries::{Query, Shown, Views, conditional, limit, listed, of_log, problem},
+    queries::{Query, Shown, Views, conditional, in_answers, limit, listed, of_log, problem},
 };
 use serde_json::{Value, json};
 
@@ -44,11 +46,11 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     let day = day.unwrap_or_else(|| books.day()).to_string();
     let page = PageQuery { newest_first: false, ..of_log(&TABLE, &day, limit, cursor.as_deref()) };
     let page = table.page::<Row>(&page).await.map_err(problem)?;
-    let rows: Vec<_> = page.rows.iter().map(shown).collect();
-    let mut body = listed("bookings", json!(rows), page.cursor);
+    let mut body = listed("bookings", in_answers(page, shown));
     body["day"] = day.into();
     body["last"] = books.number.into();
-    body["held"] = json!(books.held);
+    let held: BTreeMap<_, _> = books.held.iter().map(|(currency, sums)| (currency, sums.held())).collect();
+    body["held"] = json!(held);
     conditional(request, books.number, body)
 }
 

@@ -95,7 +95,7 @@ impl Transactions {
             limit: 100,
             cursor: None,
         };
-        self.projector.consumer.table.at(generation).page(&query).await.unwrap().rows
+        self.projector.consumer.table.at(generation).page(&query).await.unwrap().whole().unwrap().0
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
-use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, decode};
+use ledgerline::{
+    Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, all::time_in_order, decode,
+};
 use serde::{Deserialize, Serialize};
 
 use super::transactions::Kind;
@@ -28,10 +30,10 @@ pub type Day = Date;
 pub struct Books {
     /// The number of the last booking; 0 before the first.
     pub number: u64,
-    /// The time of the last booking, or a later one of a booking before it: in this order, time does not go back.
+    /// The time of the last booking in the order of the bookings: see [`time_in_order`].
     pub at: Timestamp,
-    /// By currency.
-    pub held: BTreeMap<String, Held>,
+    /// By currency. Accounts have the currencies of ISO 4217, which bounds the map.
+    pub held: BTreeMap<String, Sums>,
 }
 
 impl Books {
@@ -42,7 +44,31 @@ impl Books {
     }
 }
 
-/// What the bank holds in a currency, in minor units.
+/// What the bank holds in a currency, in minor units. An account holds up to 2⁵³ of them, so that the
+/// sum of some thousand accounts passes 64 bits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sums {
+    /// The sum of all balances.
+    pub in_accounts: i128,
+    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor back.
+    pub under_way: i128,
+}
+
+impl Sums {
+    /// What a row shows.
+    #[must_use]
+    pub fn held(self) -> Held {
+        let shown = |sum: i128| {
+            let limit = if sum < 0 { i64::MIN } else { i64::MAX };
+            i64::try_from(sum).unwrap_or(limit)
+        };
+        Held { in_accounts: shown(self.in_accounts), under_way: shown(self.under_way) }
+    }
+}
+
+/// What the bank holds in a currency, in minor units, as rows and answers show it: a sum beyond 64
+/// bits is shown as the nearest number that they hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
@@ -76,7 +102,7 @@ pub struct Row {
     pub balance: i64,
     /// What the bank holds in this currency after it.
     pub held: Held,
-    /// The time of the commit.
+    /// The time of the commit, at most five minutes after that of its segment of `$all`.
     pub at: Timestamp,
 }
 
@@ -103,15 +129,15 @@ pub fn changes(
             Event::AccountDebited { amount, balance, .. } => (Kind::Debit, amount, balance),
             Event::AccountClosed { .. } => continue,
         };
-        let held = books.held.entry(currency.clone()).or_default();
-        let change = if kind == Kind::Credit { amount } else { amount.saturating_neg() };
-        held.in_accounts = held.in_accounts.saturating_add(change);
+        let sums = books.held.entry(currency.clone()).or_default();
+        let change = if kind == Kind::Credit { i128::from(amount) } else { -i128::from(amount) };
+        sums.in_accounts = sums.in_accounts.saturating_add(change);
         if of_a_transfer {
-            held.under_way = held.under_way.saturating_sub(change);
+            sums.under_way = sums.under_way.saturating_sub(change);
         }
-        let held = *held;
+        let held = sums.held();
         books.number += 1;
-        books.at = books.at.max(commit.at);
+        books.at = time_in_order(books.at, commit.at);
         changes.put(&Row {
             day: books.day(),
             entry: format!("{:020}", books.number),
@@ -131,7 +157,8 @@ pub fn changes(
 
 #[cfg(test)]
 mod tests {
-    use ledgerline::{Meta, StreamId, encode};
+    use ledgerline::{Meta, StreamId, encode, shapes::check_rows};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -175,10 +202,10 @@ mod tests {
         add(&mut a, commit("a", 2, Some("request-2"), &credited(100, 100)));
         add(&mut c, commit("c", 2, None, &credited(7, 7)));
         let held = add(&mut a, commit("a", 3, Some("transfer-t:1"), &debited(30, 70)));
-        assert_eq!(held["EUR"], Held { in_accounts: 70, under_way: 30 });
+        assert_eq!(held["EUR"], Sums { in_accounts: 70, under_way: 30 });
         let held = add(&mut b, commit("b", 2, Some("transfer-t:2"), &credited(30, 30)));
-        assert_eq!(held["EUR"], Held { in_accounts: 100, under_way: 0 });
-        assert_eq!(held["USD"], Held { in_accounts: 7, under_way: 0 });
+        assert_eq!(held["EUR"], Sums { in_accounts: 100, under_way: 0 });
+        assert_eq!(held["USD"], Sums { in_accounts: 7, under_way: 0 });
         let mut found = BTreeMap::new();
         rows.fold(&mut found);
         let found: Vec<Row> =
@@ -189,5 +216,44 @@ mod tests {
             ["EUR", "USD", "EUR", "EUR"]
         );
         assert!(found.windows(2).all(|rows| rows[0].day <= rows[1].day), "days do not go back");
+    }
+
+    #[test]
+    fn sums_beyond_64_bits_are_kept_and_the_nearest_number_is_shown() {
+        let mut books = Books::default();
+        let mut add = |id: &str, event: &Event| {
+            let (mut memory, mut rows) = ("EUR".to_owned(), Changes::new(TABLE));
+            changes(&mut books, &mut memory, &commit(id, 2, None, event), &mut rows).unwrap();
+            books = serde_json::from_str(&serde_json::to_string(&books).unwrap()).unwrap();
+            let (_, change) = rows.iter().next().unwrap();
+            let ledgerline::changes::Change::Put(fields) = change else { panic!("{change:?}") };
+            fields["held"]["inAccounts"].clone()
+        };
+        assert_eq!(add("a", &credited(i64::MAX, i64::MAX)), i64::MAX);
+        assert_eq!(add("b", &credited(7, 7)), i64::MAX);
+        assert_eq!(add("a", &debited(i64::MAX, 0)), 7);
+    }
+
+    proptest! {
+        /// A wrong clock, of a command function or of a sequencer, moves no booking but its own.
+        #[test]
+        fn a_booking_has_another_day_only_if_its_own_clock_is_wrong(
+            wrong in prop::collection::vec(prop::option::weighted(0.3, -9_999_999_999_i64..99_999_999_999), 1..20),
+        ) {
+            let (mut books, mut memory) = (Books::default(), "EUR".to_owned());
+            for (number, wrong) in wrong.into_iter().enumerate() {
+                let right = Timestamp::from_second(1_795_253_400 + 40_000 * i64::try_from(number).unwrap()).unwrap();
+                let mut booking = commit("a", 2, None, &credited(1, 1));
+                booking.at = wrong.map_or(right, |wrong| Timestamp::from_second(wrong).unwrap());
+                changes(&mut books, &mut memory, &booking, &mut Changes::new(TABLE)).unwrap();
+                prop_assert!(wrong.is_some() || books.at == right, "{} for {right}", books.at);
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Row>(include_str!("../../shapes/rows/bookings.json"));
+        check_rows::<Books>(include_str!("../../shapes/rows/books.json"));
     }
 }

@@ -91,3 +91,15 @@ pub fn rows(commit: &Commit) -> Result<Vec<Row>, DecodeError> {
     }
     Ok(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::shapes::check_rows;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Row>(include_str!("../../shapes/rows/transactions.json"));
+    }
+}

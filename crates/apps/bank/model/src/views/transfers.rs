@@ -119,3 +119,15 @@ pub fn row(transfer_id: &str, version: u64, state: State) -> Option<Row> {
         version,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::shapes::check_rows;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Row>(include_str!("../../shapes/rows/transfers.json"));
+    }
+}

@@ -102,19 +102,20 @@ impl FeedProjector {
             Then::Deliver { author, place, link } => {
                 let owner = feeds::followers(author);
                 let page = self.table.page::<Follow>(&of_log(&TABLE, &owner, PAGE, cursor)).await?;
+                let (follows, next) = page.whole()?;
                 let entry =
                     |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
-                self.table.put_all(&TABLE, &page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
-                Ok((page.cursor, last))
+                self.table.put_all(&TABLE, &follows.iter().map(entry).collect::<Vec<_>>()).await?;
+                Ok((next, last))
             }
             Then::BringIn { follower, author, following } => {
                 let owner = feeds::recent(author);
                 let newest = PageQuery { newest_first: true, ..of_log(&TABLE, &owner, RECENT, None) };
-                let page = self.table.page::<Recent>(&newest).await?;
+                let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
                 let entry =
                     |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
-                self.table.put_all(&TABLE, &page.rows.iter().map(entry).collect::<Vec<_>>()).await?;
-                if let (Some(_), Some(oldest)) = (&page.cursor, page.rows.last()) {
+                self.table.put_all(&TABLE, &links.iter().map(entry).collect::<Vec<_>>()).await?;
+                if let (Some(_), Some(oldest)) = (&next, links.last()) {
                     last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
                 }
                 Ok((None, last))
@@ -122,8 +123,8 @@ impl FeedProjector {
             Then::Remove { follower, author, following } => {
                 let owner = feeds::recent(author);
                 let newest = PageQuery { newest_first: true, ..of_log(&TABLE, &owner, PAGE, cursor) };
-                let page = self.table.page::<Recent>(&newest).await?;
-                let there = page.rows.iter().filter(|recent| recent.entry.as_str() >= from);
+                let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
+                let there = links.iter().filter(|recent| recent.entry.as_str() >= from);
                 let key = |recent: &Recent| {
                     let entry = Entry::new(follower, *following, author, &recent.entry, &recent.link);
                     (entry.owner, entry.entry)
@@ -131,7 +132,7 @@ impl FeedProjector {
                 let keys: Vec<_> = there.map(key).collect();
                 self.table.delete_all(&TABLE, &keys).await?;
                 // A page with a link older than that is the last one, because older links were never brought in.
-                Ok((page.cursor.filter(|_| keys.len() == page.rows.len()), last))
+                Ok((next.filter(|_| keys.len() == links.len()), last))
             }
         }
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use http::StatusCode;
-use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{Page, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
-    queries::{self, Views, limit, listed, of_log, problem},
+    queries::{self, Views, in_answers, limit, listed, of_log, problem},
 };
 use links::{
     user::NOT_YOU,
@@ -56,8 +56,7 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
         let link_ratings::Row { user_id, rating, title, image, tags } = row;
         said(json!({ "userId": user_id, "rating": rating, "tags": tags }), title, image)
     };
-    let ratings: Vec<_> = page.rows.iter().map(rating).collect();
-    let mut body = listed("ratings", json!(ratings), page.cursor);
+    let mut body = listed("ratings", in_answers(page, rating));
     body["linkUrl"] = json!(url.get());
     body["count"] = json!(summary.count);
     // The average is rounded to hundredths. A link without ratings has no average.
@@ -82,8 +81,7 @@ async fn of_user(views: &Views, request: &HttpRequest) -> Result<Response, Probl
         let shown = json!({ "linkId": entry, "linkUrl": link_url, "rating": rating, "tags": tags });
         said(shown, title, image)
     };
-    let ratings: Vec<_> = page.rows.iter().map(rating).collect();
-    Ok(Response::json(StatusCode::OK, listed("ratings", json!(ratings), page.cursor)))
+    Ok(Response::json(StatusCode::OK, listed("ratings", in_answers(page, rating))))
 }
 
 /// The feed of the caller, and of nobody else.
@@ -94,12 +92,21 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     }
     let table = views.table(feeds::TABLE)?;
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-    let (entries, cursor) = entries(&table, id.get(), limit, cursor).await.map_err(problem)?;
-    let keys: Vec<_> =
-        entries.iter().map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
-    let found = table.get_all::<Rating>(&feeds::TABLE, &keys).await.map_err(problem)?;
-    let found: BTreeMap<_, _> = found.iter().map(|rating| (&rating.entry, rating)).collect();
-    let rating = |rating: &&Rating| {
+    let entries = entries(&table, id.get(), limit, cursor).await.map_err(problem)?;
+    let keys = entries.rows.iter().flatten();
+    let keys: Vec<_> = keys.map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
+    // A link's id is made of the author and the URL, so that the id alone finds the rating.
+    let mut found = BTreeMap::new();
+    for rating in table.get_all::<Rating>(&feeds::TABLE, &keys).await.map_err(problem)? {
+        let link = rating.as_ref().map_or_else(|row| &row.key, |rating| &rating.entry);
+        found.insert(link.clone(), rating);
+    }
+    let ratings = entries.rows.into_iter().filter_map(|entry| match entry {
+        Ok(entry) => found.remove(&entry.link),
+        Err(row) => Some(Err(row)),
+    });
+    let page = Page { rows: ratings.collect(), cursor: entries.cursor };
+    let rating = |rating: &Rating| {
         let Rating { entry, user_id, link_url, rating, title, image, tags } = rating;
         let shown = json!({
             "userId": user_id,
@@ -110,9 +117,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
         });
         said(shown, title, image)
     };
-    // A link's id is made of the author and the URL, so that the id alone finds the rating.
-    let shown: Vec<_> = entries.iter().filter_map(|entry| found.get(&entry.link)).map(rating).collect();
-    Ok(Response::json(StatusCode::OK, listed("feed", json!(shown), cursor)))
+    Ok(Response::json(StatusCode::OK, listed("feed", in_answers(page, rating))))
 }
 
 /// A page of a feed, newest first, without the entries that are left of followings that have ended.
@@ -121,15 +126,15 @@ async fn entries(
     id: &str,
     limit: i32,
     mut cursor: Option<String>,
-) -> Result<(Vec<Entry>, Option<String>), TableError> {
+) -> Result<Page<Entry>, TableError> {
     let (owner, feed) = (feeds::following(id), feeds::feed(id));
     let mut following = BTreeMap::new();
     let mut next = None;
     loop {
         let query = of_log(&feeds::TABLE, &owner, FOLLOWING, next.as_deref());
-        let page = table.page::<Follow>(&query).await?;
-        following.extend(page.rows.into_iter().map(|follow| (follow.entry, follow.following)));
-        next = page.cursor;
+        let (follows, after) = table.page::<Follow>(&query).await?.whole()?;
+        following.extend(follows.into_iter().map(|follow| (follow.entry, follow.following)));
+        next = after;
         if next.is_none() {
             break;
         }
@@ -144,13 +149,15 @@ async fn entries(
         let left = i32::try_from(wanted - entries.len()).unwrap_or(limit);
         let query = PageQuery { newest_first: true, ..of_log(&feeds::TABLE, &feed, left, cursor.as_deref()) };
         let page = table.page::<Entry>(&query).await?;
-        entries.extend(page.rows.into_iter().filter(|entry| feeds::shown(entry, &following)));
+        let is_hidden =
+            |row: &Result<Entry, _>| row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &following));
+        entries.extend(page.rows.into_iter().filter(|row| !is_hidden(row)));
         cursor = page.cursor;
         if cursor.is_none() {
             break;
         }
     }
-    Ok((entries, cursor))
+    Ok(Page { rows: entries, cursor })
 }
 
 /// The fields of a rating, with the title and the image if there are any.

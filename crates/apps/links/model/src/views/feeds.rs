@@ -274,3 +274,18 @@ fn of_user(commit: &Commit) -> Result<Work, ChangesError> {
     }
     Ok(work)
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::shapes::check_rows;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Rating>(include_str!("../../shapes/rows/feed-ratings.json"));
+        check_rows::<Recent>(include_str!("../../shapes/rows/feed-recent.json"));
+        check_rows::<Follow>(include_str!("../../shapes/rows/feed-following.json"));
+        check_rows::<Entry>(include_str!("../../shapes/rows/feed-entries.json"));
+    }
+}

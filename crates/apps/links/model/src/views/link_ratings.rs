@@ -72,3 +72,16 @@ pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     }
     Ok(changes)
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::shapes::check_rows;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Row>(include_str!("../../shapes/rows/link-ratings.json"));
+        check_rows::<Summary>(include_str!("../../shapes/rows/link-summaries.json"));
+    }
+}

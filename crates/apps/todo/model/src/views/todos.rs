@@ -57,3 +57,15 @@ pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
     let Created { title, message, created_by } = todo;
     Some(Row { id: id.to_owned(), created_by, listing: listing(status, id), title, message, status, version })
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::shapes::check_rows;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Row>(include_str!("../../shapes/rows/todos.json"));
+    }
+}

@@ -41,3 +41,15 @@ pub fn row(widget_id: &str, version: u64, state: State) -> Option<Row> {
     let State::Created(Created { name, description, stock, created_by }) = state else { return None };
     Some(Row { widget_id: widget_id.to_owned(), created_by, name, description, stock, version })
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::shapes::check_rows;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_every_shape_that_was_written_are_read() {
+        check_rows::<Row>(include_str!("../../shapes/rows/widgets.json"));
+    }
+}
