@@ -151,3 +151,34 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::{EventStore, StreamId, Visitor, contract, tank::Tank};
+
+    use super::*;
+    use crate::testing;
+
+    struct Tanks;
+
+    impl Aggregates for Tanks {
+        fn visit(visitor: &mut impl Visitor) {
+            visitor.visit::<Tank>();
+        }
+    }
+
+    #[tokio::test]
+    async fn commits_that_the_code_cannot_read_are_counted_and_the_first_one_is_named() {
+        let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+        let client = aws_sdk_dynamodb::Client::new(&testing::sdk_config(&dynamodb));
+        let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+        assert_eq!(unreadable_commits::<Tanks>(&log).await.unwrap(), (0, String::new()));
+        for version in [1, 2] {
+            let commit = contract::commit(&StreamId::new("tank", "1").unwrap(), version);
+            log.append(&commit, None).await.unwrap();
+        }
+        let (commits, first) = unreadable_commits::<Tanks>(&log).await.unwrap();
+        assert_eq!(commits, 2);
+        assert!(first.starts_with("tank-1 1: unknown event type"), "{first}");
+    }
+}

@@ -168,7 +168,7 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     problems.extend(mismatches(&metadata)?);
     problems.extend(compiled_twice()?);
     problems.extend(category_problems(&ledgerline::categories::<L>()));
-    problems.extend(shape_problems::<L>()?);
+    problems.extend(shape_problems::<L>(metadata.workspace_root.as_std_path())?);
     let source = Source::read(template)?;
     // The output of SAM has Lambda's own functions instead of these, without what the checks of the wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
@@ -200,29 +200,35 @@ fn category_problems(categories: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Stored events and states that the aggregates cannot read, by the files in `model/shapes`.
-fn shape_problems<L: Aggregates>() -> Result<Vec<String>> {
-    struct Check(Vec<PathBuf>, Vec<String>);
-    impl Visitor for Check {
+/// Stored events and states that the aggregates cannot read, by the files in `model/shapes` of this workspace.
+fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
+    struct Check<'r> {
+        root: &'r Path,
+        folders: Vec<PathBuf>,
+        problems: Vec<String>,
+    }
+    impl Visitor for Check<'_> {
         fn visit<A: Aggregate>(&mut self) {
             let name = format!("model/shapes/{}.json", A::CATEGORY);
-            let Some(path) = self.0.iter().map(|folder| folder.join(&name)).find(|path| path.exists()) else {
-                self.1.push(format!(
+            let Some(path) = self.folders.iter().map(|folder| folder.join(&name)).find(|path| path.exists())
+            else {
+                self.problems.push(format!(
                     "there is no crates/apps/<application>/{name}, with the shapes that are stored"
                 ));
                 return;
             };
             let text = fs::read_to_string(&path).map_err(|error| error.to_string());
             if let Err(problem) = text.and_then(|text| ledgerline::shapes::check::<A>(&text)) {
-                self.1.push(format!("{}: {problem}", path.display()));
+                let path = path.strip_prefix(self.root).unwrap_or(&path);
+                self.problems.push(format!("{}: {problem}", path.display()));
             }
         }
     }
-    let applications = fs::read_dir("crates/apps").context("crates/apps")?;
+    let applications = fs::read_dir(root.join("crates/apps")).context("crates/apps")?;
     let folders = applications.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    let mut check = Check(folders, Vec::new());
+    let mut check = Check { root, folders, problems: Vec::new() };
     L::visit(&mut check);
-    Ok(check.1)
+    Ok(check.problems)
 }
 
 /// The problems of a template: differences from what the functions need, from the pages of permissions and the runbook in
@@ -422,4 +428,36 @@ fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
         }
     }
     Ok(folders)
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::tank::{SHAPES, Tank};
+
+    use super::*;
+
+    struct Tanks;
+
+    impl Aggregates for Tanks {
+        fn visit(visitor: &mut impl Visitor) {
+            visitor.visit::<Tank>();
+        }
+    }
+
+    #[test]
+    fn an_event_that_changed_under_its_old_number_is_a_problem() {
+        let root = tempfile::tempdir().unwrap();
+        let shapes = root.path().join("crates/apps/water/model/shapes");
+        fs::create_dir_all(&shapes).unwrap();
+        let problems = || shape_problems::<Tanks>(root.path()).unwrap().join("\n");
+        assert!(problems().contains("there is no crates/apps/<application>/model/shapes/tank.json"));
+        fs::write(shapes.join("tank.json"), SHAPES).unwrap();
+        assert_eq!(problems(), "");
+        // As if the code had renamed the field.
+        fs::write(shapes.join("tank.json"), SHAPES.replace(r#""amount": 5000"#, r#""litres": 5000"#))
+            .unwrap();
+        let found = problems();
+        assert!(found.starts_with("crates/apps/water/model/shapes/tank.json: event TankFilled"), "{found}");
+        assert!(found.contains("has the next schema number"), "{found}");
+    }
 }

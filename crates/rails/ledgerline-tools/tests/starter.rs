@@ -156,7 +156,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     // Cargo has written the packages of the workspace into the lock file.
     shop.commit();
     let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes.md"));
-    assert_eq!(shop.apply(recipes), 5);
+    assert_eq!(shop.apply(recipes), 8);
     shop.commit();
 
     let (model, functions) = ("shop/model/src", "shop/functions/src");
