@@ -77,7 +77,13 @@ async fn send(
     let (stream, context) = (stream(), Context { at, actor: meta.actor.clone() });
     let execution = Execution {
         creates: matches!(command, Command::Install { .. }),
-        ledger: key.map(|key| Ledger { key, fingerprint: "f", retention: 100, answer: &answer }),
+        ledger: key.map(|key| Ledger {
+            key,
+            fingerprint: "f",
+            older_fingerprint: None,
+            retention: 100,
+            answer: &answer,
+        }),
         ..Execution::new(&stream, &command, &context, &id, &meta)
     };
     execute(store, cache, &execution).await

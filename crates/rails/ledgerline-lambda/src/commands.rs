@@ -19,7 +19,7 @@ use crate::{
     Error, ahead, config,
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
-        PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of,
+        PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of, versions_of_weak,
     },
     metrics,
     needs::{Endpoint, Needs, REQUESTS, Scope, Source},
@@ -262,12 +262,13 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let actor = request.actor()?;
         let route = self.routes.iter().find(|route| route.key == request.route());
         let route = route.ok_or_else(Problem::no_route)?;
+        request.only_parameters(&[])?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
         // Two callers may choose the same key, so the caller's subject is added to it. A client's key has no spaces, so the first space
         // ends it, and no two pairs of key and caller give the same text.
         let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
-        let fingerprint = if key.is_some() { fingerprint(request)? } else { String::new() };
+        let fingerprints = if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
         let answer = |answer: Result<(&A::State, u64), &Refusal>| {
             let answer = match answer {
                 Ok((state, version)) => Answer::success(route, &stream, state, version),
@@ -279,11 +280,17 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let mut meta = request.meta();
         meta.source_address = meta.source_address.filter(|_| self.source_addresses);
         let context = Context { at: Timestamp::now(), actor: Some(actor.to_owned()) };
-        let (retention, fingerprint) = (self.retention, fingerprint.as_str());
+        let retention = self.retention;
         let execution = Execution {
             precondition: precondition.as_ref(),
             creates: route.location.is_some(),
-            ledger: key.as_deref().map(|key| Ledger { key, fingerprint, retention, answer: &answer }),
+            ledger: key.as_deref().map(|key| Ledger {
+                key,
+                fingerprint: &fingerprints.of_command,
+                older_fingerprint: Some(&fingerprints.of_text),
+                retention,
+                answer: &answer,
+            }),
             ..match &command {
                 Some(command) => Execution::new(&stream, command, &context, &id, &meta),
                 None => Execution::replay(&stream, &context, &id, &meta),
@@ -303,7 +310,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
                 Ok(Answer::success(route, &stream, &loaded.state, loaded.version).response())
             }
             Ok(Outcome::Repeated(answer)) => repeated(&answer),
-            Err(error) => Err(problem(&error)),
+            Err(error) => Err(problem(&error, precondition.as_ref())),
         }
     }
 }
@@ -366,37 +373,85 @@ fn repeated(answer: &str) -> Result<Response, Problem> {
 }
 
 fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondition>, Problem> {
-    match request.header("If-Match")? {
-        Some(tags) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
-        None if required => {
+    match (request.header("If-Match")?, request.header("If-None-Match")?) {
+        (Some(_), Some(_)) => {
+            Err(Problem::field("If-None-Match", "send If-Match or If-None-Match, and not both"))
+        }
+        (Some(tags), None) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
+        (None, _) if required => {
             let detail = "send If-Match with the ETag that you know";
             let problem = Problem::new(PRECONDITION_REQUIRED, detail);
             Err(Problem { field: Some("If-Match".into()), ..problem })
         }
-        None => Ok(None),
+        (None, Some(tags)) => {
+            Ok(Some(versions_of_weak(tags)?.map_or(Precondition::Absent, Precondition::NoneOf)))
+        }
+        (None, None) => Ok(None),
     }
 }
 
 fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
     let Some(key) = request.header("Idempotency-Key")? else { return Ok(None) };
-    if (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic()) {
-        Ok(Some(key))
-    } else {
-        Err(Problem::field("Idempotency-Key", "an Idempotency-Key has 1 to 128 visible ASCII characters"))
+    // API Gateway joins two headers of the name with a comma: they must not become one key.
+    if (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic() && b != b',') {
+        return Ok(Some(key));
+    }
+    let detail = "an Idempotency-Key has 1 to 128 visible ASCII characters, and no comma; send one";
+    Err(Problem::field("Idempotency-Key", detail))
+}
+
+/// The hashes that tell two requests with the same key apart, by route, path and body.
+#[derive(Debug, Default)]
+struct Fingerprints {
+    /// The hash of the command, in whatever spelling it came: without fields that are null, with ids
+    /// in small letters, and an empty object for a missing body.
+    of_command: String,
+    /// The hash that an earlier version stored. The body counts as JSON, so that white space makes no
+    /// difference. It is the same as the other one for most requests.
+    of_text: String,
+}
+
+impl Fingerprints {
+    fn of(request: &HttpRequest) -> Result<Self, Problem> {
+        let body = request.body()?;
+        let json = serde_json::from_slice::<Value>(&body);
+        let text = json.as_ref().map_or_else(|_| body.clone(), |json| json.to_string().into_bytes());
+        let command = match json {
+            Ok(json) => in_one_spelling(json).to_string().into_bytes(),
+            Err(_) if body.is_empty() => b"{}".to_vec(),
+            Err(_) => body,
+        };
+        let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
+        let hash = |path: &str, body: &[u8]| hash([request.route().as_bytes(), path.as_bytes(), body]);
+        Ok(Self { of_command: hash(&path.join("/"), &command), of_text: hash(request.path(), &text) })
     }
 }
 
-/// The hash that tells two requests with the same key apart, by route, path and body. The body counts as JSON, so that white space makes no
-/// difference.
-fn fingerprint(request: &HttpRequest) -> Result<String, Problem> {
-    let body = request.body()?;
-    let body = serde_json::from_slice::<Value>(&body).map_or(body, |value| value.to_string().into_bytes());
+/// JSON without fields that are null, and with ids in small letters.
+fn in_one_spelling(json: Value) -> Value {
+    match json {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            fields.map(|(name, value)| (name, in_one_spelling(value))).collect()
+        }
+        Value::Array(values) => values.into_iter().map(in_one_spelling).collect(),
+        Value::String(text) => id_in_one_spelling(&text).into(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => other,
+    }
+}
+
+/// The text, in small letters if it is an id.
+fn id_in_one_spelling(text: &str) -> String {
+    text.parse::<Id>().map_or_else(|_| text.to_owned(), Id::into_inner)
+}
+
+fn hash(parts: [&[u8]; 3]) -> String {
     let mut hash = Sha256::new();
-    for part in [request.route().as_bytes(), request.path().as_bytes(), &body] {
+    for part in parts {
         hash.update((part.len() as u64).to_be_bytes());
         hash.update(part);
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl From<&Refusal> for Problem {
@@ -412,17 +467,21 @@ impl From<&Refusal> for Problem {
 }
 
 /// The problem that a client is told of for a failed command. This is the only place where such failures become HTTP.
-fn problem(error: &ExecuteError) -> Problem {
+fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem {
+    let condition = match precondition {
+        Some(Precondition::Absent | Precondition::NoneOf(_)) => "If-None-Match",
+        Some(Precondition::Exists | Precondition::OneOf(_)) | None => "If-Match",
+    };
     match error {
         ExecuteError::Refused(refusal) => refusal.into(),
         ExecuteError::PreconditionFailed { version } => Problem {
             version: Some(*version),
-            field: Some("If-Match".into()),
+            field: Some(condition.into()),
             ..Problem::new(PRECONDITION_FAILED, format!("the version is {version}, load it and decide again"))
         },
         ExecuteError::Overtaken { version } => Problem {
             version: Some(*version),
-            field: Some("If-Match".into()),
+            field: Some(condition.into()),
             ..Problem::new(
                 OVERTAKEN,
                 format!("another change was first, the version is {version} now: load it and decide again"),
@@ -510,5 +569,126 @@ mod tests {
             let kept = page.commits[0].meta.source_address.as_deref();
             assert_eq!(kept, source_addresses.then_some("192.0.2.1"));
         }
+    }
+
+    const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+    fn tanks() -> Commands<Tank, MemoryStore> {
+        let install = |_: Value| {
+            let id = Some(valid(ID));
+            (id, tank::Command::Install { site: valid("North"), liquid: valid("water") })
+        };
+        let (store, cache) = (MemoryStore::default(), Cache::new(CACHED_STREAMS));
+        let routes = vec![
+            creates("POST /tanks", install, |_, _, version| version.into()),
+            changes("POST /tanks/{id}/fills", tank::Command::Fill, |_, state: &tank::State, _| {
+                state.level().into()
+            }),
+            acts("POST /tanks/{id}/scrap", || tank::Command::Scrap, |_, _, version| version.into()),
+        ];
+        Commands { store, cache, retention: 60, source_addresses: false, routes }
+    }
+
+    /// The status of the answer to a request, and its body or the field of its problem.
+    async fn send(
+        function: &Commands<Tank, MemoryStore>,
+        route: &str,
+        id: &str,
+        headers: Value,
+        (query, body): (&str, &str),
+    ) -> (u16, Value) {
+        let path = route.split_once(' ').unwrap().1.replace("{id}", id);
+        let event = serde_json::json!({
+            "version": "2.0", "routeKey": route, "rawPath": path, "rawQueryString": query,
+            "headers": headers, "body": body, "isBase64Encoded": false, "pathParameters": { "id": id },
+            "requestContext": {
+                "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
+                "http": { "method": "POST", "path": path, "sourceIp": "192.0.2.1" },
+            },
+        });
+        let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+        match function.handle(&event.into()).await {
+            Ok(answer) => (answer.status.as_u16(), answer.body.unwrap_or_default()),
+            Err(problem) => (problem.status.as_u16(), problem.field.into()),
+        }
+    }
+
+    /// RFC 9110, 13.1.2: a condition that does not hold stops the command, and none is dropped.
+    #[tokio::test]
+    async fn if_none_match_is_a_condition_of_a_command() {
+        let function = tanks();
+        let fill = async |headers: Value| {
+            send(&function, "POST /tanks/{id}/fills", ID, headers, ("", r#"{"amount":1}"#)).await
+        };
+        let install = async |headers: Value| send(&function, "POST /tanks", ID, headers, ("", "{}")).await.0;
+        assert_eq!(install(serde_json::json!({ "if-none-match": "*" })).await, 201, "there was none");
+        for tags in ["*", "\"1\"", "W/\"1\"", "\"7\", \"1.9f86d081\""] {
+            let refused = (412, "If-None-Match".into());
+            assert_eq!(fill(serde_json::json!({ "if-none-match": tags })).await, refused, "{tags}");
+        }
+        for malformed in ["1", "", "\"1\" 7"] {
+            let refused = (400, "If-None-Match".into());
+            assert_eq!(fill(serde_json::json!({ "if-none-match": malformed })).await, refused, "{malformed}");
+        }
+        let both = serde_json::json!({ "if-none-match": "\"7\"", "if-match": "*" });
+        assert_eq!(fill(both).await, (400, "If-None-Match".into()));
+        assert_eq!(fill(serde_json::json!({ "if-none-match": "\"7\"" })).await, (200, 1.into()));
+    }
+
+    #[tokio::test]
+    async fn a_command_has_no_parameters_in_its_query() {
+        let function = tanks();
+        let refused = send(&function, "POST /tanks", ID, Value::default(), ("dryRun=1", "{}")).await;
+        assert_eq!(refused, (400, "dryRun".into()));
+    }
+
+    /// API Gateway joins two headers with a comma.
+    #[tokio::test]
+    async fn two_idempotency_keys_are_not_one() {
+        let headers = serde_json::json!({ "idempotency-key": "one,two" });
+        let refused = send(&tanks(), "POST /tanks", ID, headers, ("", "{}")).await;
+        assert_eq!(refused, (400, "Idempotency-Key".into()));
+    }
+
+    #[tokio::test]
+    async fn the_same_command_in_another_spelling_gets_the_first_answer() {
+        let function = tanks();
+        let key = |key: &str| serde_json::json!({ "idempotency-key": key });
+        send(&function, "POST /tanks", ID, Value::default(), ("", "{}")).await;
+        let capitals = ID.to_uppercase();
+        for (id, body, status) in [
+            (ID, r#"{"amount":5}"#, 200),
+            (ID, r#"{ "note": null, "amount": 5 }"#, 200),
+            (&capitals, r#"{"amount":5}"#, 200),
+            (ID, r#"{"amount":6}"#, 422),
+            (ID, r#"{"amount":5,"note":"rain"}"#, 422),
+        ] {
+            let answer = send(&function, "POST /tanks/{id}/fills", id, key("a"), ("", body)).await;
+            assert_eq!(answer.0, status, "{body}");
+            assert!(status == 422 || answer.1 == 5, "{body} is booked once: {answer:?}");
+        }
+        let scrap = async |body| send(&function, "POST /tanks/{id}/scrap", ID, key("b"), ("", body)).await;
+        assert_eq!(scrap("").await.0, 422, "the tank is not empty");
+        assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
+    }
+
+    /// What an earlier version stored under a key is the answer to the request that it was asked.
+    #[test]
+    fn the_fingerprint_of_a_plain_request_is_that_of_earlier_versions() {
+        let of = |path: &str, body: &str| {
+            let event = serde_json::json!({
+                "routeKey": "POST /tanks/{id}/fills", "rawPath": path, "headers": {}, "body": body,
+                "isBase64Encoded": false, "requestContext": { "http": { "method": "POST" }, "timeEpoch": 0 },
+            });
+            let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+            let Fingerprints { of_command, of_text } = Fingerprints::of(&event.into()).unwrap();
+            (of_command, of_text)
+        };
+        let path = format!("/tanks/{ID}/fills");
+        let (command, text) = of(&path, r#"{"note":"rain","amount":5}"#);
+        assert_eq!(command, text);
+        assert_eq!(text, "8c0a3ee7952174c0e8ae4578baa8b9b97a70dd9b3e8e74bf2e58e94e044700ec");
+        let (command, text) = of(&path.to_uppercase(), r#"{"note":null}"#);
+        assert_ne!(command, text);
     }
 }

@@ -124,10 +124,22 @@ impl After {
             Some("now") => Ok(Self::Now),
             Some(text) => match text.parse() {
                 Ok(time) => Ok(Self::Time(time)),
+                Err(_) if is_like_a_time(text) => Err(Problem::field(
+                    "after",
+                    "the time cannot be read: write it like 2026-11-24T09:30:00Z, and a + as %2B",
+                )),
                 Err(_) => text.parse().map(Self::Cursor).map_err(|error| cursor(&error)),
             },
         }
     }
+}
+
+/// Whether the text begins with a year, a dash and a digit. No cursor does.
+fn is_like_a_time(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes.by_ref().take(4).filter(u8::is_ascii_digit).count() == 4
+        && bytes.next() == Some(b'-')
+        && bytes.next().is_some_and(|byte| byte.is_ascii_digit())
 }
 
 /// The filter of a request. A type has events under each of its names.
@@ -164,6 +176,7 @@ impl Routes for Events {
             return Err(Problem::no_route());
         }
         request.actor()?;
+        request.only_parameters(&["after", "category", "type", "limit", "wait"])?;
         let limit = request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT);
         let wait = Duration::from_secs(request.query_number("wait", 0..=MAX_WAIT)?.unwrap_or(0));
         let subscription = Subscription {

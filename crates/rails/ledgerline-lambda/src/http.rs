@@ -205,6 +205,12 @@ impl Response {
         self
     }
 
+    /// The answer of a query that shows this of a version.
+    #[must_use]
+    pub fn of_version(version: u64, body: Value) -> Self {
+        Self::json(StatusCode::OK, body).with_representation(version)
+    }
+
     /// The same response, with the ETag of what it shows of a version. The version alone does not tell two representations of it apart: a view that is
     /// rebuilt may show another one, and each page of a list is one of its own.
     #[must_use]
@@ -219,6 +225,11 @@ impl Response {
     /// Its ETag.
     pub(crate) fn etag(&self) -> Option<&str> {
         self.headers.iter().find(|(name, _)| *name == header::ETAG).map(|(_, tag)| tag.as_str())
+    }
+
+    /// The version in its ETag.
+    pub(crate) fn version(&self) -> Option<u64> {
+        versions_of(self.etag()?)?.first().copied()
     }
 
     fn into_lambda(self) -> ApiGatewayV2httpResponse {
@@ -262,8 +273,8 @@ pub fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and `"3.9f86d081"`, as reads do. `None` for `*`. Weak tags, and
-/// tags that are not a version, are left out, because they match nothing.
+/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and `"3.9f86d081"`, as reads do. `None` for `*`. The
+/// comparison is strong (13.1.1): weak tags, and tags that are not a version, are left out, because they match nothing.
 #[must_use]
 pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
@@ -280,6 +291,20 @@ pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
         digits.parse::<u64>().ok().filter(|version| version.to_string() == digits)
     });
     Some(versions.collect())
+}
+
+/// The same for a comparison that is weak (RFC 9110, 13.1.2): `W/"3"` is the same as `"3"`.
+///
+/// # Errors
+/// When it is no list of entity tags. A condition that cannot be read must not be dropped.
+pub fn versions_of_weak(tags: &str) -> Result<Option<Vec<u64>>, Problem> {
+    let tags: Vec<_> = tags.split(',').map(|tag| tag.trim().trim_start_matches("W/")).collect();
+    let is_tag = |tag: &&str| tag.len() >= 2 && tag.starts_with('"') && tag.ends_with('"');
+    if tags != ["*"] && !tags.iter().all(is_tag) {
+        let detail = "If-None-Match is a list of ETags, such as \"3\", or *";
+        return Err(Problem::field("If-None-Match", detail));
+    }
+    Ok(versions_of(&tags.join(",")))
 }
 
 /// Whether this is the hash of a representation.
@@ -347,6 +372,37 @@ impl HttpRequest {
         }
     }
 
+    /// Refuses every parameter of the query but these. A misspelled one, such as `minversion`, would
+    /// otherwise do nothing.
+    ///
+    /// # Errors
+    /// When there is another one. The problem names it, and those that there are.
+    pub fn only_parameters(&self, known: &[&str]) -> Result<(), Problem> {
+        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let unknown = form_urlencoded::parse(raw.as_bytes()).find(|(name, _)| !known.contains(&&**name));
+        let Some((name, _)) = unknown else { return Ok(()) };
+        let detail = match known {
+            [] => "the route has no parameters".to_owned(),
+            known => format!("there is no such parameter; there are: {}", known.join(", ")),
+        };
+        Err(Problem::field(name, detail))
+    }
+
+    /// A parameter of the query as a value in its one spelling. `expected` says what it is.
+    ///
+    /// # Errors
+    /// When it is there twice, cannot be read, or is spelled otherwise than the value is written: a
+    /// part that the parser drops, such as the offset after a date, would do nothing.
+    pub fn query_value<V: FromStr + Display>(
+        &self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<V>, Problem> {
+        let Some(text) = self.query(name)? else { return Ok(None) };
+        let value = text.parse::<V>().ok().filter(|value| value.to_string() == text);
+        value.map(Some).ok_or_else(|| Problem::field(name, expected))
+    }
+
     /// A parameter of the query that is a whole number.
     ///
     /// # Errors
@@ -356,11 +412,11 @@ impl HttpRequest {
         name: &str,
         range: RangeInclusive<N>,
     ) -> Result<Option<N>, Problem> {
-        let Some(text) = self.query(name)? else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| range.contains(number));
-        let (least, most) = range.into_inner();
-        let wrong = || Problem::field(name, format!("{name} is a whole number from {least} to {most}"));
-        number.ok_or_else(wrong).map(Some)
+        let expected = format!("{name} is a whole number from {} to {}", range.start(), range.end());
+        match self.query_value::<N>(name, &expected)? {
+            Some(number) if !range.contains(&number) => Err(Problem::field(name, expected)),
+            number => Ok(number),
+        }
     }
 
     /// All values of a parameter of the query, which may be given several times.

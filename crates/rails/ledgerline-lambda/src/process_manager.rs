@@ -172,8 +172,13 @@ impl<A: Aggregate> Due<'_, A> {
             trace_id: meta.trace_id.clone(),
         };
         let context = Context { at: Timestamp::now(), actor };
-        let ledger =
-            Ledger { key: &id, fingerprint: self.step, retention: REMEMBERED_SECONDS, answer: &answer };
+        let ledger = Ledger {
+            key: &id,
+            fingerprint: self.step,
+            older_fingerprint: None,
+            retention: REMEMBERED_SECONDS,
+            answer: &answer,
+        };
         let execution = Execution {
             ledger: Some(ledger),
             ..Execution::new(self.stream, self.command, &context, &id, &meta)

@@ -21,8 +21,8 @@ use crate::{
     callers::InVain,
     config::{self, ConfigError},
     http::{
-        HttpRequest, MAX_ANSWER_BYTES, Problem, READ_MODEL_BEHIND, Response, Routes, encoded_bytes,
-        is_among_tags,
+        HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, READ_MODEL_BEHIND, Response, Routes,
+        encoded_bytes, is_among_tags, versions_of,
     },
     needs::{Action, COMMITS, Endpoint, Needs, Scope, Source, Table},
     start::dynamodb,
@@ -40,6 +40,8 @@ const MAX_PAUSE: Duration = Duration::from_millis(200);
 const DEFAULT_LIMIT: i32 = 50;
 /// The largest number of rows in a page.
 const MAX_LIMIT: i32 = 200;
+/// The parameters of a list.
+pub const PAGE: [&str; 2] = ["limit", "cursor"];
 
 /// A route of a function that answers from views.
 pub struct Query {
@@ -47,6 +49,8 @@ pub struct Query {
     tables: Vec<Table>,
     /// The category of the streams for whose versions the route waits.
     waits: Option<&'static str>,
+    /// The names of the query's parameters.
+    parameters: Vec<&'static str>,
     scope: Scope,
     answer: Answer,
 }
@@ -76,13 +80,28 @@ impl Query {
         });
         // Beside the rows of each table stands which generation of them is read.
         let tables = tables.into_iter().map(|table| Table::with(table, [Action::GetItem]));
-        Self { key, tables: tables.collect(), waits: None, scope: Scope::Read, answer }
+        Self {
+            key,
+            tables: tables.collect(),
+            waits: None,
+            parameters: Vec::new(),
+            scope: Scope::Read,
+            answer,
+        }
     }
 
     /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate with [`Views::read`].
     #[must_use]
     pub fn waiting<A: Aggregate>(self) -> Self {
-        Self { waits: Some(A::CATEGORY), ..self }
+        Self { waits: Some(A::CATEGORY), ..self.parameters(["minVersion"]) }
+    }
+
+    /// The route takes these parameters of the query, besides those that it has already. Any other
+    /// one is answered with `400`.
+    #[must_use]
+    pub fn parameters(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.parameters.extend(names);
+        self
     }
 
     /// The route shows what belongs to everybody: it wants the scope `events`, and not that for reading one's own.
@@ -140,7 +159,7 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
         };
         let (version, row) = views.read(request, &stream, read).await?;
         let row = row.ok_or_else(|| Problem::from(&missing))?;
-        conditional(request, version, shown(&row))
+        Ok(Response::of_version(version, shown(&row)))
     };
     Query::new(key, [Table::with(table, [Action::GetItem])], answer).waiting::<A>()
 }
@@ -183,7 +202,7 @@ impl Part {
 }
 
 /// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The answer has the rows under `name`.
-/// `part` says which rows, and `shown` makes the answer of each row.
+/// `part` says which rows, and `shown` makes the answer of each row. A parameter that `part` reads is named with [`Query::parameters`].
 #[must_use]
 pub fn page<Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -218,7 +237,7 @@ pub fn page<Row: DeserializeOwned + 'static>(
         Projection::All => None,
         Projection::KeysOnly => Some(Action::BatchGetItem),
     };
-    Query::new(key, [Table::with(table, reads).index(index)], answer)
+    Query::new(key, [Table::with(table, reads).index(index)], answer).parameters(PAGE)
 }
 
 /// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:
@@ -245,9 +264,10 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let rows = views.table(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
-        conditional(request, version, listed(name, page))
+        Ok(Response::of_version(version, listed(name, page)))
     };
-    Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer).waiting::<A>()
+    let query = Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer);
+    query.waiting::<A>().parameters(PAGE)
 }
 
 /// Reads a page, and returns it with its rows as clients see them. A page of more than
@@ -441,8 +461,9 @@ impl Routes for Queries {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let query = self.routes.iter().find(|query| query.key == request.route());
         let query = query.ok_or_else(Problem::no_route)?;
+        request.only_parameters(&query.parameters)?;
         self.views.look(&query.tables).await.map_err(problem)?;
-        (query.answer)(&self.views, request).await
+        conditional(request, (query.answer)(&self.views, request).await?)
     }
 }
 
@@ -482,12 +503,7 @@ impl Patience {
         stream: &StreamId,
         read: impl AsyncFn() -> Result<(Shown, T), Problem>,
     ) -> Result<(u64, T), Problem> {
-        let wanted = match request.query("minVersion")? {
-            None => 0,
-            Some(text) => text.parse::<u64>().map_err(|_| {
-                Problem::field("minVersion", "minVersion is a version, a whole number from 0")
-            })?,
-        };
+        let wanted = request.query_number("minVersion", 0..=u64::MAX)?.unwrap_or(0);
         let caller = request.actor().unwrap_or_default();
         let waits = if self.in_vain.did(caller) { Duration::ZERO } else { self.duration };
         let deadline = Instant::now() + waits;
@@ -519,17 +535,24 @@ impl Patience {
     }
 }
 
-/// Answers with a representation of a version, or with `304` when the client has just this representation (RFC 9110, 13.1.2). A version alone, as the
-/// answer to a command names it, is no representation: it gets `200`.
-///
-/// # Errors
-/// When If-None-Match cannot be read.
-pub fn conditional(request: &HttpRequest, version: u64, body: Value) -> Result<Response, Problem> {
-    let shown = Response::json(StatusCode::OK, body).with_representation(version);
-    let is_known = match (request.header("If-None-Match")?, shown.etag()) {
-        (Some(tags), Some(etag)) => is_among_tags(etag, tags),
-        (_, _) => false,
-    };
+/// The answer under the conditions of the request (RFC 9110, 13.1.1 and 13.1.2): `304` when the client has just this representation, and `412` when it asks for another
+/// version. A version alone, as the answer to a command names it, is no representation: with If-None-Match it gets `200`.
+fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Problem> {
+    if shown.status != StatusCode::OK {
+        return Ok(shown);
+    }
+    if let Some(tags) = request.header("If-Match")?
+        && let Some(versions) = versions_of(tags)
+        && !shown.version().is_some_and(|version| versions.contains(&version))
+    {
+        let detail = "what the request asks for has another version";
+        let problem = Problem::new(PRECONDITION_FAILED, detail);
+        return Err(Problem { field: Some("If-Match".into()), version: shown.version(), ..problem });
+    }
+    let is_known = request.header("If-None-Match")?.is_some_and(|tags| match shown.etag() {
+        Some(etag) => is_among_tags(etag, tags),
+        None => tags.trim() == "*",
+    });
     if is_known {
         return Ok(Response { status: StatusCode::NOT_MODIFIED, body: None, ..shown });
     }
@@ -617,15 +640,17 @@ mod tests {
     /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be told that nothing has changed.
     #[test]
     fn only_a_client_that_has_just_this_representation_gets_304() {
-        let ask = |tags: &str, body: Value| {
-            let headers = json!({ "if-none-match": tags });
+        let ask_with = |header: &str, tags: &str, body: Value| {
+            let headers = json!({ header: tags });
             let event = json!({
                 "headers": headers, "isBase64Encoded": false,
                 "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
             });
             let event = serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
-            conditional(&event.unwrap().into(), 2, body).unwrap()
+            let shown = Response::of_version(2, body);
+            conditional(&event.unwrap().into(), shown)
         };
+        let ask = |tags: &str, body: Value| ask_with("if-none-match", tags, body).unwrap();
         let (wrong, right) = (json!({ "balance": 9 }), json!({ "balance": 2 }));
         let before = ask("", wrong.clone());
         let tag = before.etag().unwrap().to_owned();
@@ -641,6 +666,17 @@ mod tests {
             let shown = ask(other, right.clone());
             assert_eq!((shown.status, shown.body.as_ref()), (StatusCode::OK, Some(&right)), "{other}");
             assert_ne!(shown.etag(), Some(&*tag));
+        }
+        for known in [&*tag, "\"2\"", "\"1\", \"2\"", "*"] {
+            assert_eq!(ask_with("if-match", known, right.clone()).unwrap().status, StatusCode::OK, "{known}");
+        }
+        for other in ["\"1\"", "W/\"2\"", "2", ""] {
+            let problem = ask_with("if-match", other, right.clone()).unwrap_err();
+            assert_eq!(
+                (problem.status, problem.version),
+                (StatusCode::PRECONDITION_FAILED, Some(2)),
+                "{other}"
+            );
         }
     }
 

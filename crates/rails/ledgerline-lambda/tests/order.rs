@@ -360,6 +360,12 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         ("category=".into(), "category"),
         ("type=".into(), "type"),
         ("type=TankFlown".into(), "type"),
+        ("After=now".into(), "After"),
+        ("limit=%2B5".into(), "limit"),
+        ("limit=05".into(), "limit"),
+        // A + in a query is a space.
+        ("after=2026-11-26T01:00:00+01:00".into(), "after"),
+        ("after=2026-11-26".into(), "after"),
         (many, "category"),
     ] {
         let problem = world.get(&query).await.unwrap_err();
@@ -368,6 +374,10 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
             (StatusCode::BAD_REQUEST, Some(field)),
             "{query}"
         );
+    }
+    for time in ["2026-11-26T01:00:00+01:00", "9999-12-31T23:59:59Z", "2026-11-26"] {
+        let problem = world.get(&format!("after={time}")).await.unwrap_err();
+        assert!(problem.detail.contains("the time cannot be read"), "{time}: {}", problem.detail);
     }
     // A cursor of another order: of one that was begun anew, of one that was restored, and of another number of partitions.
     let (anew, restored, more) = (World::new(1).await, World::new(1).await, World::new(2).await);

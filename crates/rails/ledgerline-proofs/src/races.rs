@@ -437,6 +437,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             ledger: keyed.then_some(Ledger {
                 key: id,
                 fingerprint: id,
+                older_fingerprint: None,
                 retention: RETENTION_SECONDS,
                 answer: &answer,
             }),

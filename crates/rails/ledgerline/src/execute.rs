@@ -37,7 +37,7 @@ pub struct Execution<'a, A: Aggregate> {
     pub command_id: &'a str,
     /// The origin of the command.
     pub meta: &'a Meta,
-    /// The client's condition on the version (If-Match).
+    /// The client's condition on the version (If-Match, If-None-Match).
     pub precondition: Option<&'a Precondition>,
     /// Whether the command starts a stream: then nothing is read before the first append.
     pub creates: bool,
@@ -79,22 +79,27 @@ impl<'a, A: Aggregate> Execution<'a, A> {
     }
 }
 
-/// The condition of If-Match on the version (RFC 9110, 13.1.1).
+/// The condition of a request on the version (RFC 9110, 13.1.1 and 13.1.2).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Precondition {
-    /// `*`: the aggregate exists.
+    /// `If-Match: *`: the aggregate exists.
     Exists,
-    /// The version is one of these.
+    /// `If-Match`: the version is one of these.
     OneOf(Vec<u64>),
+    /// `If-None-Match: *`: the aggregate does not exist.
+    Absent,
+    /// `If-None-Match`: the version is none of these.
+    NoneOf(Vec<u64>),
 }
 
 impl Precondition {
     fn holds(&self, version: u64) -> bool {
-        version > 0
-            && match self {
-                Self::Exists => true,
-                Self::OneOf(versions) => versions.contains(&version),
-            }
+        match self {
+            Self::Exists => version > 0,
+            Self::OneOf(versions) => version > 0 && versions.contains(&version),
+            Self::Absent => version == 0,
+            Self::NoneOf(versions) => !versions.contains(&version),
+        }
     }
 }
 
@@ -105,6 +110,8 @@ pub struct Ledger<'a, A: Aggregate> {
     pub key: &'a str,
     /// The hash of what is asked.
     pub fingerprint: &'a str,
+    /// Another hash of the same request, under which an earlier version may have stored its answer.
+    pub older_fingerprint: Option<&'a str>,
     /// The number of seconds after [`Context::at`] for which the key is remembered at least.
     pub retention: i64,
     /// The function that writes the answer for a state and its version, or for a refusal. The same answer is given when the request is repeated.
@@ -113,6 +120,11 @@ pub struct Ledger<'a, A: Aggregate> {
 }
 
 impl<A: Aggregate> Ledger<'_, A> {
+    /// Whether this is the stored answer of the same request.
+    fn is_of(&self, request: &Request) -> bool {
+        [Some(self.fingerprint), self.older_fingerprint].contains(&Some(request.fingerprint.as_str()))
+    }
+
     fn request(&self, now: i64, answer: Result<(&A::State, u64), &Refusal>) -> Request {
         Request {
             key: self.key.to_owned(),
@@ -140,13 +152,13 @@ pub enum ExecuteError {
     /// The domain refuses the command, on a state that was read strongly (rule 6).
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// If-Match names another version than this one, which was read strongly.
+    /// The condition does not hold for this version, which was read strongly.
     #[error("the version is {version}")]
     PreconditionFailed {
         /// The version that the stream has.
         version: u64,
     },
-    /// The version was the one that If-Match names when the command arrived; another writer won the race in between.
+    /// The condition held when the command arrived; another writer won the race in between.
     #[error("another writer was first, the version is {version}")]
     Overtaken {
         /// The version that the stream has now.
@@ -502,9 +514,7 @@ async fn repeat<A: Aggregate>(
 ) -> Result<Option<Outcome<A>>, ExecuteError> {
     let Some(ledger) = &execution.ledger else { return Ok(None) };
     match store.recall(ledger.key).await? {
-        Some(request) if request.fingerprint == ledger.fingerprint => {
-            Ok(Some(Outcome::Repeated(request.answer)))
-        }
+        Some(request) if ledger.is_of(&request) => Ok(Some(Outcome::Repeated(request.answer))),
         Some(_) => Err(ExecuteError::CommandIdReused),
         None => Ok(None),
     }

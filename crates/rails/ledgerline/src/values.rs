@@ -155,7 +155,24 @@ fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
-/// Text of 1 to `MAX` characters, without control characters and without spaces at its ends.
+/// Whether a name with this character is not what it seems to be: it shows nothing, or changes the
+/// order of what is around it. Source: Unicode, `Default_Ignorable_Code_Point` and `Bidi_Control`,
+/// and characters that are drawn as a space. Joiners and variation selectors are not among them:
+/// Persian words and emoji have them.
+fn is_deceptive(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
+        | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{2800}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}')
+}
+
+/// Whether this character belongs to the one before it: a joiner, a variation selector or a tag.
+fn is_joining(c: char) -> bool {
+    matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Text of 1 to `MAX` characters, without control characters, without characters that show nothing or change the order of others, and without
+/// spaces at its ends.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text<const MAX: usize>(String);
 
@@ -163,12 +180,16 @@ impl<const MAX: usize> ValueObject for Text<MAX> {
     type Plain = String;
 
     fn expected() -> Cow<'static, str> {
-        format!("expected text of 1 to {MAX} characters, without control characters or outer spaces").into()
+        format!(
+            "expected text of 1 to {MAX} characters, without control or invisible characters or outer spaces"
+        )
+        .into()
     }
 
     fn read(text: String) -> Option<Self> {
         let clean = (1..=MAX).contains(&text.chars().count())
-            && !text.chars().any(is_control)
+            && !text.chars().any(|c| is_control(c) || is_deceptive(c))
+            && !text.starts_with(is_joining)
             && text.trim() == text.as_str();
         clean.then_some(Self(text))
     }
@@ -283,6 +304,17 @@ mod tests {
             (" a", false),
             ("a\nb", false),
             ("\u{fffe}", false),
+            // Invisible, or another order: U+200B, U+FEFF, bidi controls, fillers.
+            ("\u{200b}", false),
+            ("a\u{feff}", false),
+            ("a\u{202e}b", false),
+            ("\u{2066}a\u{2069}", false),
+            ("\u{3164}", false),
+            ("\u{200d}", false),
+            ("\u{fe0f}\u{fe0f}", false),
+            // A Persian word with a non-joiner, a heart in colour.
+            ("می\u{200c}خ", true),
+            ("❤\u{fe0f}", true),
         ] {
             assert_eq!(is_read::<Text<5>>(&json!(text)), valid, "{text:?}");
         }

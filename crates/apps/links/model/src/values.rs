@@ -2,7 +2,7 @@
 
 use email_address::{EmailAddress, Options};
 use ledgerline::{Number, StreamId, Text};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use url::Url;
 
@@ -15,8 +15,11 @@ pub const MAX_TAGS: usize = 20;
 ledgerline::value_object! {
     /// The id of a user. It is made of the subject of the caller's token, so that nobody else can send the user's commands.
     pub struct UserId(String),
-    |id| StreamId::new("user", &id).is_ok().then_some(id),
-    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ : -"
+    |id| {
+        StreamId::new("user", &id).ok()?;
+        UserId::encoded(&UserId::subject(&id)?)
+    },
+    "an id has 1 to 128 characters of A-Z a-z 0-9 . _ -, and a colon only before two hexadecimal digits"
 }
 
 /// The bytes that a user's id encodes: all but ASCII letters, digits, dots, dashes and underscores.
@@ -27,7 +30,22 @@ impl UserId {
     /// that is no ASCII letter, digit, dot, dash or underscore written as a colon and two hexadecimal digits. No two subjects have the same id.
     #[must_use]
     pub fn of_subject(subject: &str) -> Option<Self> {
-        Self::new(utf8_percent_encode(subject, ENCODED).to_string().replace('%', ":")).ok()
+        Self::new(Self::encoded(subject)?).ok()
+    }
+
+    fn encoded(subject: &str) -> Option<String> {
+        let id = utf8_percent_encode(subject, ENCODED).to_string().replace('%', ":");
+        StreamId::new("user", &id).is_ok().then_some(id)
+    }
+
+    /// The subject that an id in any spelling stands for; `None` if it stands for none. `auth0:7c1` and `auth0:7C1` are one user, or
+    /// a caller would follow nobody.
+    fn subject(id: &str) -> Option<String> {
+        let is_escape =
+            |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+        let escapes = id.split(':').skip(1);
+        let subject = percent_decode_str(&id.replace(':', "%")).decode_utf8().ok()?.into_owned();
+        escapes.into_iter().all(is_escape).then_some(subject)
     }
 }
 
@@ -147,6 +165,22 @@ mod tests {
         }
         assert!(UserId::of_subject(&"x".repeat(128)).is_some());
         assert_eq!(UserId::of_subject(&"x".repeat(129)), None);
+    }
+
+    #[test]
+    fn an_id_has_one_spelling_and_stands_for_a_subject() {
+        for (text, id) in [
+            ("auth0:7c5f7c", Some("auth0:7C5f7c")),
+            ("auth0:7C5f7c", Some("auth0:7C5f7c")),
+            ("a:41", Some("aA")),
+            ("auth0:zz", None),
+            ("auth0:7", None),
+            ("a:", None),
+            ("a:ff", None),
+            ("auth0|5f7c", None),
+        ] {
+            assert_eq!(UserId::new(text).ok().map(UserId::into_inner).as_deref(), id, "{text}");
+        }
     }
 
     proptest! {

@@ -255,6 +255,7 @@ impl<'a> Client<'a> {
         let ledger = options.key.map(|(key, fingerprint)| Ledger {
             key,
             fingerprint,
+            older_fingerprint: None,
             retention: 100,
             answer: &answer,
         });

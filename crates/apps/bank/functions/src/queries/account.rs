@@ -11,8 +11,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
     queries::{
-        Part, Query, Shown, Views, VisibleTo, conditional, in_answers, limit, listed, of_log, page, problem,
-        row,
+        PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, of_log, page, problem, row,
     },
 };
 use serde_json::{Value, json};
@@ -29,8 +28,11 @@ pub fn routes() -> Vec<Query> {
     ];
     vec![
         row::<Account, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
-        page("GET /accounts", "accounts", (balances::TABLE, balances::OF_OPENER), owned, account),
-        Query::new("GET /accounts/{id}/transactions", tables, transactions).waiting::<Account>(),
+        page("GET /accounts", "accounts", (balances::TABLE, balances::OF_OPENER), owned, account)
+            .parameters(["owner"]),
+        Query::new("GET /accounts/{id}/transactions", tables, transactions)
+            .waiting::<Account>()
+            .parameters(PAGE),
     ]
 }
 
@@ -71,7 +73,8 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     let query = of_log(&transactions::TABLE, id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;
-    conditional(request, version, listed("transactions", in_answers(page, transaction)))
+    let body = listed("transactions", in_answers(page, transaction));
+    Ok(Response::of_version(version, body))
 }
 
 /// The fields of an account that a client sees, without the keys of its list.

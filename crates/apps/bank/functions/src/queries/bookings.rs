@@ -11,7 +11,7 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
-    queries::{Query, Shown, Views, conditional, in_answers, limit, listed, of_log, problem},
+    queries::{PAGE, Query, Shown, Views, in_answers, limit, listed, of_log, problem},
 };
 use serde_json::{Value, json};
 
@@ -19,14 +19,14 @@ use serde_json::{Value, json};
 #[must_use]
 pub fn routes() -> Vec<Query> {
     let table = Table::with(TABLE, [Action::GetItem, Action::Query]);
-    vec![Query::new("GET /bookings", [table], bookings).waiting::<Account>().of_everybody()]
+    let bookings = Query::new("GET /bookings", [table], bookings).waiting::<Account>();
+    vec![bookings.parameters(PAGE).parameters(["day", "accountId"]).of_everybody()]
 }
 
 /// The bookings of a day, the oldest first. Without a day, it is that of the last booking.
 async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
-    let day = request.query("day")?.map(|day| day.parse::<Day>());
-    let day = day.transpose().map_err(|_| Problem::field("day", "day is a date: 2026-11-24"))?;
+    let day = request.query_value::<Day>("day", "day is a date: 2026-11-24")?;
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
     if cursor.is_some() && day.is_none() {
         // Another day may be the last one by now.
@@ -51,7 +51,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     body["last"] = books.number.into();
     let held: BTreeMap<_, _> = books.held.iter().map(|(currency, sums)| (currency, sums.held())).collect();
     body["held"] = json!(held);
-    conditional(request, books.number, body)
+    Ok(Response::of_version(books.number, body))
 }
 
 /// Waits for the version of an account that the request asks for, with `accountId` and `minVersion`.

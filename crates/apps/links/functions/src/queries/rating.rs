@@ -7,7 +7,7 @@ use ledgerline_dynamodb::{Page, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     needs::{Action, Table},
-    queries::{self, Views, in_answers, limit, listed, of_log, problem},
+    queries::{self, PAGE, Views, in_answers, limit, listed, of_log, problem},
 };
 use links::{
     user::NOT_YOU,
@@ -35,9 +35,13 @@ pub fn routes() -> Vec<queries::Query> {
             "GET /links/ratings",
             [Table::with(link_ratings::TABLE, [GetItem, Query])],
             of_link,
-        ),
-        queries::Query::new("GET /users/{id}/ratings", [Table::with(user_ratings::TABLE, [Query])], of_user),
-        queries::Query::new("GET /users/{id}/feed", [Table::with(feeds::TABLE, [BatchGetItem, Query])], feed),
+        )
+        .parameters(PAGE)
+        .parameters(["url"]),
+        queries::Query::new("GET /users/{id}/ratings", [Table::with(user_ratings::TABLE, [Query])], of_user)
+            .parameters(PAGE),
+        queries::Query::new("GET /users/{id}/feed", [Table::with(feeds::TABLE, [BatchGetItem, Query])], feed)
+            .parameters(PAGE),
     ]
 }
 

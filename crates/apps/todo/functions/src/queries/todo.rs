@@ -17,7 +17,7 @@ pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
         row::<Todo, _>("GET /todo/{id}", TABLE, UNKNOWN, yours, shown),
-        page("GET /todo", "todos", (TABLE, BY_CREATOR), listed, shown),
+        page("GET /todo", "todos", (TABLE, BY_CREATOR), listed, shown).parameters(["status"]),
     ]
 }
 
