@@ -350,6 +350,11 @@ impl Needs {
         self.table(Table::with(COMMITS, [Action::GetItem])).keys(COMMITS.variable, [Action::GetItem], like)
     }
 
+    /// Whether this variable names one of its tables.
+    pub(crate) fn has(&self, variable: &str) -> bool {
+        self.tables.iter().any(|table| table.variable == variable)
+    }
+
     /// The same needs, with a variable.
     #[must_use]
     pub fn variable(mut self, variable: &'static str) -> Self {

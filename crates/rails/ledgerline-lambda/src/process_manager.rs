@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
-    needs::{Action, Needs, Source, Table},
+    needs::{Action, Needs, REQUESTS, Source, Table},
     start,
 };
 
@@ -62,6 +62,9 @@ pub trait Reaction {
     ///     needs.call("ses:SendEmail", "MAIL_SENDER").metric("UnsentMails")
     /// }
     /// ```
+    ///
+    /// One that sends commands ([`Due::send`]) says so with [`Needs::commands`]. Then the store that it is built with remembers what
+    /// was sent.
     fn needs(needs: Needs) -> Needs {
         needs
     }
@@ -90,16 +93,21 @@ pub trait Reaction {
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, and what `build` reads.
+/// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, `REQUESTS_TABLE` if [`Reaction::needs`] says that it sends
+/// commands, and what `build` reads.
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
     let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
     let needs = R::needs(Needs::new(Source::Queue(R::OF.to_vec())).table(positions));
+    let sends_commands = needs.has(REQUESTS.variable);
     fifo::run(needs, async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
-        let store = start::store(client).await?;
+        let mut store = start::store(client).await?;
+        if sends_commands {
+            store = store.with_requests(config::text(REQUESTS.variable)?);
+        }
         Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
     })
     .await

@@ -1,7 +1,5 @@
 //! The program: `cargo run -p local` in a workspace.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
-
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, anyhow};
@@ -10,6 +8,7 @@ use ledgerline::{Aggregates, categories, shapes::unreadable};
 use ledgerline_dynamodb::DynamoDbStore;
 
 use crate::{
+    descriptors, output,
     stack::{Options, Stack},
     template,
 };
@@ -61,11 +60,16 @@ fn parameter(text: &str) -> Result<(String, String)> {
 pub fn main<L: Aggregates>() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let run = |runtime: tokio::runtime::Runtime| runtime.block_on(run::<L>(arguments));
+    let run = |runtime: tokio::runtime::Runtime| {
+        let done = runtime.block_on(run::<L>(arguments));
+        // Cargo may be building for --watch: nothing waits for it.
+        runtime.shutdown_background();
+        done
+    };
     match runtime.context("no threads can be started").and_then(run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::error_line(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -81,6 +85,9 @@ fn not_emulated(ignored: &[(String, String)]) -> String {
 }
 
 async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
+    if let Some(warning) = descriptors::raise_limit() {
+        output::error_line(format_args!("warning: {warning}"));
+    }
     let place = match &arguments.data {
         Some(folder) => folder.display().to_string(),
         None => "memory (keep it with --data DIR)".to_owned(),
@@ -105,26 +112,29 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         watch: arguments.watch,
     })
     .await?;
-    println!();
+    output::line(format_args!(""));
     for (route, function) in &stack.routes {
-        println!("  {route:<40} {function}");
+        output::line(format_args!("  {route:<40} {function}"));
     }
-    println!();
-    println!("  signed in    {} (be somebody else with -H 'Authorization: Bearer NAME')", arguments.user);
-    println!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url);
-    println!("  mails        {}/mailbox", stack.aws_url);
-    println!("  data         {place}");
+    output::line(format_args!(""));
+    output::line(format_args!(
+        "  signed in    {} (be somebody else with -H 'Authorization: Bearer NAME')",
+        arguments.user
+    ));
+    output::line(format_args!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url));
+    output::line(format_args!("  mails        {}/mailbox", stack.aws_url));
+    output::line(format_args!("  data         {place}"));
     if let Some(log) = stack.log.as_ref().filter(|_| is_kept) {
         match unreadable_commits::<L>(log).await.context("the log cannot be read")? {
             (0, _) => {}
-            (commits, first) => println!(
+            (commits, first) => output::line(format_args!(
                 "  unreadable   {commits} commits in {place}, the first one {first}. Their streams take no commands: \
                  docs/recipes.md says how events change"
-            ),
+            )),
         }
     }
-    println!("  not emulated {}", not_emulated(&stack.ignored));
-    println!("\nReady at {}. Stop with Ctrl-C.\n", stack.url);
+    output::line(format_args!("  not emulated {}", not_emulated(&stack.ignored)));
+    output::line(format_args!("\nReady at {}. Stop with Ctrl-C.\n", stack.url));
     tokio::signal::ctrl_c().await?;
     Ok(())
 }

@@ -57,7 +57,7 @@ pub(crate) async fn serve(
     let own = TcpListener::bind(("127.0.0.1", 0)).await?;
     let own_url = format!("http://{}", own.local_addr()?);
     tokio::spawn(dynoxide::server::serve_on(own, database.clone()));
-    let wire = Wire { database, own_url, client: reqwest::Client::new(), answered: Mutex::default(), iam };
+    let wire = Wire { database, own_url, client: crate::http_client(), answered: Mutex::default(), iam };
     let router = Router::new().fallback(request).with_state(Arc::new(wire));
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok(())
@@ -301,7 +301,7 @@ mod tests {
     }
 
     async fn send(url: &str, operation: &str, body: Value) -> (u16, Value) {
-        let request = reqwest::Client::new().post(url).body(body.to_string());
+        let request = crate::http_client().post(url).body(body.to_string());
         let request = request
             .header("content-type", "application/x-amz-json-1.0")
             .header("x-amz-target", format!("DynamoDB_20120810.{operation}"))
@@ -382,7 +382,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own_url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));
-        let client = reqwest::Client::new();
+        let client = crate::http_client();
         let wire = Wire { database, own_url: own_url.clone(), client, answered: Mutex::default(), iam: None };
         let item = json!({ "request": { "S": "1" } });
         let put = json!({ "TableName": table, "Item": item });

@@ -3,6 +3,8 @@
 use jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
+use crate::output;
+
 /// The printer of hops. It prints no payloads (rule 14).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Hops {
@@ -17,10 +19,9 @@ impl Hops {
     }
 
     /// Prints a line that is not about one event, even if hops are not printed.
-    #[expect(clippy::print_stdout, reason = "this is what the program prints")]
     pub(crate) fn always(self, hop: &str, text: &str) {
         let now = Timestamp::now().to_zoned(TimeZone::UTC).strftime("%H:%M:%S%.3f");
-        println!("{now}  {hop:<10} {text}");
+        output::line(format_args!("{now}  {hop:<10} {text}"));
     }
 }
 

@@ -29,11 +29,11 @@ use tokio::{
     io::{AsyncBufReadExt, AsyncRead, BufReader},
     net::TcpListener,
     process::Command,
-    sync::{Notify, oneshot, watch},
+    sync::{Notify, Semaphore, SemaphorePermit, oneshot, watch},
 };
 use uuid::Uuid;
 
-use crate::{hops::Hops, operations::Logs};
+use crate::{hops::Hops, operations::Logs, output};
 
 /// The alias under which sources of events invoke a function, because SAM publishes it under this name (`AutoPublishAlias`).
 const LIVE: &str = "live";
@@ -112,6 +112,8 @@ pub struct Function {
     held: watch::Sender<bool>,
     /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if there was none.
     requested: AtomicU64,
+    /// The places of requests that wait for something to come. Half of the instances stay free of them.
+    long_polls: Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -230,6 +232,7 @@ impl Host {
             next_instance: AtomicU64::new(1),
             held: watch::channel(false).0,
             requested: AtomicU64::new(0),
+            long_polls: Semaphore::new(MAX_INSTANCES / 2),
             launch,
         });
         lock(&self.functions).insert(function.launch.name.clone(), Arc::clone(&function));
@@ -286,6 +289,11 @@ impl Function {
         }
     }
 
+    /// A place for a request that waits for something to come; `None` if all of them are taken.
+    pub(crate) fn long_poll(&self) -> Option<SemaphorePermit<'_>> {
+        self.long_polls.try_acquire().ok()
+    }
+
     /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is being built again.
     pub(crate) async fn requested(&self) {
         if let Some(host) = self.host.upgrade() {
@@ -304,25 +312,24 @@ impl Function {
         let _ = self.held.subscribe().wait_for(|held| !held).await;
     }
 
-    /// Makes invocations wait, until [`release`](Self::release) or [`replace`](Self::replace).
+    /// Makes invocations wait, until [`release`](Self::release).
     pub(crate) fn hold(&self) {
         self.held.send_replace(true);
     }
 
-    /// Ends the wait: invocations go on with the instances that run.
+    /// Ends the wait.
     pub(crate) fn release(&self) {
         self.held.send_replace(false);
     }
 
-    /// Ends the wait: invocations go on with the new binary. Instances of the old one end at once, or after their current invocation.
-    pub(crate) fn replace(&self) {
+    /// Ends the instances of the old binary, at once or after their current invocation. The next invocation starts the new one.
+    pub(crate) fn end_instances(&self) {
         for instance in lock(&self.instances).running.values_mut() {
             instance.ending.get_or_insert(Ending::Replaced);
             if instance.current.is_none() {
                 instance.kill.notify_one();
             }
         }
-        self.release();
     }
 
     /// Invokes the function and waits for its answer.
@@ -509,6 +516,8 @@ impl Function {
             work.as_mut().enable();
             {
                 let mut instances = lock(&self.instances);
+                // The caller of an abandoned invocation is gone.
+                instances.waiting.retain(|invocation| !invocation.reply.is_closed());
                 let place = instances.place_for(instance);
                 let Instances { waiting, running } = &mut *instances;
                 let Some(this) = running.get_mut(&instance) else {
@@ -629,9 +638,8 @@ async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl As
     }
 }
 
-#[expect(clippy::print_stderr, reason = "this is where the functions' own words go")]
 fn report(function: &str, line: &str) {
-    eprintln!("[{function}] {line}");
+    output::error_line(format_args!("[{function}] {line}"));
 }
 
 #[cfg(test)]
@@ -644,7 +652,7 @@ mod tests {
     fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
         let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/next", host.url);
         tokio::spawn(async move {
-            let answer = reqwest::get(url).await.unwrap();
+            let answer = crate::http_client().get(url).send().await.unwrap();
             let id = answer.headers().get("Lambda-Runtime-Aws-Request-Id")?.to_str().unwrap().to_owned();
             Some((id, answer.bytes().await.unwrap()))
         })
@@ -652,7 +660,7 @@ mod tests {
 
     async fn respond(host: &Host, instance: u64, id: &str, body: &'static str) {
         let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/{id}/response", host.url);
-        let answer = reqwest::Client::new().post(url).body(body).send().await.unwrap();
+        let answer = crate::http_client().post(url).body(body).send().await.unwrap();
         assert_eq!(answer.status().as_u16(), 202);
     }
 
@@ -770,6 +778,22 @@ mod tests {
         assert_eq!(taken(ids[0]).await, second[2]);
     }
 
+    #[tokio::test]
+    async fn an_invocation_whose_caller_is_gone_leaves_the_queue() {
+        let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
+        let abandoned = tokio::spawn(invoke(&function, "abandoned"));
+        until(&function, |running| running.contains_key(&1)).await;
+        abandoned.abort();
+        assert!(abandoned.await.unwrap_err().is_cancelled());
+        let wanted = tokio::spawn(invoke(&function, "wanted"));
+        while lock(&function.instances).waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let (_, payload) = next(&host, 1).await.unwrap().unwrap();
+        assert_eq!(payload, "wanted");
+        wanted.abort();
+    }
+
     #[tokio::test(flavor = "multi_thread")]
     async fn there_are_never_more_instances_than_allowed() {
         let (_host, function, _folder) = waiting(Duration::from_secs(600)).await;
@@ -796,7 +820,8 @@ mod tests {
             until(&function, |running| running.contains_key(&1)).await;
             next(&host, 1).await.unwrap().unwrap();
             if replaced {
-                function.replace();
+                function.end_instances();
+                function.release();
             }
             let error = late.await.unwrap().unwrap_err().to_string();
             assert!(error.contains("it took longer than"), "{error}");
@@ -818,7 +843,8 @@ mod tests {
         assert!(lock(&function.instances).waiting.is_empty(), "no instance is offered what is held");
         let meanwhile = tokio::spawn(meanwhile);
 
-        function.replace();
+        function.end_instances();
+        function.release();
         until(&function, |running| running.contains_key(&2)).await;
         let (new, payload) = next(&host, 2).await.unwrap().unwrap();
         assert_eq!(payload, "meanwhile", "a new instance does it");
@@ -842,7 +868,8 @@ mod tests {
         // An instance that only waits for work gets none any more, and a new one starts for the next invocation.
         let work = next(&host, 2);
         until(&function, |running| running[&2].idle).await;
-        function.replace();
+        function.end_instances();
+        function.release();
         let last = tokio::spawn(invoke(&function, "last"));
         assert_eq!(work.await.unwrap(), None);
         until(&function, |running| running.keys().eq([&3])).await;

@@ -13,7 +13,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{ConnectInfo, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, tz::TimeZone};
@@ -76,6 +76,17 @@ impl Route {
     }
 }
 
+/// The parameter of a request that waits for something to come.
+const WAIT: &str = "wait=";
+
+fn is_long_poll(query: &str) -> bool {
+    query.split('&').filter_map(|pair| pair.strip_prefix(WAIT)).any(|seconds| seconds != "0")
+}
+
+fn without_wait(query: &str) -> String {
+    query.split('&').filter(|pair| !pair.starts_with(WAIT)).collect::<Vec<_>>().join("&")
+}
+
 /// The name of the first parameter of a route's path.
 fn first_parameter(path: &str) -> Option<&str> {
     let (_, name) = path.split_once('{')?;
@@ -129,7 +140,12 @@ async fn handle(
             Err((status, text)) => return message(status, text),
         },
     };
-    let mut event = event(route, &parameters, &parts.method, &parts.uri, &parts.headers, &body, client);
+    let query = parts.uri.query().unwrap_or_default();
+    let long_poll = is_long_poll(query).then(|| route.function.long_poll());
+    // Without a place, the request is answered at once, as if it did not wait.
+    let query = if matches!(long_poll, Some(None)) { without_wait(query) } else { query.to_owned() };
+    let request = (&parts.method, path, query.as_str());
+    let mut event = event(route, &parameters, request, &parts.headers, &body, client);
     if let Some(authorizer) = authorizer {
         event["requestContext"]["authorizer"] = authorizer;
     }
@@ -163,8 +179,7 @@ async fn handle(
 fn event(
     route: &Route,
     parameters: &BTreeMap<String, String>,
-    method: &Method,
-    uri: &Uri,
+    (method, path, query_text): (&Method, &str, &str),
     headers: &HeaderMap,
     body: &Bytes,
     client: SocketAddr,
@@ -178,7 +193,7 @@ fn event(
             .or_insert_with(|| value.into());
     }
     let mut query = BTreeMap::<String, String>::new();
-    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+    for pair in query_text.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let decode =
             |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
@@ -193,8 +208,8 @@ fn event(
     let mut event = json!({
         "version": "2.0",
         "routeKey": route.key(),
-        "rawPath": uri.path(),
-        "rawQueryString": uri.query().unwrap_or_default(),
+        "rawPath": path,
+        "rawQueryString": query_text,
         "headers": joined,
         "requestContext": {
             "accountId": crate::template::ACCOUNT,
@@ -203,7 +218,7 @@ fn event(
             "domainPrefix": "local",
             "http": {
                 "method": method.as_str(),
-                "path": uri.path(),
+                "path": path,
                 "protocol": "HTTP/1.1",
                 "sourceIp": client.ip().to_string(),
                 "userAgent": joined.get("user-agent").cloned().unwrap_or_default(),
@@ -267,6 +282,13 @@ fn message(status: StatusCode, message: &str) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_that_finds_no_place_to_wait_is_one_that_does_not_wait() {
+        assert!(is_long_poll("after=x&wait=20") && !is_long_poll("after=wait") && !is_long_poll("wait=0"));
+        assert_eq!(without_wait("after=x&wait=20&limit=1"), "after=x&limit=1");
+        assert_eq!(without_wait("wait=20"), "");
+    }
 
     #[test]
     fn the_first_parameter_of_a_path_is_the_first_in_it_and_not_in_the_alphabet() {

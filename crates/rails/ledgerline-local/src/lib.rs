@@ -3,6 +3,7 @@
 pub mod build;
 mod callers;
 mod cli;
+mod descriptors;
 mod dynamodb;
 mod gateway;
 mod hops;
@@ -13,6 +14,7 @@ mod loops;
 mod mailbox;
 mod operations;
 mod outages;
+mod output;
 mod pattern;
 pub mod permissions;
 pub mod samples;
@@ -27,3 +29,13 @@ pub mod wiring;
 mod yaml;
 
 pub use cli::main;
+
+/// A client of the stack's own services. They are on this machine: a proxy in the environment would
+/// get what is for nobody else, and does not know them.
+///
+/// # Panics
+/// When the client cannot be made, which no input causes.
+#[expect(clippy::expect_used, reason = "the options are constants")]
+pub(crate) fn http_client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().expect("the client has no options that can fail")
+}

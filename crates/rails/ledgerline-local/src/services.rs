@@ -1,6 +1,11 @@
 //! The emulated services: DynamoDB with its streams, SQS and EventBridge, each on a port of its own.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+};
 
 use anyhow::{Context, Result, anyhow};
 use aws_config::{BehaviorVersion, Region, SdkConfig};
@@ -90,7 +95,9 @@ pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<
     if exists.table_names.contains(&table.name) {
         let describe = serde_json::from_value(json!({ "TableName": table.name }))?;
         let kept = database.describe_table(describe).map_err(|error| anyhow!("{}: {error}", table.name))?;
-        return Ok(difference(&table.create, &serde_json::to_value(kept)?["Table"]));
+        let kept = serde_json::to_value(kept)?["Table"].take();
+        let added = add_indexes(database, table, &kept)?;
+        return Ok(difference(&table.create, &kept, &added));
     }
     let create = serde_json::from_value(table.create.clone())
         .with_context(|| format!("the definition of table {}", table.name))?;
@@ -105,9 +112,31 @@ pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<
     Ok(None)
 }
 
+/// Adds the indexes that a kept table lacks, as a deployment does: DynamoDB fills an index from the rows that there are.
+/// Returns their names.
+fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTreeSet<String>> {
+    let listed = |table: &Value| table["GlobalSecondaryIndexes"].as_array().cloned().unwrap_or_default();
+    let key = |table: &Value| table["KeySchema"].clone();
+    if key(kept) != key(&table.create) {
+        return Ok(BTreeSet::new());
+    }
+    let there: Vec<_> = listed(kept).iter().map(|index| index["IndexName"].clone()).collect();
+    let mut added = BTreeSet::new();
+    for index in listed(&table.create).into_iter().filter(|index| !there.contains(&index["IndexName"])) {
+        let update = serde_json::from_value(json!({
+            "TableName": table.name,
+            "AttributeDefinitions": table.create["AttributeDefinitions"],
+            "GlobalSecondaryIndexUpdates": [{ "Create": index }],
+        }))?;
+        database.update_table(update).map_err(|error| anyhow!("an index of {}: {error}", table.name))?;
+        added.extend(index["IndexName"].as_str().map(ToOwned::to_owned));
+    }
+    Ok(added)
+}
+
 /// The difference between a kept table and its definition, in the key or in the indexes. Without this message, a request that needs the defined key
 /// or index would fail at its first use, without the reason.
-fn difference(wanted: &Value, kept: &Value) -> Option<String> {
+fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<String> {
     let key = |schema: &Value| {
         let parts = schema.as_array().into_iter().flatten();
         let mut parts: Vec<_> =
@@ -130,7 +159,8 @@ fn difference(wanted: &Value, kept: &Value) -> Option<String> {
         return Some(format!("its key is {kept_key}, that of the template {wanted_key}"));
     }
     let (wanted, kept) = (indexes(wanted), indexes(kept));
-    let lacks = wanted.iter().find(|(name, key)| kept.get(*name) != Some(*key));
+    let mut of_template = wanted.iter().filter(|(name, _)| !added.contains(*name));
+    let lacks = of_template.find(|(name, key)| kept.get(*name) != Some(*key));
     let more = kept.keys().find(|name| !wanted.contains_key(*name));
     lacks
         .map(|(name, key)| format!("it does not have the template's index {name}, of {key}"))
@@ -331,6 +361,7 @@ mod tests {
         let by_owner = json!([{
             "IndexName": "byOwner", "KeySchema": [key("owner", "HASH")], "Projection": { "ProjectionType": "ALL" },
         }]);
+        let by_owner_again = by_owner.clone();
         let id = json!([key("id", "HASH")]);
         let database = Database::memory().unwrap();
         let kept = table(id.clone(), by_owner.clone());
@@ -342,7 +373,18 @@ mod tests {
         let by_id = json!([{
             "IndexName": "byId", "KeySchema": [key("id", "HASH")], "Projection": { "ProjectionType": "ALL" },
         }]);
-        assert!(different(&table(id, by_id)).contains("index byId, of id"));
+        let text = |text: &str| json!({ "S": text });
+        let item = json!({ "TableName": "Views", "Item": { "id": text("1"), "owner": text("ada") } });
+        database.put_item(serde_json::from_value(item).unwrap()).unwrap();
+        let with_both = json!([by_owner_again[0], by_id[0]]);
+        assert_eq!(create_table(&database, &table(id, with_both)).unwrap(), None, "an index is added");
+        let query = json!({
+            "TableName": "Views", "IndexName": "byId", "KeyConditionExpression": "id = :id",
+            "ExpressionAttributeValues": { ":id": text("1") },
+        });
+        let found = database.query(serde_json::from_value(query).unwrap()).unwrap();
+        let found = serde_json::to_value(found).unwrap();
+        assert_eq!(found["Items"][0]["owner"], text("ada"), "and has the rows that there were");
         let keys = json!([{
             "IndexName": "byOwner", "KeySchema": [key("owner", "HASH")], "Projection": { "ProjectionType": "KEYS_ONLY" },
         }]);

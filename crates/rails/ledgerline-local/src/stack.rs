@@ -234,7 +234,7 @@ impl Stack {
             template: text,
             queues: std::mem::take(&mut template.queues),
             logs: Arc::clone(&host.logs),
-            client: reqwest::Client::new(),
+            client: crate::http_client(),
             mailbox: Mailbox::default(),
             hops,
             iam,

@@ -52,15 +52,25 @@ impl Watch {
                 self.hops.always("watch", "template.yaml has changed: it is read at the next start");
                 continue;
             }
-            self.serve(&changed).await;
+            self.serve(&changed, &mut seen).await;
         }
     }
 
-    async fn serve(&self, changed: &Path) {
+    /// Serves an edit, and those that are saved while it is built. `seen` is what was seen of the sources last.
+    async fn serve(&self, changed: &Path, seen: &mut Sources) {
         let started = Instant::now();
         self.functions.iter().for_each(|function| function.hold());
         self.hops.always("watch", &format!("{} has changed: building; requests wait", changed.display()));
-        match self.build().await {
+        let built = loop {
+            let built = self.build(seen).await;
+            let now = self.sources();
+            if difference(seen, &now).is_none() {
+                break built;
+            }
+            self.hops.always("watch", "a source was saved meanwhile: building again");
+            *seen = now;
+        };
+        match built {
             Ok(0) => self.hops.always("watch", "no function has changed"),
             Ok(replaced) => {
                 let took = started.elapsed().as_secs_f64();
@@ -83,17 +93,12 @@ impl Watch {
     }
 
     fn sources(&self) -> Sources {
-        let mut sources = Sources::new();
-        collect(&self.root.join("crates"), &mut sources);
-        for file in ["Cargo.toml", "Cargo.lock", "template.yaml"] {
-            note(self.root.join(file), &mut sources);
-        }
-        sources
+        sources_of(&self.root)
     }
 
     /// Builds all functions, first the one of the last request, because somebody is trying it out. Each goes on as soon as it is built. The result is
     /// the number of functions that were replaced.
-    async fn build(&self) -> Result<usize> {
+    async fn build(&self, seen: &Sources) -> Result<usize> {
         let first = self.functions.iter().max_by_key(|function| function.last_requested());
         let first = first.filter(|function| function.last_requested() > 0);
         let mut replaced = 0;
@@ -101,24 +106,38 @@ impl Watch {
             if round.is_empty() {
                 continue;
             }
-            let (root, hops) = (self.root.clone(), self.hops);
-            replaced += tokio::task::spawn_blocking(move || build_and_replace(&root, &round, hops)).await??;
+            let (root, hops, seen) = (self.root.clone(), self.hops, seen.clone());
+            let built = move || build_and_replace(&root, &round, hops, &seen);
+            replaced += tokio::task::spawn_blocking(built).await??;
         }
         Ok(replaced)
     }
 }
 
-fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops) -> Result<usize> {
+fn sources_of(root: &Path) -> Sources {
+    let mut sources = Sources::new();
+    collect(&root.join("crates"), &mut sources);
+    for file in ["Cargo.toml", "Cargo.lock", "template.yaml"] {
+        note(root.join(file), &mut sources);
+    }
+    sources
+}
+
+/// Builds these functions, and lets those go on that are built. While a source is newer than what was `seen`, none of them goes on: it
+/// would answer with code that is older than what was saved.
+fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops, seen: &Sources) -> Result<usize> {
     let names: Vec<_> = functions.iter().map(|function| function.name()).collect();
     let mut replaced = 0;
     build::build_each(build::profile(), root, &names, |Built { name, fresh, .. }| {
         let Some(function) = functions.iter().find(|function| function.name() == name) else { return };
-        if fresh {
-            function.release();
-        } else {
+        let is_current = difference(seen, &sources_of(root)).is_none();
+        if !fresh {
             hops.line("watch", &format!("{name} is replaced"));
-            function.replace();
+            function.end_instances();
             replaced += 1;
+        }
+        if is_current {
+            function.release();
         }
     })?;
     Ok(replaced)

@@ -65,7 +65,7 @@ impl Api {
     /// The API at this URL, as the user of this token.
     #[must_use]
     pub fn new(url: String, token: Option<String>) -> Self {
-        Self { url, token, http: reqwest::Client::new() }
+        Self { url, token, http: crate::http_client() }
     }
 
     /// Sends a request.

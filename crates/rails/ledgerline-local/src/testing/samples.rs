@@ -9,7 +9,7 @@ use crate::samples::{has, samples};
 /// answer are named at once.
 pub async fn samples_are_answered() {
     let local = LocalStack::start(None).await;
-    let http = reqwest::Client::new();
+    let http = crate::http_client();
     let mut wrong = Vec::new();
     for sample in samples(&workspace()).unwrap() {
         let url = format!("{}/2015-03-31/functions/{}/invocations", local.aws_url(), sample.function);

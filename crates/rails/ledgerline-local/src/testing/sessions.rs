@@ -50,7 +50,7 @@ impl Curl {
         let url = self.url.replace("localhost:3000", &local.url).replace("localhost:4566", &local.aws_url());
         let method = self.method.as_deref().unwrap_or(if self.body.is_some() { "POST" } else { "GET" });
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let mut request = reqwest::Client::new().request(method, url);
+        let mut request = crate::http_client().request(method, url);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }

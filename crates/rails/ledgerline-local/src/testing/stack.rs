@@ -149,7 +149,7 @@ impl LocalStack {
     /// The lines that functions logged and that a filter pattern of CloudWatch Logs finds.
     pub async fn logged(&self, pattern: &str) -> Vec<Value> {
         let filter = json!({ "filterPattern": pattern });
-        let request = reqwest::Client::new().post(self.aws_url()).json(&filter);
+        let request = crate::http_client().post(self.aws_url()).json(&filter);
         let request = request.header("x-amz-target", "Logs_20140328.FilterLogEvents");
         let found: Value = request.send().await.unwrap().json().await.unwrap();
         let lines = found["events"].as_array().unwrap().iter();
