@@ -788,7 +788,7 @@ impl ReadTable {
     }
 
     /// The same as [`page_of_states`](Self::page_of_states) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
-    /// row that was deleted in between is left out.
+    /// row that was deleted in between is left out, and so is one that has another place by now: its new partition may belong to another caller.
     ///
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
@@ -807,7 +807,22 @@ impl ReadTable {
         let found = self.items_of(keys.collect(), false).await?.into_iter();
         let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
         let rows = ids.iter().filter_map(|id| found.remove(id));
-        let rows = rows.filter(|item| !item.contains_key(TOMBSTONE));
+        // As the table has them: the sort key of one index may be the partition key of another.
+        let partition = self.partition(query.partition.1);
+        let sort = query.keys.first().copied().unwrap_or_default();
+        let prefix = query.starts_with.map(|prefix| match partitions.contains(&sort) {
+            true => self.partition(prefix),
+            false => AttributeValue::S(prefix.to_owned()),
+        });
+        let begins = |item: &Item, prefix: &AttributeValue| match (item.get(sort), prefix) {
+            (Some(AttributeValue::S(sort)), AttributeValue::S(prefix)) => sort.starts_with(prefix.as_str()),
+            (_, _) => false,
+        };
+        let is_there = |item: &Item| {
+            item.get(query.partition.0) == Some(&partition)
+                && prefix.as_ref().is_none_or(|prefix| begins(item, prefix))
+        };
+        let rows = rows.filter(|item| !item.contains_key(TOMBSTONE) && is_there(item));
         Ok(Page { rows: self.rows_read(rows, table.key, &partitions), cursor })
     }
 

@@ -6,7 +6,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     panic::AssertUnwindSafe,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use aws_config::SdkConfig;
@@ -37,8 +37,12 @@ const REPAIR_WINDOW: u64 = 50;
 /// fewer receives, and the queue allows 90.
 const SUSPECTED: usize = 5;
 
-/// The time that commits of a batch have to be taken together. They are taken one by one after it, which an invocation must have time for.
-const TOGETHER: Duration = Duration::from_secs(2);
+/// The time that an invocation has, if it does not say so.
+const INVOCATION: Duration = Duration::from_secs(10);
+/// The least time for which a batch is applied as a whole.
+const LEAST: Duration = Duration::from_secs(2);
+/// The most time for which a batch is applied as a whole.
+const MOST: Duration = Duration::from_secs(600);
 
 /// Takes the commits of a queue, those of each stream one after the other.
 ///
@@ -100,11 +104,12 @@ pub async fn run<C: Consumer + 'static>(
         let sdk = sdk_config().await;
         let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let fifo = Arc::new(Fifo { store, consumer: build(sdk).await? });
-        Ok(Box::new(move |LambdaEvent { payload: event, .. }: LambdaEvent<Event>| {
+        Ok(Box::new(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
             let fifo = Arc::clone(&fifo);
             async move {
+                let left = context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
                 Ok(match event.rebuild {
-                    None => Answer::Taken(fifo.batch(&event.records).await),
+                    None => Answer::Taken(fifo.batch_within(&event.records, left).await),
                     Some(asked) => Answer::Rebuilt(fifo.consumer.rebuild(&fifo.store, &asked).await?),
                 })
             }
@@ -221,6 +226,15 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
     /// Applies a batch, each group in order. Once a message of a group failed, the later ones of its group are reported as failed
     /// too, untried: they must not overtake it. Other groups go on.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
+        self.batch_within(messages, INVOCATION).await
+    }
+
+    /// The same, for an invocation that ends after this time.
+    ///
+    /// A consumer that applies a batch as a whole has two thirds of it. What is left then is for the
+    /// commits one by one. With a shorter limit, a table that is slow for a while would have most
+    /// batches begin again in the middle, and pay for them twice.
+    async fn batch_within(&self, messages: &[SqsMessage], left: Duration) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
         let mut stopped = HashSet::new();
         let generations = match self.consumer.generations().await {
@@ -236,7 +250,8 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         };
         let (mut applied, mut skipped) = (Line::default(), Line::default());
         let read: Vec<_> = messages.iter().map(read).collect();
-        let together = self.together(messages, &read, &generations).await;
+        let limit = (left * 2 / 3).clamp(LEAST, MOST);
+        let together = self.together(messages, &read, &generations, limit).await;
         let mut read: Vec<_> = read.into_iter().map(Some).collect();
         let tried = tried(messages);
         let is_tried: HashSet<_> = tried.iter().copied().collect();
@@ -292,6 +307,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
         messages: &[SqsMessage],
         read: &[Result<Message, String>],
         generations: &[C],
+        limit: Duration,
     ) -> Vec<Option<(Verdict, u64)>> {
         let mut taken = vec![None; messages.len()];
         let consumer = match generations {
@@ -318,7 +334,7 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
             }
         }
         let all = AssertUnwindSafe(consumer.take_together(&commits)).catch_unwind();
-        let failure = match tokio::time::timeout(TOGETHER, all).await {
+        let failure = match tokio::time::timeout(limit, all).await {
             Ok(Ok(Ok(verdicts))) => {
                 for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
                     // Before the gap may be a commit that is taken alone.
@@ -570,7 +586,7 @@ mod tests {
         let fifo = Fifo { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
         // Without the limit, the test fails here and does not wait for ever.
         let batch = [message(1), message(2)];
-        let response = tokio::time::timeout(TOGETHER * 2, fifo.batch(&batch)).await.unwrap();
+        let response = tokio::time::timeout(INVOCATION, fifo.batch(&batch)).await.unwrap();
         assert_eq!(response.batch_item_failures.len(), 0);
         assert_eq!(*fifo.consumer.0.0.lock().unwrap(), 2);
     }

@@ -541,7 +541,7 @@ Resources:
               - Effect: Allow
                 Action: [dynamodb:PartiQLInsert, dynamodb:Query, dynamodb:GetItem, dynamodb:BatchGetItem]
                 Resource: !GetAtt LogTable.Arn
-                Condition: { "ForAllValues:StringLike": { dynamodb:LeadingKeys: ["tank-*"] } }
+                Condition: { "Null": { dynamodb:LeadingKeys: "false" }, "ForAllValues:StringLike": { dynamodb:LeadingKeys: ["tank-*"] } }
               - Effect: Allow
                 Action: ses:SendEmail
                 Resource: !Sub arn:${AWS::Partition}:ses:${AWS::Region}:${AWS::AccountId}:identity/*

@@ -54,7 +54,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     let mut body: Value = serde_json::from_str(&options.body).context("--body is no JSON")?;
     let Some(fields) = body.as_object_mut() else { bail!("--body is no object") };
-    fields.entry("reason").or_insert_with(|| options.writing.why.clone().into());
+    fields.entry("reason").or_insert_with(|| options.writing.why().into());
     if !options.writing.write {
         out.rows(&["method", "path", "body"], &[json!({ "method": method, "path": path, "body": body })]);
         out.note("\nnothing was sent: say --write and --why");
@@ -77,7 +77,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     // Before it is sent: what was done must not be without a record.
     let table = records::table(deployment)?;
-    let (what, why) = (format!("{method} {path}"), options.writing.why.clone());
+    let (what, why) = (format!("{method} {path}"), options.writing.why());
     records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() }).await?;
     let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let sent = send(method, &url, &body, (&key, options.token.as_deref())).await;

@@ -284,7 +284,7 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
             if !options.throw_away && done.len() > before {
                 let ids = &done[before..];
-                let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why.clone());
+                let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why());
                 let what = format!("{what}: {} of {from}", ids.len());
                 records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
             }
@@ -352,7 +352,7 @@ async fn one(
     kept: &str,
     in_the_log: Option<&BTreeMap<StreamId, (u64, u64)>>,
 ) -> Result<()> {
-    let why = options.writing.why.clone();
+    let why = options.writing.why();
     if options.send_back {
         send_back(deployment, queue, letter, in_the_log).await?;
     } else if options.park {

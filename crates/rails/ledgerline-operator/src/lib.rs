@@ -32,7 +32,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use ledgerline::{Aggregates, StreamId};
+use ledgerline::{Aggregates, StreamId, Text, categories};
 use ledgerline_local::{
     template::Source,
     wiring::{Needs, needs_of},
@@ -176,21 +176,35 @@ fn needs(source: &Source) -> Result<BTreeMap<String, Needs>> {
     needs_of(source, root.as_std_path())
 }
 
+/// Refuses a category that no aggregate has: it would find nothing, for ever.
+fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
+    let known = categories::<L>();
+    match category.filter(|category| !known.contains(category)) {
+        Some(category) => bail!("no aggregate has the category {category}; there are: {}", known.join(", ")),
+        None => Ok(()),
+    }
+}
+
 /// Whether the tool writes, and why.
 #[derive(Debug, Args)]
 struct Writing {
     /// Do it, instead of saying what is there.
     #[arg(long, requires = "why")]
     write: bool,
-    /// Why: it is kept with who did it.
-    #[arg(long, default_value = "", hide_default_value = true)]
-    why: String,
+    /// Why: it is kept with who did it. It has 1 to 500 characters.
+    #[arg(long)]
+    why: Option<Text<500>>,
     /// Do not ask before writing.
     #[arg(long)]
     yes: bool,
 }
 
 impl Writing {
+    /// Why; empty if nothing is written.
+    fn why(&self) -> String {
+        self.why.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
     /// Asks, unless that is answered already.
     fn is_agreed(&self, ask: &str) -> Result<bool> {
         if self.yes {
@@ -231,6 +245,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
     let deployment = Deployment::find(stack).await?;
     let is_well = match what {
         What::Streams { category, find, from } => {
+            known_category::<L>(category.as_deref())?;
             let mut rows = Vec::new();
             let busy = out.busy("reading the keys of the whole log");
             for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
@@ -257,6 +272,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
             true
         }
         What::Tail { category, from, payloads, once } => {
+            known_category::<L>(category.as_deref())?;
             log::tail(&deployment, category, &from, payloads, once, out).await?;
             true
         }

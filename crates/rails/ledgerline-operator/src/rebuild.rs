@@ -39,6 +39,8 @@ const AT_ONCE: usize = 32;
 const STREAMS: usize = 20;
 /// The number of times in a row that the closing comparison asks for what is missing, and finds nothing that is nearer to the log than before.
 const ROUNDS: usize = 10;
+/// The most streams that a switch leaves out: the history of the view names them, in one item.
+const MAX_WITHOUT: usize = 100;
 /// The number of streams that are named to people.
 const NAMED: usize = 10;
 
@@ -58,6 +60,10 @@ pub(crate) struct Options {
     /// Delete the rows that are not read: the old ones, or those of a rebuild that is given up.
     #[arg(long)]
     drop: bool,
+    /// Switch although this stream cannot be made, such as one with a damaged commit. The new rows lack what the
+    /// log has of it. It is named in the history of the view. Repeat it for each stream.
+    #[arg(long, value_name = "STREAM", conflicts_with_all = ["back", "drop", "no_switch"])]
+    without: Vec<String>,
     /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
     #[arg(long, value_parser = value_parser!(i32).range(1..=1_000_000))]
     parts: Option<i32>,
@@ -92,6 +98,9 @@ struct Rebuilt {
 
 /// Does it. Returns whether it came to its end.
 pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    if options.without.len() > MAX_WITHOUT {
+        bail!("--without names {} streams, {MAX_WITHOUT} are the most", options.without.len());
+    }
     let all = followers(deployment, stack).await?;
     let follower = named(&all, &options.view)?;
     if !follower.can_be_made_again {
@@ -212,7 +221,7 @@ impl View<'_> {
         if !writing.is_agreed(&ask)? {
             return Ok(false);
         }
-        let to = self.change(generations, |now| generations.switched(now), "back", &writing.why).await?;
+        let to = self.change(generations, |now| generations.switched(now), "back", &writing.why()).await?;
         self.out.note(&format!(
             "in {} seconds, all reads go back to the generation {}",
             SWITCHING.as_secs(),
@@ -235,7 +244,7 @@ impl View<'_> {
         let leaving = match other.phase {
             Phase::Leaving => generations,
             Phase::Building | Phase::Kept => {
-                self.change(&generations, |now| generations.leaving(now), "drop", &writing.why).await?
+                self.change(&generations, |now| generations.leaving(now), "drop", &writing.why()).await?
             }
         };
         self.until_everybody_knows(&leaving).await;
@@ -251,7 +260,7 @@ impl View<'_> {
             }
         }
         bar.finish_and_clear();
-        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", &writing.why).await?;
+        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", &writing.why()).await?;
         self.out.rows(&["dropped", "rows"], &[json!({ "dropped": other.number, "rows": deleted })]);
         Ok(true)
     }
@@ -273,7 +282,7 @@ impl View<'_> {
     }
 
     async fn rebuild(&self, generations: Generations, options: &Options) -> Result<bool> {
-        let why = &options.writing.why;
+        let why = &options.writing.why();
         let building = match generations.other.as_ref().map(|other| other.phase) {
             Some(Phase::Building) => {
                 self.out.note("going on with the generation that is being made");
@@ -306,7 +315,13 @@ impl View<'_> {
             self.out.rows(&["stream", "reason"], &[(*failed).clone()]);
         }
         self.until_everybody_knows(&building).await;
-        let (missing, reasons) = self.close(number).await?;
+        let (mut missing, reasons) = self.close(number).await?;
+        let without: Vec<_> = missing
+            .keys()
+            .filter(|stream| options.without.iter().any(|without| without == stream.as_str()))
+            .cloned()
+            .collect();
+        missing.retain(|stream, _| !without.contains(stream));
         if !missing.is_empty() {
             let row = |(stream, (head, there)): (&StreamId, &(u64, u64))| {
                 let reason = reasons.get(stream.as_str());
@@ -317,7 +332,7 @@ impl View<'_> {
             let fields = ["what", "stream", "log", "there", "reason"];
             self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
             self.out.note(&format!(
-                "\n{} streams are not as the log has them: all reads stay where they are",
+                "\n{} streams are not as the log has them: all reads stay where they are. Correct them, or name each with --without",
                 missing.len()
             ));
             return Ok(false);
@@ -326,9 +341,14 @@ impl View<'_> {
             self.out.note("every stream is as the log has it; all reads stay where they are");
             return Ok(true);
         }
-        let switched = self.change(&building, |now| building.switched(now), "switch", why).await?;
+        let named: Vec<_> = without.iter().map(StreamId::as_str).collect();
+        let (what, of_all) = match named.as_slice() {
+            [] => ("switch".to_owned(), String::new()),
+            named => (format!("switch without {}", named.join(", ")), format!(" but {}", named.join(", "))),
+        };
+        let switched = self.change(&building, |now| building.switched(now), &what, why).await?;
         self.out.note(&format!(
-            "every stream is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
+            "every stream{of_all} is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
             SWITCHING.as_secs(),
             switched.read,
             building.read,

@@ -184,7 +184,7 @@ async fn mend(
         return Ok(false);
     }
     // Nothing that could not be sent again is lost if the stack has no table for it.
-    let (what, why) = (format!("send {counts}"), writing.why.clone());
+    let (what, why) = (format!("send {counts}"), writing.why());
     records::keep_if_possible(deployment, Record { kind: "reconcile", what, why, detail: Value::Null })
         .await?;
     let (ordered, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|missing| missing.kind.is_none());

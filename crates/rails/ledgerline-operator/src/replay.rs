@@ -69,7 +69,7 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     if !options.writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let (why, detail) = (options.writing.why.clone(), json!({ "stream": options.stream }));
+    let (why, detail) = (options.writing.why(), json!({ "stream": options.stream }));
     records::keep_if_possible(deployment, Record { kind: "replay", what, why, detail }).await?;
     let bar = out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
     let sent = stream::iter(&streams).map(|(stream, (first, last))| {

@@ -65,7 +65,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         return Ok(false);
     }
     let skipping = seen.skipping(&stream, *version)?;
-    let (what, why) = (format!("skip {stream} {version}"), writing.why.clone());
+    let (what, why) = (format!("skip {stream} {version}"), writing.why());
     let detail = json!({ "view": of_log.id, "stream": stream, "version": version });
     // The view keeps the last changes only: the record is for good.
     let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };

@@ -65,7 +65,10 @@ fn policy(needs: &Needs) -> Value {
     for keys in &needs.keys {
         statements.push(json!({
             "Effect": "Allow", "Action": keys.action, "Resource": arn(keys.variable),
-            "Condition": { "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys.like } },
+            "Condition": {
+                "Null": { "dynamodb:LeadingKeys": "false" },
+                "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys.like },
+            },
         }));
     }
     json!({ "Version": "2012-10-17", "Statement": statements })

@@ -154,7 +154,7 @@ const CALLERS: [Slip; 19] = [
 ];
 
 /// Slips in the permissions of the functions.
-const RIGHTS: [Slip; 15] = [
+const RIGHTS: [Slip; 16] = [
     (
         "              - { Effect: Allow, Action: events:PutEvents,",
         "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:eu-central-1:123456789012:table/shop-CommitsTable\" }
@@ -202,9 +202,14 @@ const RIGHTS: [Slip; 15] = [
     ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt itemCommandsRole.Arn", "share the role itemCommandsRole"),
     ("dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
     (
-        ", Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } } }\n",
+        ", Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } } }\n",
         " }\n",
         "ItemCommandsFunction needs dynamodb:PartiQLInsert on CommitsTable (item-*)",
+    ),
+    (
+        "Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } }",
+        "Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } }",
+        "its ForAllValues is true for a request without dynamodb:LeadingKeys",
     ),
     (
         "dynamodb:LeadingKeys: [!Sub \"${Category}-*\"]",
@@ -212,7 +217,7 @@ const RIGHTS: [Slip; 15] = [
         "ItemCommandsFunction does not need dynamodb:PartiQLInsert on CommitsTable (*)",
     ),
     (
-        "Action: dynamodb:PartiQLInsert, Resource: !GetAtt RequestsTable.Arn, Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [\"* *\"] } } }",
+        "Action: dynamodb:PartiQLInsert, Resource: !GetAtt RequestsTable.Arn, Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [\"* *\"] } } }",
         "Action: [dynamodb:PartiQLInsert, dynamodb:UpdateItem], Resource: !GetAtt RequestsTable.Arn }",
         "ItemCommandsFunction does not need dynamodb:UpdateItem on RequestsTable",
     ),

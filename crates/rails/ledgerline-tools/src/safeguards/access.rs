@@ -92,6 +92,14 @@ impl Template<'_> {
         });
         // What is wrong with the template itself is said by whoever reads it for the functions.
         let Ok((statements, functions)) = read else { return self };
+        for (policy, statement) in &statements {
+            for key in unguarded(statement) {
+                let message = format!(
+                    "its ForAllValues is true for a request without {key}: add \"Null\": {{ {key}: \"false\" }}"
+                );
+                self.wrong(policy, &[], &message);
+            }
+        }
         for function in functions {
             let id = function.id.as_str();
             let resource = &self.json["Resources"][id];
@@ -170,6 +178,19 @@ fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// The keys of `ForAllValues` conditions in a statement that a request may lack. Source: the IAM user guide, "Multivalued
+/// context keys": `ForAllValues` is true where the request has no such key.
+fn unguarded(statement: &Value) -> Vec<String> {
+    let conditions = statement["Condition"].as_object().into_iter().flatten();
+    let of_all = conditions.filter(|(operator, _)| operator.starts_with("ForAllValues:"));
+    let keys = of_all.flat_map(|(_, keys)| keys.as_object().into_iter().flatten().map(|(key, _)| key));
+    let is_guarded = |key: &&String| {
+        let null = &statement["Condition"]["Null"][key.as_str()];
+        null == "false" || null == false
+    };
+    keys.filter(|key| !is_guarded(key)).cloned().collect()
 }
 
 /// The logical ids that a value refers to, at any depth.
