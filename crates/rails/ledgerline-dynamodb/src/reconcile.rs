@@ -1,6 +1,10 @@
 //! The heads of all streams against everything that is made of them: what is missing, what is ahead of the log, and holes in the log itself. Nothing is written here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    mem,
+};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -17,6 +21,11 @@ const AT_ONCE: usize = 32;
 const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
 /// The name of the order of everything among what follows the log.
 pub const ORDER: &str = "$all";
+
+/// The number of streams that are compared together, when they are compared by their time.
+const WINDOW: usize = 2_000;
+/// The number of streams that are remembered as compared: some twenty bytes each.
+const REMEMBERED: usize = 1_000_000;
 
 /// What something behind the log is written from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +89,7 @@ pub struct Difference {
 }
 
 /// How many streams of one follower were looked at, and how they are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Looked {
     /// The follower, or [`ORDER`].
     pub who: String,
@@ -125,19 +134,26 @@ impl Found {
             && self.holes.is_empty()
     }
 
-    fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>) {
+    /// Adds what was found of a follower, and at most so many differences of each kind.
+    fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>, most: usize) {
         let streams = looked.len() + forgotten.len();
         let (unreadable, looked): (Vec<_>, Vec<_>) =
             looked.into_iter().partition(|difference| difference.unreadable.is_some());
         let count = |is: fn(&Difference) -> bool| looked.iter().filter(|difference| is(difference)).count();
-        self.looked.push(Looked {
-            who: who.to_owned(),
-            streams,
-            missing: count(|difference| difference.found < difference.head),
-            ahead: count(|difference| difference.found > difference.head),
-            forgotten: forgotten.len(),
-            unreadable: unreadable.len(),
+        let (missing, ahead) = (
+            count(|difference| difference.found < difference.head),
+            count(|difference| difference.found > difference.head),
+        );
+        let place = self.looked.iter().position(|known| known.who == who).unwrap_or_else(|| {
+            self.looked.push(Looked { who: who.to_owned(), ..Looked::default() });
+            self.looked.len() - 1
         });
+        let sum = &mut self.looked[place];
+        sum.streams += streams;
+        sum.missing += missing;
+        sum.ahead += ahead;
+        sum.forgotten += forgotten.len();
+        sum.unreadable += unreadable.len();
         self.unreadable.extend(unreadable);
         self.forgotten.extend(forgotten);
         for difference in looked {
@@ -146,6 +162,9 @@ impl Found {
                 std::cmp::Ordering::Equal => {}
                 std::cmp::Ordering::Greater => self.ahead.push(difference),
             }
+        }
+        for differences in [&mut self.missing, &mut self.ahead, &mut self.forgotten, &mut self.unreadable] {
+            differences.truncate(most);
         }
     }
 }
@@ -181,6 +200,8 @@ pub struct Comparison<'a> {
     pub since: Option<Timestamp>,
     /// Leaves alone what lacks only commits of after this time: they may be on their way.
     pub until: Timestamp,
+    /// The most differences of each kind that are kept. All of them are counted.
+    pub most: usize,
 }
 
 impl Comparison<'_> {
@@ -189,36 +210,105 @@ impl Comparison<'_> {
     /// # Errors
     /// When a table cannot be read, or there is a time and no order.
     pub async fn run(&self) -> Result<Found, CompareError> {
-        let old = Timestamp::now() - FORGOTTEN;
-        let reached = match self.order {
-            Some((sequence, partitions)) => Some(reached(sequence, partitions, self.since).await?),
-            None if self.since.is_some() => return Err(CompareError::NoOrder),
+        match (self.order, self.since) {
+            (Some((sequence, partitions)), Some(since)) => self.recent(sequence, partitions, since).await,
+            (None, Some(_)) => Err(CompareError::NoOrder),
+            (order, None) => self.whole(order).await,
+        }
+    }
+
+    /// Compares the streams that came to `$all` since a time, some at once, so that two days of a busy log fit into a function's
+    /// memory (rule 11).
+    async fn recent(
+        &self,
+        sequence: &DynamoDbStore,
+        partitions: u16,
+        since: Timestamp,
+    ) -> Result<Found, CompareError> {
+        let (mut found, mut window) = (Found::default(), BTreeSet::new());
+        // By their hashes. A stream that is not remembered any more is compared again.
+        let mut compared = HashSet::new();
+        for partition in 0..partitions {
+            let mut after = last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
+            loop {
+                let (page, complete) = segments(sequence, partition, after).await?;
+                after = page.last().map_or(after, |last| last.number);
+                for segment in page {
+                    // Of the void entries, the last one is new.
+                    for Entry { stream, .. } in
+                        segment.entries.into_iter().chain(segment.voids.last().cloned())
+                    {
+                        let mut hasher = DefaultHasher::new();
+                        stream.hash(&mut hasher);
+                        if compared.insert(hasher.finish()) {
+                            window.insert(stream);
+                        }
+                    }
+                    if window.len() >= WINDOW {
+                        self.compare(self.heads_of(&mem::take(&mut window)).await?, &mut found).await?;
+                    }
+                    if compared.len() >= REMEMBERED {
+                        compared.clear();
+                    }
+                }
+                if complete {
+                    break;
+                }
+            }
+        }
+        self.compare(self.heads_of(&window).await?, &mut found).await?;
+        Ok(found)
+    }
+
+    async fn heads_of(&self, streams: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamId, Head>, CompareError> {
+        let head =
+            async |stream: &StreamId| Ok::<_, StoreError>((stream.clone(), self.log.head(stream).await?));
+        let heads = stream::iter(streams).map(head).buffer_unordered(AT_ONCE);
+        Ok(heads.try_collect().await?)
+    }
+
+    /// Compares all streams, and `$all` if that is wanted.
+    async fn whole(&self, order: Option<(&DynamoDbStore, u16)>) -> Result<Found, CompareError> {
+        let reached = match order {
+            Some((sequence, partitions)) => Some(reached(sequence, partitions).await?),
             None => None,
         };
+        let mut heads = self.log.heads(self.parts).await?;
+        // A stream that only the order has is gone from the log.
         let known = reached.iter().flat_map(|reached| reached.keys().cloned());
-        let heads = if self.since.is_some() {
-            let head =
-                async |stream: StreamId| Ok::<_, StoreError>((stream.clone(), self.log.head(&stream).await?));
-            let heads = stream::iter(known).map(head).buffer_unordered(AT_ONCE);
-            heads.try_collect::<BTreeMap<_, _>>().await?
-        } else {
-            let mut heads = self.log.heads(self.parts).await?;
-            // A stream that only the order has is gone from the log.
-            known.for_each(|stream| _ = heads.entry(stream).or_default());
-            heads
-        };
+        known.for_each(|stream| _ = heads.entry(stream).or_default());
         let mut found = Found::default();
         let hole = |(stream, head): (&StreamId, &Head)| {
-            (self.since.is_none() && head.commits < head.version)
-                .then(|| (stream.clone(), head.version - head.commits))
+            (head.commits < head.version).then(|| (stream.clone(), head.version - head.commits))
         };
         found.holes.extend(heads.iter().filter_map(hole));
+        let heads = self.compare(heads, &mut found).await?;
+        if let Some(reached) = reached.as_ref().filter(|_| self.with_order) {
+            let looked = stream::iter(&heads).map(|(stream, head)| self.look_at_order(reached, stream, head));
+            let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            let looked = self.without_the_young(looked, &heads, &mut found).await?;
+            found.note(ORDER, looked, Vec::new(), self.most);
+            let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
+            found.seen = missing
+                .filter_map(|missing| Some((missing.stream.clone(), reached.get(&missing.stream)?.clone())))
+                .collect();
+        }
+        Ok(found)
+    }
+
+    /// Compares these streams with every follower. Returns them.
+    async fn compare(
+        &self,
+        heads: BTreeMap<StreamId, Head>,
+        found: &mut Found,
+    ) -> Result<BTreeMap<StreamId, Head>, CompareError> {
+        let old = Timestamp::now() - FORGOTTEN;
         for follower in self.followers {
             let of_it = heads.iter().filter(|(stream, _)| follower.takes(stream));
             let looked =
                 stream::iter(of_it).map(|(stream, head)| self.look_twice(follower, stream, head.version));
             let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
-            let looked = self.without_the_young(looked, &heads, &mut found).await?;
+            let looked = self.without_the_young(looked, &heads, found).await?;
             let is_forgotten = |looked: &Difference| {
                 let head = heads.get(&looked.stream).and_then(|head| head.at);
                 looked.kind == Some(Follows::States)
@@ -227,20 +317,9 @@ impl Comparison<'_> {
                     && head.is_some_and(|at| at < old)
             };
             let (forgotten, looked): (Vec<_>, Vec<_>) = looked.into_iter().partition(is_forgotten);
-            found.note(&follower.id, looked, forgotten);
+            found.note(&follower.id, looked, forgotten, self.most);
         }
-        // With a time, the streams were found in `$all`, so that nothing can be missing there.
-        if let Some(reached) = reached.as_ref().filter(|_| self.since.is_none() && self.with_order) {
-            let looked = stream::iter(&heads).map(|(stream, head)| self.look_at_order(reached, stream, head));
-            let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
-            let looked = self.without_the_young(looked, &heads, &mut found).await?;
-            found.note(ORDER, looked, Vec::new());
-            let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
-            found.seen = missing
-                .filter_map(|missing| Some((missing.stream.clone(), reached.get(&missing.stream)?.clone())))
-                .collect();
-        }
-        Ok(found)
+        Ok(heads)
     }
 
     /// Leaves out what lacks only young commits. The first one that is missing counts, not the newest: a stream that is written all the time would never be compared otherwise.
@@ -356,18 +435,14 @@ impl Seen {
     }
 }
 
-/// What `$all` has of each stream, from its beginning or since a time.
+/// What `$all` has of each stream.
 async fn reached(
     sequence: &impl EventStore,
     partitions: u16,
-    since: Option<Timestamp>,
 ) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
     let mut reached = BTreeMap::<StreamId, Seen>::new();
     for partition in 0..partitions {
-        let mut after = match since {
-            Some(since) => last_before(sequence, partition, since).await?.map_or(0, |before| before.number),
-            None => 0,
-        };
+        let mut after = 0;
         loop {
             let (page, complete) = segments(sequence, partition, after).await?;
             after = page.last().map_or(after, |last| last.number);

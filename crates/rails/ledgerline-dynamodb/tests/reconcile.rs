@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{Commit, EventStore, StreamId, contract};
+use ledgerline::{
+    Commit, EventStore, StreamId,
+    all::{Candidate, Entry, Sequencer},
+    contract,
+};
 use ledgerline_dynamodb::{
     DynamoDbStore, ReadTable,
     reconcile::{Comparison, Difference, Follower, Follows, Found},
@@ -54,10 +59,57 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
         followers: &followers,
         since: None,
         until: now,
+        most: usize::MAX,
     };
     let found = comparison.run().await.unwrap();
     let Found { looked, missing, ahead, forgotten, unreadable, .. } = &found;
     assert_eq!((ids(missing), ids(ahead)), (vec!["missing"], vec![]));
     assert_eq!((ids(forgotten), ids(unreadable)), (vec!["forgotten"], vec!["damaged"]));
     assert_eq!((looked[0].streams, looked[0].forgotten, looked[0].unreadable), (4, 1, 1));
+}
+
+/// Rule 11: more streams than are compared together. Every stream is counted once, and few differences are kept.
+#[tokio::test]
+async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
+    const STREAMS: usize = 2_100;
+    let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
+    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
+    let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
+    let commits: Vec<_> = (0..STREAMS)
+        .map(|id| contract::commit(&StreamId::new("tank", &id.to_string()).unwrap(), 1))
+        .collect();
+    let appended = stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
+    appended.for_each(|appended| std::future::ready(appended.unwrap())).await;
+    // Each stream has an entry twice.
+    let entry = |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
+    for _ in 0..2 {
+        let candidates = commits.iter().map(entry).collect();
+        let mut sequencer = Sequencer::new(0);
+        sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
+    }
+    let followers = [Follower {
+        id: "LevelsFunction".into(),
+        kind: Follows::States,
+        of: vec!["tank".into()],
+        table: ReadTable::new(client, testing::table("LevelsTable")),
+        partition: "tankId".into(),
+        sort: None,
+    }];
+    let comparison = Comparison {
+        log: &log,
+        parts: 1,
+        order: Some((&sequence, 1)),
+        with_order: false,
+        followers: &followers,
+        since: Some(Timestamp::UNIX_EPOCH),
+        until: Timestamp::now(),
+        most: 7,
+    };
+    let found = comparison.run().await.unwrap();
+    assert_eq!(
+        (found.looked[0].streams, found.looked[0].missing + found.looked[0].forgotten),
+        (STREAMS, STREAMS)
+    );
+    assert!(found.missing.len() <= 7 && found.forgotten.len() <= 7);
 }

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline_dynamodb::{
     DynamoDbStore, ReadTable,
-    reconcile::{CompareError, Comparison, Difference, Follower, Follows, Found},
+    reconcile::{CompareError, Comparison, Difference, Follower, Follows, Found, Looked},
 };
 use serde_json::Value;
 
@@ -113,25 +113,24 @@ impl Reconciler {
             followers: &followers,
             since: Some(now - BACK),
             until: now - YOUNG,
+            most: LOGGED,
         };
         let found = comparison.run().await?;
         let Found { looked, missing, ahead, unreadable, .. } = &found;
-        let streams: usize = looked.iter().map(|looked| looked.streams).sum();
+        let sum = |count: fn(&Looked) -> usize| looked.iter().map(count).sum::<usize>();
         for (what, differences) in [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)] {
-            for Difference { who, kind: _, stream, head, found, unreadable } in
-                differences.iter().take(LOGGED)
-            {
+            for Difference { who, kind: _, stream, head, found, unreadable } in differences {
                 tracing::error!(what, who, %stream, version = head, there = found, reason = unreadable, "not reconciled");
             }
         }
         tracing::info!(
-            streams,
-            missing = missing.len(),
-            ahead = ahead.len(),
-            unreadable = unreadable.len(),
+            streams = sum(|looked| looked.streams),
+            missing = sum(|looked| looked.missing),
+            ahead = sum(|looked| looked.ahead),
+            unreadable = sum(|looked| looked.unreadable),
             "reconciled"
         );
-        metrics::unreconciled(missing.len() + ahead.len() + unreadable.len());
+        metrics::unreconciled(sum(|looked| looked.missing + looked.ahead + looked.unreadable));
         Ok(found)
     }
 }

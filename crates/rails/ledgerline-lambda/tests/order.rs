@@ -257,6 +257,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
         followers: &[],
         since: None,
         until: Timestamp::now(),
+        most: usize::MAX,
     };
     let found = comparison.run().await.unwrap();
     assert!(found.is_clean(), "{found:?}");

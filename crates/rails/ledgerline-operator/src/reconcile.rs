@@ -70,6 +70,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         followers: &compared,
         since: options.since,
         until,
+        most: usize::MAX,
     };
     let busy = out.busy("comparing what follows the log with it");
     let found = comparison.run().await?;

@@ -97,6 +97,7 @@ pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, o
         followers: &compared,
         since,
         until: now,
+        most: usize::MAX,
     };
     let busy = out.busy("comparing what follows the log with it");
     let found = comparison.run().await?;
