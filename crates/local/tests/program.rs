@@ -1,8 +1,14 @@
-//! The messages of the program for command lines that it refuses.
+//! The program: command lines that it refuses, and environments in which it serves.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use std::process::Command;
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 #[test]
 fn a_missing_template_and_an_unknown_parameter_are_named() {
@@ -17,4 +23,70 @@ fn a_missing_template_and_an_unknown_parameter_are_named() {
     };
     assert!(run(&["--template", "nowhere.yaml"]).contains("nowhere.yaml"));
     assert!(run(&["--parameter-overrides", "Colour=red"]).contains("there is no parameter Colour"));
+}
+
+/// The output is closed by `local | grep -m1 Ready`, a company's environment names a proxy, and macOS
+/// begins with 256 descriptors.
+#[test]
+fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptors() {
+    let mut local = Command::new("sh")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+        .args(["-c", "ulimit -S -n 256; exec \"$0\" --port 0 --aws-address 127.0.0.1:0"])
+        .arg(env!("CARGO_BIN_EXE_local"))
+        .env("http_proxy", "http://127.0.0.1:9")
+        .env("all_proxy", "http://127.0.0.1:9")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = |output| BufReader::new(output).lines().map_while(Result::ok);
+    let stdout = lines(Box::new(local.stdout.take().unwrap()) as Box<dyn Read>);
+    let mut addresses = stdout.filter_map(|line| {
+        let begins = ["  AWS ", "Ready at "].iter().any(|begin| line.starts_with(begin));
+        let url = line.split_once("http://")?.1;
+        let is_of_address = |c: char| c.is_ascii_digit() || ".:".contains(c);
+        let address = url.split(|c| !is_of_address(c)).next()?.trim_end_matches('.');
+        begins.then(|| address.to_owned())
+    });
+    let (aws, api) = (addresses.next().unwrap(), addresses.next().unwrap());
+    // Nobody reads what it prints from here on.
+    drop(addresses);
+    drop(local.stderr.take());
+
+    let answers: Vec<_> = (0..64)
+        .map(|_| {
+            let api = api.clone();
+            thread::spawn(move || answer(&api, "GET /events?limit=1 HTTP/1.1", &[], ""))
+        })
+        .collect();
+    for answered in answers {
+        let answered = answered.join().unwrap();
+        assert!(answered.starts_with("HTTP/1.1 200"), "{answered}");
+    }
+    let list = [
+        ("x-amz-target", "DynamoDB_20120810.ListTables"),
+        ("content-type", "application/x-amz-json-1.0"),
+        ("x-amz-date", "20261121T093000Z"),
+        (
+            "authorization",
+            "AWS4-HMAC-SHA256 Credential=local/20261121/us-east-1/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
+        ),
+    ];
+    let answered = answer(&aws, "POST / HTTP/1.1", &list, "{}");
+    assert!(answered.contains("CommitsTable"), "{answered}");
+    local.kill().unwrap();
+    local.wait().unwrap();
+}
+
+/// The answer to a request, with its head.
+fn answer(address: &str, request: &str, headers: &[(&str, &str)], body: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let head = format!("{request}\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n");
+    stream.write_all(format!("{head}{headers}\r\n{body}").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }

@@ -80,7 +80,7 @@ async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
         .map(|id| contract::commit(&StreamId::new("tank", &id.to_string()).unwrap(), 1))
         .collect();
     let appended = stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
-    appended.for_each(|appended| std::future::ready(appended.unwrap())).await;
+    appended.collect::<Vec<_>>().await.into_iter().for_each(Result::unwrap);
     // Each stream has an entry twice.
     let entry = |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
     for _ in 0..2 {

@@ -134,6 +134,9 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         }
     }
     output::line(format_args!("  not emulated {}", not_emulated(&stack.ignored)));
+    if !stack.ignored_properties.is_empty() {
+        output::line(format_args!("               {}", stack.ignored_properties.join(", ")));
+    }
     output::line(format_args!("\nReady at {}. Stop with Ctrl-C.\n", stack.url));
     tokio::signal::ctrl_c().await?;
     Ok(())

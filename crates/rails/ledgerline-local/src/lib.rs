@@ -17,6 +17,7 @@ mod outages;
 mod output;
 mod pattern;
 pub mod permissions;
+mod properties;
 pub mod samples;
 pub mod services;
 mod sources;

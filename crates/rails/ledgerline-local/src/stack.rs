@@ -77,6 +77,8 @@ pub struct Stack {
     pub aws_url: String,
     /// Logical id and type of each resource of the template that has no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
+    /// Properties that are not emulated, of resources that are.
+    pub ignored_properties: Vec<String>,
     /// The log, if the template has one.
     pub log: Option<DynamoDbStore>,
     functions: Vec<Arc<Function>>,
@@ -267,6 +269,7 @@ impl Stack {
             routes: listed,
             aws_url: format!("http://{aws_address}"),
             ignored: template.ignored,
+            ignored_properties: template.ignored_properties,
             log,
             functions,
         })

@@ -12,7 +12,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    loops,
+    loops, properties,
     yaml::{self, Kind, Node},
 };
 
@@ -65,6 +65,8 @@ pub struct Template {
     pub audience: Option<Vec<String>>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
+    /// Properties that are not emulated, of resources that are: `HttpApi.CorsConfiguration`.
+    pub ignored_properties: Vec<String>,
 }
 
 /// A resource, as CloudFormation lists it.
@@ -511,6 +513,11 @@ impl<'a> Scope<'a> {
 
     fn template(&self) -> Located<Template> {
         let mut template = Template::default();
+        for (name, globals) in self.root.get("Globals").map_or(&[][..], Node::entries) {
+            let kind = format!("AWS::Serverless::{name}");
+            let names = properties::not_emulated(&format!("Globals.{name}"), &kind, Some(globals));
+            template.ignored_properties.extend(names);
+        }
         for (id, resource) in self.resources()? {
             if let Some(condition) = resource.get("Condition")
                 && !self.condition(condition)?
@@ -524,6 +531,8 @@ impl<'a> Scope<'a> {
                 kind: kind.replace("Serverless::Function", "Lambda::Function"),
                 physical: self.physical(id, resource.line)?.reference,
             });
+            let names = properties::not_emulated(id, kind, resource.get("Properties"));
+            template.ignored_properties.extend(names);
             match kind {
                 "AWS::Serverless::Function" => template.functions.push(self.function(id, resource)?),
                 "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
