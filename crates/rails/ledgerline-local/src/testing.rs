@@ -6,11 +6,13 @@
     clippy::expect_used,
     clippy::unwrap_used,
     clippy::print_stderr,
+    clippy::print_stdout,
     reason = "only tests call this"
 )]
 
 mod api;
 mod log;
+mod requests;
 mod samples;
 mod sessions;
 mod stack;
@@ -47,6 +49,7 @@ use serde_json::Value;
 pub use self::{
     api::{Answer, Api, eventually, eventually_within},
     log::{cold, commits, counted, event_types, send},
+    requests::any_request_is_answered,
     samples::samples_are_answered,
     sessions::sessions_are_real,
     stack::LocalStack,
