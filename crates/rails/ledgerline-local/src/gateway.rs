@@ -37,6 +37,8 @@ pub(crate) struct Gateway {
     /// The functions, each with its logical and physical ids.
     pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
     pub(crate) invocations: Arc<Invocations>,
+    /// The name of the stack.
+    pub(crate) stack: String,
     pub(crate) resources: Vec<Resource>,
     /// The text of the template.
     pub(crate) template: String,
@@ -68,7 +70,7 @@ async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
     // CloudFormation uses the Query protocol, whose requests are forms.
     if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
-        return operations::cloudformation(&gateway.resources, &gateway.template, &body);
+        return operations::cloudformation(&gateway.stack, &gateway.resources, &gateway.template, &body);
     }
     if target == "Logs_20140328.FilterLogEvents" {
         return operated(gateway.logs.filter(&body));

@@ -22,18 +22,23 @@ use uuid::Uuid;
 
 use crate::{
     services::Sqs,
-    template::{Queue, Resource, STACK},
+    template::{Queue, Resource},
 };
 
 /// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`, `ListStackResources`, or `GetTemplate` with the template that was read when the stack began.
-pub(crate) fn cloudformation(resources: &[Resource], template: &str, body: &[u8]) -> Response<Body> {
+pub(crate) fn cloudformation(
+    stack: &str,
+    resources: &[Resource],
+    template: &str,
+    body: &[u8],
+) -> Response<Body> {
     let field = |name: &str| {
         let found = form_urlencoded::parse(body).find(|(field, _)| field == name);
         found.map(|(_, value)| value.into_owned()).unwrap_or_default()
     };
     let action = field("Action");
-    if field("StackName") != STACK {
-        return invalid(&format!("here is one stack, {STACK}"));
+    if field("StackName") != stack {
+        return invalid(&format!("here is one stack, {stack}"));
     }
     if action == "GetTemplate" {
         let template = template.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -62,7 +67,7 @@ pub(crate) fn cloudformation(resources: &[Resource], template: &str, body: &[u8]
     let now = Timestamp::now();
     let described = found.iter().map(|Resource { id, kind, physical }| {
         format!(
-            "<StackName>{STACK}</StackName><LogicalResourceId>{id}</LogicalResourceId>\
+            "<StackName>{stack}</StackName><LogicalResourceId>{id}</LogicalResourceId>\
              <PhysicalResourceId>{physical}</PhysicalResourceId><ResourceType>{kind}</ResourceType>\
              <ResourceStatus>CREATE_COMPLETE</ResourceStatus><Timestamp>{now}</Timestamp>\
              <LastUpdatedTimestamp>{now}</LastUpdatedTimestamp>"

@@ -29,7 +29,7 @@ use crate::{
     dynamodb,
     iam::Iam,
     stream_records,
-    template::{ACCOUNT, Queue, REGION, Table},
+    template::{ACCOUNT, Queue, REGION, STACK, Table},
 };
 
 /// The id of a request that is refused without a port. Nobody looks a request up by its id.
@@ -87,6 +87,16 @@ impl DynamoDb {
 pub fn open(data: &Path) -> Result<Database> {
     std::fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
     stream_records::open(&data.join("dynamodb.sqlite"))
+}
+
+/// The name of the stack whose tables a folder has, if these are of an earlier version, in which every local stack had one name.
+pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
+    if !data.join("dynamodb.sqlite").exists() {
+        return Ok(None);
+    }
+    let tables = open(data)?.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
+    let is_of_it = |name: &String| name.starts_with(&format!("{STACK}-"));
+    Ok(tables.table_names.iter().any(is_of_it).then(|| STACK.to_owned()))
 }
 
 /// Creates a table in a database, unless it is kept from an earlier run. The result says how the kept table differs from the template, if it differs.

@@ -30,7 +30,7 @@ use crate::{
     mailbox::Mailbox,
     pattern::Filters,
     permissions::COMMITS,
-    services::{DynamoDb, EventBridge, Sqs},
+    services::{self, DynamoDb, EventBridge, Sqs},
     sources::{
         invocation::{AsyncTarget, Invocations},
         queue, stream,
@@ -100,7 +100,10 @@ impl Stack {
             .with_context(|| format!("{} is not free; choose another --aws-address", options.aws_address))?;
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
-        let source = Source::read(&options.template)?;
+        let mut source = Source::read(&options.template)?;
+        if let Some(kept) = options.data.as_deref().map(services::kept_stack).transpose()?.flatten() {
+            source.stack = kept;
+        }
         let text = std::fs::read_to_string(&options.template).context("the template cannot be read")?;
         let mut template = template::of(&source, &options.parameters, &sqs.url)?;
 
@@ -232,6 +235,7 @@ impl Stack {
             events,
             functions: named.collect(),
             invocations,
+            stack: source.stack.clone(),
             resources: std::mem::take(&mut template.resources),
             template: text,
             queues: std::mem::take(&mut template.queues),

@@ -20,8 +20,22 @@ use crate::{
 pub const ACCOUNT: &str = "000000000000";
 /// The region that the emulated services believe to be in.
 pub const REGION: &str = "us-east-1";
-/// The name of the local stack.
-pub const STACK: &str = "ledgerline";
+/// The name of a local stack without samconfig.toml.
+pub(crate) const STACK: &str = "ledgerline";
+
+/// The name of the stack in the samconfig.toml beside a template, if there is one: `stack_name` of the
+/// environment `default`.
+#[must_use]
+pub fn stack_name(template: &Path) -> Option<String> {
+    let folder = template.parent().unwrap_or(Path::new(""));
+    let text = fs::read_to_string(folder.join("samconfig.toml")).ok()?;
+    let config: toml::Table = toml::from_str(&text).ok()?;
+    let named = |command: &str| {
+        let name = config.get("default")?.get(command)?.get("parameters")?.get("stack_name")?;
+        name.as_str().map(ToOwned::to_owned)
+    };
+    named("global").or_else(|| named("deploy"))
+}
 
 /// An error in a template, with its place.
 #[derive(Debug, thiserror::Error)]
@@ -342,6 +356,8 @@ fn endless() -> i64 {
 pub struct Source {
     path: PathBuf,
     root: Node,
+    /// The name of the local stack, with which the names of its tables and queues begin.
+    pub(crate) stack: String,
 }
 
 impl Source {
@@ -363,7 +379,8 @@ impl Source {
         let root = yaml::parse(text).and_then(|root| loops::written_out(&root));
         let root =
             root.map_err(|(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message })?;
-        Ok(Self { path: path.to_owned(), root })
+        let stack = stack_name(path).unwrap_or_else(|| STACK.to_owned());
+        Ok(Self { path: path.to_owned(), root, stack })
     }
 
     /// The whole template as JSON.
@@ -393,7 +410,7 @@ impl Source {
     /// # Errors
     /// With the line, when there are no resources.
     pub fn statements(&self) -> Result<Vec<(String, Value)>, TemplateError> {
-        let scope = Scope::new(&self.root, &BTreeMap::new(), "http://127.0.0.1");
+        let scope = Scope::new(self, &BTreeMap::new(), "http://127.0.0.1");
         scope.and_then(|scope| scope.statements()).map_err(|wrong| self.wrong(wrong))
     }
 
@@ -412,7 +429,7 @@ impl Source {
         overrides: &BTreeMap<String, String>,
         sqs_url: &str,
     ) -> Result<Template, TemplateError> {
-        let scope = Scope::new(&self.root, overrides, sqs_url);
+        let scope = Scope::new(self, overrides, sqs_url);
         scope.and_then(|scope| scope.template()).map_err(|wrong| self.wrong(wrong))
     }
 }
@@ -461,12 +478,14 @@ pub fn tree(path: &Path) -> Result<Value, TemplateError> {
 
 struct Scope<'a> {
     root: &'a Node,
+    stack: &'a str,
     parameters: HashMap<String, Value>,
     sqs_url: &'a str,
 }
 
 impl<'a> Scope<'a> {
-    fn new(root: &'a Node, overrides: &BTreeMap<String, String>, sqs_url: &'a str) -> Located<Self> {
+    fn new(source: &'a Source, overrides: &BTreeMap<String, String>, sqs_url: &'a str) -> Located<Self> {
+        let Source { root, stack, path: _ } = source;
         let declared = root.get("Parameters").map_or(&[][..], Node::entries);
         for name in overrides.keys() {
             if !declared.iter().any(|(parameter, _)| parameter == name) {
@@ -504,7 +523,7 @@ impl<'a> Scope<'a> {
             };
             parameters.insert(name.clone(), value);
         }
-        Ok(Self { root, parameters, sqs_url })
+        Ok(Self { root, stack, parameters, sqs_url })
     }
 
     fn resources(&self) -> Located<&'a [(String, Node)]> {
@@ -712,7 +731,7 @@ impl<'a> Scope<'a> {
             let (_, properties) = resource(policy, "AWS::IAM::ManagedPolicy")?;
             policies.extend(properties.get("PolicyDocument").map(Node::to_json));
         }
-        Ok(Role { name: format!("{STACK}-{id}"), policies })
+        Ok(Role { name: format!("{}-{id}", self.stack), policies })
     }
 
     /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not matter, because no signature is verified here.
@@ -866,8 +885,9 @@ impl<'a> Scope<'a> {
             let node = resource.get("Properties").and_then(|properties| properties.get(name));
             Ok(node.map(|node| self.resolve(node)).transpose()?.and_then(|node| node.text()))
         };
-        let named =
-            |given: Option<String>, suffix: &str| given.unwrap_or_else(|| format!("{STACK}-{id}{suffix}"));
+        let named = |given: Option<String>, suffix: &str| {
+            given.unwrap_or_else(|| format!("{}-{id}{suffix}", self.stack))
+        };
         let kind = resource_type(id, resource)?;
         Ok(match kind {
             "AWS::DynamoDB::Table" => {
@@ -910,7 +930,7 @@ impl<'a> Scope<'a> {
         let value = match name {
             "AWS::Region" => REGION.into(),
             "AWS::AccountId" => ACCOUNT.into(),
-            "AWS::StackName" => STACK.into(),
+            "AWS::StackName" => self.stack.into(),
             "AWS::Partition" => "aws".into(),
             "AWS::URLSuffix" => "amazonaws.com".into(),
             // The alias that SAM publishes a function under.

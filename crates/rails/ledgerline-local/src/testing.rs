@@ -155,7 +155,8 @@ fn create_tables(database: &Database, tables: &[&str]) {
 /// The name of the table with this logical id.
 #[must_use]
 pub fn table(id: &str) -> String {
-    format!("{}-{id}", template::STACK)
+    let stack = nearest_workspace().and_then(|folder| template::stack_name(&folder.join("template.yaml")));
+    format!("{}-{id}", stack.as_deref().unwrap_or(template::STACK))
 }
 
 /// Lets a day pass for the streams of a local stack that does not run, with its data in this folder: their records leave, and whoever has not read one never hears of it.

@@ -74,7 +74,7 @@ impl Deployment {
         let units = Units::default();
         let dynamodb = aws_sdk_dynamodb::config::Builder::from(&sdk).interceptor(units.clone()).build();
         let mut deployment = Self {
-            stack: stack.stack.clone(),
+            stack: stack.name()?,
             cloudformation: aws_sdk_cloudformation::Client::new(&sdk),
             events: aws_sdk_eventbridge::Client::new(&sdk),
             dynamodb: aws_sdk_dynamodb::Client::from_conf(dynamodb),
@@ -93,7 +93,8 @@ impl Deployment {
     }
 
     async fn list_resources(&mut self, stack: &Stack) -> Result<()> {
-        let list = self.cloudformation.list_stack_resources().stack_name(&stack.stack);
+        let list = self.cloudformation.list_stack_resources().stack_name(&self.stack);
+        let name = self.stack.clone();
         let mut resources = list.into_paginator().items().send();
         while let Some(resource) = resources.next().await {
             let resource = resource.with_context(|| match &stack.local {
@@ -102,7 +103,7 @@ impl Deployment {
                 }
                 None => format!(
                     "the resources of the stack {} cannot be listed: is that its name, and is this its region? Say --stack",
-                    stack.stack
+                    name
                 ),
             })?;
             let id = resource.logical_resource_id.unwrap_or_default();

@@ -34,7 +34,7 @@ use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use ledgerline::{Aggregates, StreamId, Text, categories};
 use ledgerline_local::{
-    template::Source,
+    template::{Source, stack_name},
     wiring::{Needs, needs_of},
 };
 use serde_json::Value;
@@ -57,9 +57,9 @@ const DEFAULT_LOCAL: &str = "http://127.0.0.1:4566";
 /// The stack that is looked at.
 #[derive(Debug, Args)]
 struct Stack {
-    /// Name of the stack. The credentials are those of the AWS CLI.
-    #[arg(long, global = true, env = "STACK", default_value = "ledgerline")]
-    stack: String,
+    /// Name of the stack; without it, that in samconfig.toml. The credentials are those of the AWS CLI.
+    #[arg(long, global = true, env = "STACK")]
+    stack: Option<String>,
     /// The local stack, at its AWS address, instead of AWS.
     #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
     local: Option<String>,
@@ -69,6 +69,13 @@ struct Stack {
     /// Print JSON, a value a line.
     #[arg(long, global = true)]
     json: bool,
+}
+
+impl Stack {
+    fn name(&self) -> Result<String> {
+        let name = self.stack.clone().or_else(|| stack_name(&self.template));
+        name.context("say which stack, with --stack or the variable STACK: there is no samconfig.toml with a stack_name beside the template")
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -291,7 +298,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
         What::Login(options) => {
-            login::run(&deployment, &options, out).await?;
+            login::run(&deployment, stack, &options, out).await?;
             true
         }
         What::Logs(options) => {

@@ -17,11 +17,12 @@ use base64::{
 };
 use clap::Args;
 use http::Request;
+use ledgerline_local::{permissions::list, template::Source};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 
-use crate::{Out, deployment::Deployment, https};
+use crate::{Out, Stack, deployment::Deployment, https};
 
 /// The logical id of the client of the user pool.
 const CLIENT: &str = "OperatorClient";
@@ -31,8 +32,6 @@ const CALLBACK: &str = "http://localhost:8976/";
 const LISTEN: [&str; 2] = ["127.0.0.1:8976", "[::1]:8976"];
 /// The time that people have to sign in.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// What is asked for: who it is, and to send commands of operators.
-const SCOPES: &str = "openid ledgerline/operate";
 
 /// How the token is got.
 #[derive(Debug, Args)]
@@ -46,7 +45,7 @@ pub(crate) struct Options {
 }
 
 /// Prints the token of the operator who signs in.
-pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<()> {
     if deployment.is_local {
         bail!("the local stack has no sign-in: set LEDGER_TOKEN to any name");
     }
@@ -65,8 +64,10 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     // Each has 122 random bits; a verifier has 43 characters at least.
     let random = || uuid::Uuid::new_v4().simple().to_string();
     let (state, verifier) = (random(), random() + &random());
+    let template = Source::read(&stack.template)?.json();
     let listeners = listen().await?;
-    let address = format!("{pages}/oauth2/authorize?{}", asked(client, &state, &verifier));
+    let address =
+        format!("{pages}/oauth2/authorize?{}", asked(client, &scopes(&template), &state, &verifier));
     eprintln!("Sign in, within five minutes, at\n{address}");
     let code = timeout(PATIENCE, code(listeners, state))
         .await
@@ -96,14 +97,20 @@ fn form(fields: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
 
+/// What is asked for, as the template's client offers it: who it is, and to send commands of operators.
+fn scopes(template: &Value) -> String {
+    let offered = list(&template["Resources"][CLIENT]["Properties"]["AllowedOAuthScopes"]);
+    offered.into_iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+}
+
 /// The query of the page on which people sign in.
-fn asked(client: &str, state: &str, verifier: &str) -> String {
+fn asked(client: &str, scopes: &str, state: &str, verifier: &str) -> String {
     let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier));
     form(&[
         ("response_type", "code"),
         ("client_id", client),
         ("redirect_uri", CALLBACK),
-        ("scope", SCOPES),
+        ("scope", scopes),
         ("state", state),
         ("code_challenge_method", "S256"),
         ("code_challenge", &challenge),
@@ -176,7 +183,12 @@ mod tests {
     /// The example of RFC 7636, appendix B.
     #[test]
     fn the_page_is_asked_for_a_code_that_only_this_program_can_use() {
-        let query = asked("client-1", "s", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk");
+        let query = asked(
+            "client-1",
+            "openid ledgerline/operate",
+            "s",
+            "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
+        );
         let expected = "response_type=code&client_id=client-1&redirect_uri=http%3A%2F%2Flocalhost%3A8976%2F&scope=openid+ledgerline%2Foperate&state=s\
                         &code_challenge_method=S256&code_challenge=E9Melhoa2OwvFrEMTJguCHaoeK1t8URWbuGJSstw-cM";
         assert_eq!(query, expected);

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_local::{template::Source, wiring};
+use ledgerline_local::{permissions::resources, template::Source, wiring};
 use serde_json::{Value, json};
 
 use self::template::{TEMPLATE, with_listed, with_name, with_section};
@@ -209,7 +209,33 @@ fn next_steps(kind: Kind, words: &Words) {
         Kind::Operators => text!("next-operators"),
         Kind::Workspace => text!("workspace/next"),
     };
-    println!("{}", words.fill(text).trim_end());
+    let template = Source::read(Path::new(TEMPLATE)).map(|source| source.json()).unwrap_or_default();
+    println!("{}", OwnNames::of(&template).fill(&words.fill(text)).trim_end());
+}
+
+/// The names that a workspace has chosen for what clients and operators see.
+struct OwnNames {
+    /// The beginning of each scope: the identifier of the resource server.
+    scope: String,
+    /// The namespace of the metrics.
+    namespace: String,
+}
+
+impl OwnNames {
+    fn of(template: &Value) -> Self {
+        let server = resources(template, &["AWS::Cognito::UserPoolResourceServer"]).next();
+        let scope = server.and_then(|(_, server)| server["Properties"]["Identifier"].as_str());
+        let namespace = &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
+        let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
+        Self {
+            scope: scope.unwrap_or("ledgerline").to_owned(),
+            namespace: namespace.unwrap_or("Ledgerline/${AWS::StackName}").to_owned(),
+        }
+    }
+
+    fn fill(&self, text: &str) -> String {
+        text.replace("{{scope}}", &self.scope).replace("{{namespace}}", &self.namespace)
+    }
 }
 
 /// The words that the texts are filled with.
@@ -780,8 +806,7 @@ fn order(change: &mut Change) -> Result<()> {
     request.as_object_mut().context("it is an object")?.remove("body");
     request["rawQueryString"] = "after=now&limit=10".into();
     let claims = &mut request["requestContext"]["authorizer"]["jwt"];
-    (claims["claims"]["scope"], claims["scopes"]) =
-        ("ledgerline/events".into(), json!(["ledgerline/events"]));
+    (claims["claims"]["scope"], claims["scopes"]) = ("{{scope}}/events".into(), json!(["{{scope}}/events"]));
     change.file("events/events-queries/now.json".to_owned(), pretty(&request)?);
     let answer = r#"| now.json | `GET /events`: what comes from now on | `{"statusCode": 200, "body": {"commits": [], "complete": true}}` |"#;
     change.file("events/events-queries/answers.md".to_owned(), answers(answer));
@@ -951,6 +976,10 @@ impl Change {
     }
 
     fn make(mut self) -> Result<()> {
+        let names = OwnNames::of(&Source::read(Path::new(TEMPLATE))?.json());
+        self.files.values_mut().for_each(|text| *text = names.fill(text));
+        self.inserted.iter_mut().for_each(|(_, _, text)| *text = names.fill(text));
+        self.sections.iter_mut().for_each(|(_, text)| *text = names.fill(text));
         let taken = self.files.keys().find(|path| path.exists());
         if let Some(taken) = self.twice.as_ref().or(taken) {
             bail!("{} is there already: choose another name", taken.display());

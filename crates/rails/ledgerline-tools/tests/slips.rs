@@ -55,32 +55,32 @@ const DIRECT: &str = "it allows a direct lambda:InvokeFunction of ItemCommandsFu
 const CALLERS: [Slip; 19] = [
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (
-        "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
+        "Path: \"/items\", Auth: { AuthorizationScopes: [shop/write] }",
         "Path: \"/items\", Auth: { Authorizer: NONE }",
         "leave the API's default",
     ),
     (
-        "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/write] }",
-        "Path: \"/items\", Auth: { AuthorizationScopes: [ledgerline/read] }",
-        "POST /items must want the scope ledgerline/write",
+        "Path: \"/items\", Auth: { AuthorizationScopes: [shop/write] }",
+        "Path: \"/items\", Auth: { AuthorizationScopes: [shop/read] }",
+        "POST /items must want the scope shop/write",
     ),
     ("Path: \"/items\", Auth", "Path: \"/item\", Auth", "it has no route POST /item; it has: POST /items,"),
     ("Method: GET, Path: \"/items/{id}\"", "Method: PUT, Path: \"/items/{id}\"", "Method: GET, Path: /items/{id}"),
     (
         "        Rename:
           Type: HttpApi
-          Properties: { ApiId: !Ref HttpApi, Method: POST, Path: \"/items/{id}/name\", Auth: { AuthorizationScopes: [ledgerline/write] } }
+          Properties: { ApiId: !Ref HttpApi, Method: POST, Path: \"/items/{id}/name\", Auth: { AuthorizationScopes: [shop/write] } }
 ",
         "",
         "nothing leads to its route POST /items/{id}/name",
     ),
-    ("AuthorizationScopes: [ledgerline/read]", "AuthorizationScopes: [ledgerlin/read]", "GET /items/{id} must want the scope ledgerline/read"),
+    ("AuthorizationScopes: [shop/read]", "AuthorizationScopes: [shp/read]", "GET /items/{id} must want the scope shop/read"),
     ("!If [HasOwnUsers, !Ref AppClient, !Ref JwtAudience]", "!Ref JwtAudience", "AppClient: the API refuses its tokens: add it to the audience of the authorizer"),
-    ("ledgerline/read, ledgerline/write], CallbackURLs", "ledgerline/write], CallbackURLs", "no client of the user pool offers the scope ledgerline/read: AllowedOAuthScopes"),
+    ("shop/read, shop/write], CallbackURLs", "shop/write], CallbackURLs", "no client of the user pool offers the scope shop/read: AllowedOAuthScopes"),
     (
-        "ledgerline/read, ledgerline/write], CallbackURLs",
-        "ledgerline/read, ledgerline/write, ledgerline/events], CallbackURLs",
-        "every user of the pool would get ledgerline/events from it: AllowedOAuthFlows: [client_credentials]",
+        "shop/read, shop/write], CallbackURLs",
+        "shop/read, shop/write, shop/events], CallbackURLs",
+        "every user of the pool would get shop/events from it: AllowedOAuthFlows: [client_credentials]",
     ),
     (
         ", Condition: { Bool: { lambda:InvokedViaFunctionUrl: \"true\" } } }]",
@@ -248,7 +248,7 @@ const EVENTS: [Slip; 13] = [
     ),
     (
         "        Again: { Type: SQS",
-        "        Changed: { Type: EventBridgeRule, Properties: { Pattern: { source: [ledgerline.item] } } }\n        Again: { Type: SQS",
+        "        Changed: { Type: EventBridgeRule, Properties: { Pattern: { source: [shop.item] } } }\n        Again: { Type: SQS",
         "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS",
     ),
     (
@@ -261,7 +261,7 @@ const EVENTS: [Slip; 13] = [
         "detail-type: [ItemCreated, ItemRenamed, ItemSold]",
         "there are no such events: ItemSold; there are: ItemCreated, ItemRenamed",
     ),
-    ("source: [ledgerline.item]", "source: [ledgerline.itme]", "its events have the source ledgerline.item"),
+    ("source: [shop.item]", "source: [shop.itme]", "its events have the source shop.item"),
     ("${ItemHistoryQueue} item\n", "${ItemHistoryQueue} itme\n", "ItemHistoryQueue gets the commits of itme"),
     ("            ${ItemHistoryQueue} item\n", "", "add the line ${ItemHistoryQueue} item"),
     (
@@ -306,7 +306,7 @@ const TABLES: [Slip; 13] = [
     (", BatchSize: 10,", ", BatchSise: 10,", "BatchSise"),
     ("  ItemsTable:\n", "  SpareTable: { Type: AWS::DynamoDB::Table, Properties: {} }\n  ItemsTable:\n", "SpareTable: no function reads or writes it"),
     ("AttributeName: version, AttributeType: N", "AttributeName: version, AttributeType: S", "version must have AttributeType: N"),
-    ("        METRICS_NAMESPACE: !Sub Ledgerline/${AWS::StackName}\n", "", "the variable METRICS_NAMESPACE is missing"),
+    ("        METRICS_NAMESPACE: !Sub shop/${AWS::StackName}\n", "", "the variable METRICS_NAMESPACE is missing"),
 ];
 
 /// Slips in the handling of failures, and in the protection of stored data.
@@ -521,7 +521,7 @@ fn ruled() -> String {
     let invoke = "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${ItemsProjectorFunction.Arn}:live\" }\n";
     let again = "        Again: { Type: SQS, Properties: { Queue: !GetAtt ItemsRetryQueue.Arn";
     let changed = "        Changed: { Type: EventBridgeRule, Properties: { RuleName: !Sub \"${AWS::StackName}-Items\", EventBusName: !Ref EventBus,
-            Pattern: { source: [ledgerline.item], detail-type: [ItemCreated, ItemRenamed] },
+            Pattern: { source: [shop.item], detail-type: [ItemCreated, ItemRenamed] },
             DeadLetterConfig: { Arn: !GetAtt ItemsRetryQueue.Arn } } }\n";
     let function = "  ItemsProjectorFunction:\n    Type";
     let others = "  ItemsRetryQueuePolicy:
@@ -622,7 +622,7 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
             json!("GET /items/{id}/name"),
             "nothing leads to its route GET /items/{id}/name",
         ),
-        ("/items-queries/source/http/0/scope", json!("write"), "must want the scope ledgerline/write"),
+        ("/items-queries/source/http/0/scope", json!("write"), "must want the scope shop/write"),
         (
             "/items-queries/source/http/0/route",
             json!("GET /things/{id}"),

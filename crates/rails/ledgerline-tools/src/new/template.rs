@@ -209,16 +209,21 @@ mod tests {
     /// Where the rails are developed: the order of everything is the one that a new subscription brings with it, but for the subscriptions in it.
     #[test]
     fn the_order_of_this_workspace_is_that_of_a_new_one() {
-        let order = text!("order.yaml");
+        let order = of_ours(text!("order.yaml"));
         let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
         let lines = ours.lines().filter(|line| !line.contains("SubscriptionFunction"));
         assert!(lines.eq(order.split_once("  # --- One order of everything").unwrap().1.lines()));
     }
 
+    /// A text for a new workspace, with the names of this one.
+    fn of_ours(text: &str) -> String {
+        text.replace("{{scope}}", "ledgerline").replace("{{namespace}}", "Ledgerline/${AWS::StackName}")
+    }
+
     /// Where the rails are developed: what operators need is what a new workspace gets by its command, but for what follows the log.
     #[test]
     fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
-        let operators = text!("operators.yaml");
+        let operators = of_ours(text!("operators.yaml"));
         let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
         let is_follower = |line: &str| {
             let table = line.strip_prefix("                  - !GetAtt ");

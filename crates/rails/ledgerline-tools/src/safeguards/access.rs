@@ -222,7 +222,7 @@ mod tests {
         let of_it = statements.into_iter().filter(|(id, _)| id == "ItemCommandsCallerPolicy");
         let statements: Vec<_> = of_it.map(|(_, statement)| statement).collect();
         let policy = &[json!({ "Version": "2012-10-17", "Statement": statements })][..];
-        let function = "arn:aws:lambda:us-east-1:000000000000:function:ledgerline-ItemCommandsFunction";
+        let function = "arn:aws:lambda:us-east-1:000000000000:function:shop-ItemCommandsFunction";
         for (action, of, via_url, may) in [
             ("lambda:InvokeFunctionUrl", ":live", None, true),
             ("lambda:InvokeFunction", ":live", Some(true), true),
