@@ -866,7 +866,7 @@ fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
             "messageAttributes": {},
             "md5OfBody": "00000000000000000000000000000000",
             "eventSource": "aws:sqs",
-            "eventSourceARN": format!("arn:aws:sqs:eu-central-1:123456789012:{{scope}}-{upper}Queue.fifo"),
+            "eventSourceARN": format!("arn:aws:sqs:eu-central-1:123456789012:{{{{scope}}}}-{upper}Queue.fifo"),
             "awsRegion": "eu-central-1",
         }],
     });
