@@ -49,7 +49,7 @@ fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptor
         begins.then(|| address.to_owned())
     });
     let (aws, api) = (addresses.next().unwrap(), addresses.next().unwrap());
-    // Nobody reads what it prints from here on.
+    // From here on, the output of the program has no reader.
     drop(addresses);
     drop(local.stderr.take());
 

@@ -134,7 +134,7 @@ impl Found {
             && self.holes.is_empty()
     }
 
-    /// Adds what was found of a follower, and at most so many differences of each kind.
+    /// Adds the differences of a subscriber, and keeps at most `most` of each kind.
     fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>, most: usize) {
         let streams = looked.len() + forgotten.len();
         let (unreadable, looked): (Vec<_>, Vec<_>) =
@@ -226,7 +226,7 @@ impl Comparison<'_> {
         since: Timestamp,
     ) -> Result<Found, CompareError> {
         let (mut found, mut window) = (Found::default(), BTreeSet::new());
-        // By their hashes. A stream that is not remembered any more is compared again.
+        // The hashes of the compared streams. A stream beyond the limit is compared again.
         let mut compared = HashSet::new();
         for partition in 0..partitions {
             let mut after = last_before(sequence, partition, since).await?.map_or(0, |before| before.number);

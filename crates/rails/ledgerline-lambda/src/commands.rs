@@ -672,7 +672,7 @@ mod tests {
         assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
     }
 
-    /// What an earlier version stored under a key is the answer to the request that it was asked.
+    /// A stored answer of an earlier version answers the same request.
     #[test]
     fn the_fingerprint_of_a_plain_request_is_that_of_earlier_versions() {
         let of = |path: &str, body: &str| {

@@ -63,8 +63,8 @@ pub trait Reaction {
     /// }
     /// ```
     ///
-    /// One that sends commands ([`Due::send`]) says so with [`Needs::commands`]. Then the store that it is built with remembers what
-    /// was sent.
+    /// A process manager that sends commands ([`Due::send`]) declares [`Needs::commands`]. Its
+    /// store then keeps idempotency records.
     fn needs(needs: Needs) -> Needs {
         needs
     }

@@ -545,7 +545,7 @@ fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Probl
         && let Some(versions) = versions_of(tags)
         && !shown.version().is_some_and(|version| versions.contains(&version))
     {
-        let detail = "what the request asks for has another version";
+        let detail = "the answer has another version than If-Match; read it again and send its ETag";
         let problem = Problem::new(PRECONDITION_FAILED, detail);
         return Err(Problem { field: Some("If-Match".into()), version: shown.version(), ..problem });
     }

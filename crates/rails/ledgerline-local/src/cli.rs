@@ -118,7 +118,7 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     }
     output::line(format_args!(""));
     output::line(format_args!(
-        "  signed in    {} (be somebody else with -H 'Authorization: Bearer NAME')",
+        "  signed in    {} (for another user: -H 'Authorization: Bearer NAME')",
         arguments.user
     ));
     output::line(format_args!("  AWS          {} (for AWS_ENDPOINT_URL)", stack.aws_url));

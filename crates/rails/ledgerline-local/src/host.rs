@@ -112,7 +112,7 @@ pub struct Function {
     held: watch::Sender<bool>,
     /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if there was none.
     requested: AtomicU64,
-    /// The places of requests that wait for something to come. Half of the instances stay free of them.
+    /// The permits of long polls. Half of the instances stay free of long polls.
     long_polls: Semaphore,
 }
 

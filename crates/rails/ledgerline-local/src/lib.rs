@@ -31,8 +31,8 @@ mod yaml;
 
 pub use cli::main;
 
-/// A client of the stack's own services. They are on this machine: a proxy in the environment would
-/// get what is for nobody else, and does not know them.
+/// A client of the stack's own services, which are on this machine. It ignores the environment's
+/// proxy, because a proxy cannot reach the services and must not see the requests.
 ///
 /// # Panics
 /// When the client cannot be made, which no input causes.

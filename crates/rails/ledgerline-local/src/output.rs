@@ -7,7 +7,7 @@ use std::{
 };
 
 pub(crate) fn line(text: Arguments<'_>) {
-    // A test's lines are shown if the test fails: only the macro hands them over.
+    // The test harness captures only the lines of the macro, and shows them if the test fails.
     #[cfg(test)]
     {
         println!("{text}");

@@ -89,7 +89,7 @@ pub fn open(data: &Path) -> Result<Database> {
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
-/// The name of the stack whose tables a folder has, if these are of an earlier version, in which every local stack had one name.
+/// The name of the stack in a folder of an earlier version, in which all local stacks had one name.
 pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     if !data.join("dynamodb.sqlite").exists() {
         return Ok(None);

@@ -56,7 +56,7 @@ impl Watch {
         }
     }
 
-    /// Serves an edit, and those that are saved while it is built. `seen` is what was seen of the sources last.
+    /// Serves an edit, and the edits during its build. `seen` has the sources of the last build.
     async fn serve(&self, changed: &Path, seen: &mut Sources) {
         let started = Instant::now();
         self.functions.iter().for_each(|function| function.hold());
@@ -123,8 +123,8 @@ fn sources_of(root: &Path) -> Sources {
     sources
 }
 
-/// Builds these functions, and lets those go on that are built. While a source is newer than what was `seen`, none of them goes on: it
-/// would answer with code that is older than what was saved.
+/// Builds these functions, and releases each built function unless a source is newer than `seen`:
+/// a released function must not answer with code that is older than its source.
 fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops, seen: &Sources) -> Result<usize> {
     let names: Vec<_> = functions.iter().map(|function| function.name()).collect();
     let mut replaced = 0;

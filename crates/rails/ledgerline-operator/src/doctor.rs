@@ -92,7 +92,7 @@ pub(crate) async fn run<L: Aggregates>(
     if !unseen.is_empty() {
         let unseen: Vec<_> = unseen.into_iter().collect();
         out.note(&format!(
-            "\nnot among the newest commits, so that nothing is known of them: {}",
+            "\nevent types that none of the newest commits has, so that doctor did not check them: {}",
             unseen.join(", ")
         ));
     }

@@ -57,7 +57,7 @@ const DEFAULT_LOCAL: &str = "http://127.0.0.1:4566";
 /// The stack that is looked at.
 #[derive(Debug, Args)]
 struct Stack {
-    /// Name of the stack; without it, that in samconfig.toml. The credentials are those of the AWS CLI.
+    /// Use this stack instead of the one in samconfig.toml, with the credentials of the AWS CLI.
     #[arg(long, global = true, env = "STACK")]
     stack: Option<String>,
     /// The local stack, at its AWS address, instead of AWS.
@@ -74,7 +74,7 @@ struct Stack {
 impl Stack {
     fn name(&self) -> Result<String> {
         let name = self.stack.clone().or_else(|| stack_name(&self.template));
-        name.context("say which stack, with --stack or the variable STACK: there is no samconfig.toml with a stack_name beside the template")
+        name.context("no samconfig.toml in the template's folder has a stack_name; name the stack with --stack or the variable STACK")
     }
 }
 
@@ -198,7 +198,7 @@ struct Writing {
     /// Do it, instead of saying what is there.
     #[arg(long, requires = "why")]
     write: bool,
-    /// Why: it is kept with who did it. It has 1 to 500 characters.
+    /// Record this reason, of 1 to 500 characters, together with the operator.
     #[arg(long)]
     why: Option<Text<500>>,
     /// Do not ask before writing.

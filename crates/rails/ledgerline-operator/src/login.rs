@@ -97,7 +97,7 @@ fn form(fields: &[(&str, &str)]) -> String {
     form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish()
 }
 
-/// What is asked for, as the template's client offers it: who it is, and to send commands of operators.
+/// The scopes that the template's client offers: the user's identity and operators' commands.
 fn scopes(template: &Value) -> String {
     let offered = list(&template["Resources"][CLIENT]["Properties"]["AllowedOAuthScopes"]);
     offered.into_iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")

@@ -60,8 +60,8 @@ pub(crate) struct Options {
     /// Delete the rows that are not read: the old ones, or those of a rebuild that is given up.
     #[arg(long)]
     drop: bool,
-    /// Switch although this stream cannot be made, such as one with a damaged commit. The new rows lack what the
-    /// log has of it. It is named in the history of the view. Repeat it for each stream.
+    /// Switch without this stream, such as one with a damaged commit. The new generation lacks the
+    /// stream's missing rows. The view's history names the stream. Repeat the option per stream.
     #[arg(long, value_name = "STREAM", conflicts_with_all = ["back", "drop", "no_switch"])]
     without: Vec<String>,
     /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
@@ -99,7 +99,7 @@ struct Rebuilt {
 /// Does it. Returns whether it came to its end.
 pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
     if options.without.len() > MAX_WITHOUT {
-        bail!("--without names {} streams, {MAX_WITHOUT} are the most", options.without.len());
+        bail!("--without names {} streams; name {MAX_WITHOUT} at most", options.without.len());
     }
     let all = followers(deployment, stack).await?;
     let follower = named(&all, &options.view)?;
@@ -332,7 +332,7 @@ impl View<'_> {
             let fields = ["what", "stream", "log", "there", "reason"];
             self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
             self.out.note(&format!(
-                "\n{} streams are not as the log has them: all reads stay where they are. Correct them, or name each with --without",
+                "\n{} streams differ from the log, so all reads stay on the active generation. Repair these streams, or name each with --without",
                 missing.len()
             ));
             return Ok(false);

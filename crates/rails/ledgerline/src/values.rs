@@ -171,8 +171,8 @@ fn is_joining(c: char) -> bool {
     matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Text of 1 to `MAX` characters, without control characters, without characters that show nothing or change the order of others, and without
-/// spaces at its ends.
+/// Text of 1 to `MAX` characters, without control characters, invisible characters, characters that
+/// reorder text, and outer spaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Text<const MAX: usize>(String);
 

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bank::{account::Account, transfer::Transfer};
 use clap::Parser;
 use ledgerline::{Aggregate, Consistency, load};
-use ledgerline_local::testing::LocalStack;
+use ledgerline_local::testing::{self, LocalStack};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -42,7 +42,13 @@ struct Options {
     /// too, by up to ten minutes either way.
     #[arg(long)]
     clock: Option<PathBuf>,
+    /// Rebuild a view of each kind meanwhile, again and again: one of states, one of the log, one of `$all`.
+    #[arg(long)]
+    rebuilds: bool,
 }
+
+/// The views that are rebuilt: of states, of the log, of `$all`.
+const REBUILT: [&str; 3] = ["Balances", "Transactions", "Bookings"];
 
 /// The clock of the stack, its services and its functions.
 struct Clock {
@@ -169,6 +175,8 @@ struct World {
     http: Client,
     /// The address of the stack, which is another one after each restart.
     url: RwLock<String>,
+    /// The address of its services.
+    aws: RwLock<String>,
     accounts: Vec<String>,
     /// The credits minus the debits that were acknowledged.
     money: AtomicI64,
@@ -233,8 +241,35 @@ impl World {
         Ok(())
     }
 
-    fn at(&self, url: &str) {
-        url.clone_into(&mut self.url.write().unwrap_or_else(PoisonError::into_inner));
+    fn at(&self, stack: &LocalStack) {
+        stack.url().clone_into(&mut self.url.write().unwrap_or_else(PoisonError::into_inner));
+        stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Rebuilds the views in turn, and drops the rows before. A tool that fails, as when the stack is killed, is started again and resumes.
+    /// Returns how often reads switched to new rows, and how often the tool failed.
+    async fn rebuild(self: Arc<Self>) -> Result<(u32, u32)> {
+        let (mut switched, mut failed) = (0, 0);
+        for view in REBUILT.iter().cycle() {
+            for drop in [&[][..], &["--drop"]] {
+                loop {
+                    if self.ends.load(Ordering::Relaxed) {
+                        return Ok((switched, failed));
+                    }
+                    let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
+                    let mut ledger = tokio::process::Command::from(testing::command("ledger"));
+                    let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", view]);
+                    let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]).args(drop);
+                    if ledger.kill_on_drop(true).output().await?.status.success() {
+                        switched += u32::from(drop.is_empty());
+                        break;
+                    }
+                    failed += 1;
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+        Ok((switched, failed))
     }
 }
 
@@ -247,6 +282,7 @@ async fn soak(options: Options) -> Result<()> {
     let world = Arc::new(World {
         http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
         url: RwLock::new(stack.url().to_owned()),
+        aws: RwLock::new(stack.aws_url().to_owned()),
         accounts: (0..ACCOUNTS).map(|_| Uuid::new_v4().to_string()).collect(),
         money: AtomicI64::new(0),
         transfers: RwLock::default(),
@@ -263,6 +299,7 @@ async fn soak(options: Options) -> Result<()> {
     for _ in 0..options.clients {
         clients.spawn(Arc::clone(&world).client());
     }
+    let rebuilds = options.rebuilds.then(|| tokio::spawn(Arc::clone(&world).rebuild()));
     let (began, length) = (Instant::now(), Duration::from_secs(options.minutes * 60));
     let (mut killed, mut restarts, mut failed, mut moved) =
         (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new(), 0);
@@ -275,7 +312,7 @@ async fn soak(options: Options) -> Result<()> {
                 stack.kill();
                 restarts += 1;
                 stack = LocalStack::start_in(data.path(), &clock.environment).await;
-                world.at(stack.url());
+                world.at(&stack);
             }
             Fault::Outage(service, seconds) => {
                 let outage = json!({ "of": service, "seconds": seconds });
@@ -314,6 +351,10 @@ async fn soak(options: Options) -> Result<()> {
     println!(
         "killed {killed:?}; the stack {restarts} times; failed for so many seconds {failed:?}; the clock moved {moved} times"
     );
+    if let Some(rebuilds) = rebuilds {
+        let (switched, failed) = rebuilds.await??;
+        println!("views were rebuilt {switched} times, and the tool failed {failed} times");
+    }
     let letters = right(&world, &stack).await?;
     let sizes = Sizes::of(&stack, data.path());
     println!(

@@ -38,8 +38,8 @@ impl UserId {
         StreamId::new("user", &id).is_ok().then_some(id)
     }
 
-    /// The subject that an id in any spelling stands for; `None` if it stands for none. `auth0:7c1` and `auth0:7C1` are one user, or
-    /// a caller would follow nobody.
+    /// The subject of an id in any spelling, if the id has one. `auth0:7c1` and `auth0:7C1` are one
+    /// user. Otherwise a caller could follow a user who does not exist.
     fn subject(id: &str) -> Option<String> {
         let is_escape =
             |rest: &str| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());

@@ -105,7 +105,7 @@ impl ReadTable {
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
     }
 
-    /// Takes the checkpoint for the time `holding`; `None` if another holder has it. `holder` is a name that nobody else has.
+    /// Takes the lease for the time `holding`; `None` if another holder has it. `holder` is unique.
     ///
     /// A holder whose clock was in the future has it no longer than others would: the fence keeps
     /// its writes out, whenever another one takes the checkpoint.
