@@ -46,6 +46,8 @@ type Item = HashMap<String, AttributeValue>;
 pub struct Scanned {
     /// Its commits. Those of one stream are in order. Commits that this program cannot read are left out, so that there is a hole.
     pub commits: Vec<Commit>,
+    /// The number of items that are no commit of this program.
+    pub damaged: u64,
     /// The place where the next page begins, if there is one: the last commit that was looked at.
     pub after: Option<(StreamId, u64)>,
     /// The read units that it took.
@@ -53,7 +55,7 @@ pub struct Scanned {
 }
 
 impl DynamoDbStore {
-    /// A page of the commits of these categories, in one of so many parts of the log, after this commit. At most `limit` commits are looked at.
+    /// A page of the commits of these categories, or of all if there are none, in one of so many parts of the log, after this commit. At most `limit` commits are looked at.
     ///
     /// # Errors
     /// When the table cannot be read.
@@ -70,8 +72,10 @@ impl DynamoDbStore {
             // A table that is read as a whole is read in the order of its keys, for which the emulated database has an index.
             .set_segment((parts > 1).then_some(part))
             .set_total_segments((parts > 1).then_some(parts))
-            .limit(limit)
-            .expression_attribute_names("#stream", item::STREAM);
+            .limit(limit);
+        if !of.is_empty() {
+            scan = scan.expression_attribute_names("#stream", item::STREAM);
+        }
         if let Some((stream, version)) = after {
             scan = scan
                 .exclusive_start_key(item::STREAM, AttributeValue::S(stream.to_string()))
@@ -84,18 +88,22 @@ impl DynamoDbStore {
             scan = scan.expression_attribute_values(format!(":of{place}"), begin);
         }
         let page = scan
-            .filter_expression(wanted.join(" OR "))
+            .set_filter_expression((!of.is_empty()).then(|| wanted.join(" OR ")))
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
             .map_err(error::store_error)?;
         let units = page.consumed_capacity().and_then(|capacity| capacity.capacity_units()).unwrap_or(0.0);
         let after = page.last_evaluated_key().and_then(keys);
-        let commits = page.items.unwrap_or_default().into_iter().filter_map(|item| {
+        let items = page.items.unwrap_or_default();
+        let found = items.len();
+        let commits = items.into_iter().filter_map(|item| {
             let (stream, _) = keys(&item)?;
             item::commit(&stream, item).ok()
         });
-        Ok(Scanned { commits: commits.collect(), after, units })
+        let commits: Vec<_> = commits.collect();
+        let damaged = (found - commits.len()) as u64;
+        Ok(Scanned { commits, damaged, after, units })
     }
 
     /// The heads of all streams, read in so many parts at once. Only keys and times are sent; the price is that of the whole table.

@@ -81,12 +81,16 @@ async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
         .collect();
     let appended = stream::iter(&commits).map(|commit| log.append(commit, None)).buffer_unordered(16);
     appended.collect::<Vec<_>>().await.into_iter().for_each(Result::unwrap);
-    // Each stream has an entry twice.
+    // Each stream has two entries, far from each other.
     let entry = |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
-    for _ in 0..2 {
-        let candidates = commits.iter().map(entry).collect();
-        let mut sequencer = Sequencer::new(0);
-        sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
+    let mut sequencer = Sequencer::new(0);
+    let candidates = commits.iter().map(entry).collect();
+    let appended = sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
+    for number in 1..=appended.segments as u64 {
+        let all = StreamId::try_from("$all-0".to_owned()).unwrap();
+        let segment = sequence.get(&all, number).await.unwrap().unwrap();
+        let again = Commit { version: number + appended.segments as u64, ..segment };
+        sequence.append(&again, None).await.unwrap();
     }
     let followers = [Follower {
         id: "LevelsFunction".into(),

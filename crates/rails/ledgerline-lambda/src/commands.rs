@@ -404,7 +404,7 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
 #[derive(Debug, Default)]
 struct Fingerprints {
     /// The hash of the command, in whatever spelling it came: without fields that are null, with ids
-    /// in small letters, and an empty object for a missing body.
+    /// in small letters, and without an empty object, which is the same as no body.
     of_command: String,
     /// The hash that an earlier version stored. The body counts as JSON, so that white space makes no
     /// difference. It is the same as the other one for most requests.
@@ -417,8 +417,14 @@ impl Fingerprints {
         let json = serde_json::from_slice::<Value>(&body);
         let text = json.as_ref().map_or_else(|_| body.clone(), |json| json.to_string().into_bytes());
         let command = match json {
-            Ok(json) => in_one_spelling(json).to_string().into_bytes(),
-            Err(_) if body.is_empty() => b"{}".to_vec(),
+            Ok(json) => {
+                let json = in_one_spelling(json);
+                if json == Value::Object(serde_json::Map::new()) {
+                    Vec::new()
+                } else {
+                    json.to_string().into_bytes()
+                }
+            }
             Err(_) => body,
         };
         let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();

@@ -184,6 +184,10 @@ impl Sequencing {
     /// Returns the index of the first record that failed.
     pub async fn sequence(&self, records: &[Record], is_stream: bool) -> Option<usize> {
         let batch = records.first().map_or("", |record| record.sequence_number.as_str());
+        // The clock of this instance may lag: the database has written the records by now.
+        let written = records.iter().filter_map(|record| record.created).max();
+        let written = written.and_then(|seconds| Timestamp::from_second(seconds).ok());
+        let at = written.map_or_else(Timestamp::now, |written| written.max(Timestamp::now()));
         let candidates: Vec<_> =
             records.iter().flat_map(|record| of_record(record, is_stream && record.run.is_none())).collect();
         let streams: Vec<_> = candidates.iter().map(|candidate| candidate.entry.stream.clone()).collect();
@@ -196,7 +200,7 @@ impl Sequencing {
         let mut segments = 0;
         for (sequencer, part) in sequencers.iter_mut().zip(parts).filter(|(_, part)| !part.is_empty()) {
             let count = part.len();
-            match sequencer.append(&self.sequence, &self.log, batch, part, Timestamp::now()).await {
+            match sequencer.append(&self.sequence, &self.log, batch, part, at).await {
                 Ok(appended) => {
                     segments += appended.segments;
                     for Entry { stream, version } in appended.unconfirmed {

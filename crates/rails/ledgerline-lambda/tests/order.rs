@@ -561,6 +561,19 @@ async fn a_killed_holder_with_a_clock_in_the_future_holds_nobody_up() {
     assert_eq!(world.diary().await, ["tank-a 1"]);
 }
 
+/// A segment in the past would hide the commits before it from a reader who begins at a time.
+#[tokio::test]
+async fn a_sequencer_whose_clock_lags_writes_the_time_of_the_database() {
+    let world = World::new(1).await;
+    let commit = commit("tank-a", 1);
+    world.log.append(&commit, None).await.unwrap();
+    // As if the clock of this instance were an hour late.
+    let written = Timestamp::now().as_second() + 3_600;
+    let record = Record { created: Some(written), ..record(Ok(commit)) };
+    assert_eq!(world.sequencing.sequence(&[record], true).await, None);
+    assert_eq!(newest(&world.sequence, 0).await.unwrap().unwrap().at.as_second(), written);
+}
+
 /// A command function's clock in the year 2099 writes one commit.
 #[tokio::test]
 async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of_its_segment() {

@@ -28,8 +28,9 @@ use tokio::net::TcpListener;
 use crate::{
     dynamodb,
     iam::Iam,
+    permissions::COMMITS,
     stream_records,
-    template::{ACCOUNT, Queue, REGION, STACK, Table},
+    template::{ACCOUNT, Queue, REGION, Table},
 };
 
 /// The id of a request that is refused without a port. Nobody looks a request up by its id.
@@ -89,14 +90,16 @@ pub fn open(data: &Path) -> Result<Database> {
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
-/// The name of the stack in a folder of an earlier version, in which all local stacks had one name.
+/// The name of the stack whose tables a folder has: that of the run that made them. Under another name,
+/// the stack would begin with empty tables, and hide the data.
 pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     if !data.join("dynamodb.sqlite").exists() {
         return Ok(None);
     }
     let tables = open(data)?.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
-    let is_of_it = |name: &String| name.starts_with(&format!("{STACK}-"));
-    Ok(tables.table_names.iter().any(is_of_it).then(|| STACK.to_owned()))
+    let suffix = format!("-{COMMITS}");
+    let kept = tables.table_names.iter().find_map(|name| name.strip_suffix(&suffix));
+    Ok(kept.map(ToOwned::to_owned))
 }
 
 /// Creates a table in a database, unless it is kept from an earlier run. The result says how the kept table differs from the template, if it differs.

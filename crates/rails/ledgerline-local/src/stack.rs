@@ -101,7 +101,14 @@ impl Stack {
         let aws_address = aws_listener.local_addr()?;
         let sqs = Arc::new(Sqs::start().await?);
         let mut source = Source::read(&options.template)?;
-        if let Some(kept) = options.data.as_deref().map(services::kept_stack).transpose()?.flatten() {
+        if let Some(kept) = options.data.as_deref().map(services::kept_stack).transpose()?.flatten()
+            && kept != source.stack
+        {
+            let text = format!(
+                "the folder has tables of the stack {kept}, and keeps that name, not {}",
+                source.stack
+            );
+            hops.always("data", &text);
             source.stack = kept;
         }
         let text = std::fs::read_to_string(&options.template).context("the template cannot be read")?;

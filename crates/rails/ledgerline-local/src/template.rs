@@ -34,7 +34,8 @@ pub fn stack_name(template: &Path) -> Option<String> {
         let name = config.get("default")?.get(command)?.get("parameters")?.get("stack_name")?;
         name.as_str().map(ToOwned::to_owned)
     };
-    named("global").or_else(|| named("deploy"))
+    // The parameters of a command go before those of all commands, and `sam deploy --guided` writes the former.
+    named("deploy").or_else(|| named("global"))
 }
 
 /// An error in a template, with its place.

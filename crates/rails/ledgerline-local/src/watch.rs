@@ -59,9 +59,9 @@ impl Watch {
     /// Serves an edit, and the edits during its build. `seen` has the sources of the last build.
     async fn serve(&self, changed: &Path, seen: &mut Sources) {
         let started = Instant::now();
-        self.functions.iter().for_each(|function| function.hold());
         self.hops.always("watch", &format!("{} has changed: building; requests wait", changed.display()));
         let built = loop {
+            self.functions.iter().for_each(|function| function.hold());
             let built = self.build(seen).await;
             let now = self.sources();
             if difference(seen, &now).is_none() {
@@ -107,7 +107,8 @@ impl Watch {
                 continue;
             }
             let (root, hops, seen) = (self.root.clone(), self.hops, seen.clone());
-            let built = move || build_and_replace(&root, &round, hops, &seen);
+            let all = self.functions.clone();
+            let built = move || build_and_replace(&root, &round, &all, hops, &seen);
             replaced += tokio::task::spawn_blocking(built).await??;
         }
         Ok(replaced)
@@ -125,7 +126,13 @@ fn sources_of(root: &Path) -> Sources {
 
 /// Builds these functions, and releases each built function unless a source is newer than `seen`:
 /// a released function must not answer with code that is older than its source.
-fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops, seen: &Sources) -> Result<usize> {
+fn build_and_replace(
+    root: &Path,
+    functions: &[Arc<Function>],
+    all: &[Arc<Function>],
+    hops: Hops,
+    seen: &Sources,
+) -> Result<usize> {
     let names: Vec<_> = functions.iter().map(|function| function.name()).collect();
     let mut replaced = 0;
     build::build_each(build::profile(), root, &names, |Built { name, fresh, .. }| {
@@ -138,6 +145,8 @@ fn build_and_replace(root: &Path, functions: &[Arc<Function>], hops: Hops, seen:
         }
         if is_current {
             function.release();
+        } else {
+            all.iter().for_each(|function| function.hold());
         }
     })?;
     Ok(replaced)

@@ -530,7 +530,10 @@ async fn readable<L: Aggregates>(
             entries.extend(page.into_iter().flat_map(|segment| segment.entries));
         }
         let voids = void_entries(&sequence, partition).await?;
-        let entries: Vec<_> = entries.iter().rev().take(NEWEST).collect();
+        // A version whose entry was void has a second one.
+        let mut names = BTreeSet::new();
+        let entries: Vec<_> =
+            entries.iter().rev().filter(|entry| names.insert(*entry)).take(NEWEST).collect();
         for part in entries.chunks(AT_ONCE) {
             let names: Vec<(&StreamId, u64)> =
                 part.iter().map(|entry| (&entry.stream, entry.version)).collect();

@@ -137,7 +137,7 @@ impl View<'_> {
         };
         let read = generations.read;
         let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
-        if let Some(before) = generations.before.filter(|before| before.is_read(Timestamp::now())) {
+        if let Some(before) = generations.before.filter(|before| Timestamp::now() < before.until) {
             rows = vec![
                 json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
             ];

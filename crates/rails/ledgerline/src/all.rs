@@ -50,23 +50,22 @@ pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// The time of an item of an order, in which the item before has the time `before`, and the clock
 /// of the item's writer says `at`.
 ///
-/// Times in an order do not go back as long as clocks are right. A time more than [`CLOCK_SKEW`]
-/// before `before` shows that one of the two clocks is wrong: the item keeps its own time, so that
-/// a clock in the future moves its own items only, and none after them.
+/// Times in an order do not go back, unless `before` is later by more than `most`. Then its clock was
+/// in the future, and the item keeps its own time: a wrong clock moves its own items only, and none
+/// after them.
 ///
 /// ```
 /// use jiff::{SignedDuration, Timestamp};
-/// use ledgerline::all::time_in_order;
+/// use ledgerline::all::{CLOCK_SKEW, time_in_order};
 ///
 /// let (before, minute) = (Timestamp::UNIX_EPOCH, SignedDuration::from_mins(1));
-/// assert_eq!(time_in_order(before, before + minute), before + minute);
-/// assert_eq!(time_in_order(before, before - minute), before);
-/// assert_eq!(time_in_order(before, before - 10 * minute), before - 10 * minute);
+/// assert_eq!(time_in_order(before, before + minute, CLOCK_SKEW), before + minute);
+/// assert_eq!(time_in_order(before, before - minute, CLOCK_SKEW), before);
+/// assert_eq!(time_in_order(before, before - 10 * minute, CLOCK_SKEW), before - 10 * minute);
 /// ```
 #[must_use]
-pub fn time_in_order(before: Timestamp, at: Timestamp) -> Timestamp {
-    let is_skew = before > at && before.duration_since(at) <= CLOCK_SKEW;
-    if is_skew { before } else { at }
+pub fn time_in_order(before: Timestamp, at: Timestamp, most: SignedDuration) -> Timestamp {
+    if before > at && before.duration_since(at) <= most { before } else { at }
 }
 
 /// "The stream has reached this version."
@@ -286,8 +285,9 @@ pub async fn newest(store: &impl EventStore, partition: u16) -> Result<Option<Se
 ///
 /// A clock in the future leaves segments in the order that are later than those after them. The
 /// search may end before such segments; then it looks beyond them, at doubled distances, for
-/// segments that are older than `time`. It may miss some of these. What it finds is never too late
-/// for a reader who wants everything from `time` on.
+/// segments that are older than `time`. It may miss some of these. A reader who wants everything from
+/// `time` on misses nothing, because no segment is older than the database says: see
+/// [`Sequencer::append`].
 ///
 /// # Errors
 /// When the store fails, or a segment is missing.

@@ -4,7 +4,9 @@ use std::{collections::HashSet, mem, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{Candidate, Entry, NamedEntry, Segment, contiguous, segment, time_in_order, voids_of};
+use super::{
+    CLOCK_SKEW, Candidate, Entry, NamedEntry, Segment, contiguous, segment, time_in_order, voids_of,
+};
 use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
 
 /// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
@@ -154,6 +156,11 @@ impl Sequencer {
     /// If the reply of an earlier attempt was lost, the entries identify its segment (rule 4), and
     /// a retry appends nothing.
     ///
+    /// `at` is the time of the batch. For candidates that records prove it is at least the time at
+    /// which the database wrote the records. So a clock in the past moves no segment, and a time that
+    /// is much earlier than that of the segment before shows that the earlier one was in the future.
+    /// The time of any other batch is never earlier than that of the segment before.
+    ///
     /// After success, every confirmed entry is in `$all`. After an error or a kill, some may be.
     /// Any sequencer may append the batch again, divided differently if need be.
     ///
@@ -167,6 +174,7 @@ impl Sequencer {
         candidates: Vec<Candidate>,
         at: Timestamp,
     ) -> Result<Appended, SequenceError> {
+        let is_of_stream = candidates.iter().any(|candidate| candidate.is_proven);
         self.look_once(sequence).await?;
         let (confirmed, unconfirmed) = self.confirmed(log, &candidates).await?;
         let mut appended = Appended { segments: 0, unconfirmed };
@@ -181,6 +189,7 @@ impl Sequencer {
                 return Ok(appended);
             }
             let entries = left.get(..MOST.min(left.len())).unwrap_or_default().to_vec();
+            let at = if is_of_stream { time_in_order(self.at, at, CLOCK_SKEW) } else { at.max(self.at) };
             if self.attempt(sequence, self.next(batch, at, entries, Vec::new()), &mut attempts).await? {
                 appended.segments += 1;
                 attempts.tries = 0;
@@ -233,6 +242,7 @@ impl Sequencer {
                 return Err(VoidError::TooMany);
             }
             voids.push(entry.clone());
+            let at = at.max(self.at);
             if self.attempt(sequence, self.next(batch, at, Vec::new(), voids), &mut attempts).await? {
                 break;
             }
@@ -247,7 +257,7 @@ impl Sequencer {
         Segment {
             number: self.head.unwrap_or(0) + 1,
             batch: batch.to_owned(),
-            at: time_in_order(self.at, at),
+            at,
             entries,
             last_void: if voids.is_empty() { self.last_void } else { 0 },
             voids,

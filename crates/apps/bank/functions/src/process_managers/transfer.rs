@@ -100,10 +100,40 @@ impl<S: EventStore> Transfers<S> {
 
 fn to_account(step: Step, order: &Order) -> Result<account::Command, Invalid> {
     let currency = Currency::new(&*order.currency)?;
-    let reference = order.reference.as_deref().map(Reference::new).transpose()?;
+    let reference = order.reference.as_deref().map(Reference::stored);
     let booking = Booking { amount: Amount::new(order.amount)?, reference };
     Ok(match step {
         Step::Debit => account::Command::Send(booking, currency),
         Step::Credit | Step::Refund | Step::Settle(_) => account::Command::Receive(booking, currency),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rule that is tightened must not hold up money that is under way.
+    #[test]
+    fn a_stored_reference_that_no_client_may_send_moves_with_the_money() {
+        let stored = "rent\u{200b}";
+        assert!(Reference::new(stored).is_err());
+        let order = Order {
+            from_account_id: "a".into(),
+            to_account_id: "b".into(),
+            amount: 30,
+            currency: "EUR".into(),
+            reference: Some(stored.into()),
+            requested_by: None,
+            reason: None,
+            settlement: None,
+        };
+        for step in [Step::Debit, Step::Credit, Step::Refund, Step::Settle(1)] {
+            let (account::Command::Send(booking, _) | account::Command::Receive(booking, _)) =
+                to_account(step, &order).unwrap()
+            else {
+                panic!("money moves")
+            };
+            assert_eq!(booking.reference.unwrap().get(), stored);
+        }
+    }
 }
