@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use ledgerline_lambda::needs::{Needs, Table};
+use ledgerline_lambda::needs::{Action, Needs, Table};
 use ledgerline_local::{iam::Iam, testing::table};
 use serde_json::{Value, json};
 
@@ -63,12 +63,13 @@ fn policy(needs: &Needs) -> Value {
         }
     }
     for keys in &needs.keys {
+        let mut condition = json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys.like } });
+        // As in the template: `Null` stands beside it for each action but this one (docs/decisions/0004).
+        if keys.action != Action::PartiQLInsert {
+            condition["Null"] = json!({ "dynamodb:LeadingKeys": "false" });
+        }
         statements.push(json!({
-            "Effect": "Allow", "Action": keys.action, "Resource": arn(keys.variable),
-            "Condition": {
-                "Null": { "dynamodb:LeadingKeys": "false" },
-                "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys.like },
-            },
+            "Effect": "Allow", "Action": keys.action, "Resource": arn(keys.variable), "Condition": condition,
         }));
     }
     json!({ "Version": "2012-10-17", "Statement": statements })

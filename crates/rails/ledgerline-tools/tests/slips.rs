@@ -202,13 +202,13 @@ const RIGHTS: [Slip; 16] = [
     ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt itemCommandsRole.Arn", "share the role itemCommandsRole"),
     ("dynamodb:PartiQLUpdate, dynamodb:PartiQLDelete]", "dynamodb:PartiQLUpdate]", "does not deny dynamodb:PartiQLDelete"),
     (
-        ", Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } } }\n",
+        ", Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } } }\n",
         " }\n",
         "ItemCommandsFunction needs dynamodb:PartiQLInsert on CommitsTable (item-*)",
     ),
     (
-        "Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } }",
-        "Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"${Category}-*\"] } }",
+        "Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"state/${Category}-*\"] } }",
+        "Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [!Sub \"state/${Category}-*\"] } }",
         "its ForAllValues is true for a request without dynamodb:LeadingKeys",
     ),
     (
@@ -217,7 +217,7 @@ const RIGHTS: [Slip; 16] = [
         "ItemCommandsFunction does not need dynamodb:PartiQLInsert on CommitsTable (*)",
     ),
     (
-        "Action: dynamodb:PartiQLInsert, Resource: !GetAtt RequestsTable.Arn, Condition: { \"Null\": { dynamodb:LeadingKeys: \"false\" }, \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [\"* *\"] } } }",
+        "Action: dynamodb:PartiQLInsert, Resource: !GetAtt RequestsTable.Arn, Condition: { \"ForAllValues:StringLike\": { dynamodb:LeadingKeys: [\"* *\"] } } }",
         "Action: [dynamodb:PartiQLInsert, dynamodb:UpdateItem], Resource: !GetAtt RequestsTable.Arn }",
         "ItemCommandsFunction does not need dynamodb:UpdateItem on RequestsTable",
     ),
