@@ -25,6 +25,11 @@ pub const VIEW: OrderedView<Books, String> =
 /// reconciler looks back as long again.
 const LATEST: SignedDuration = SignedDuration::from_hours(48);
 
+/// For how many currencies the books keep sums: those that were booked first. ISO 4217 has some 180
+/// codes, and accounts that were opened without a check of the code may have any other. Callers would
+/// decide how large the state is, and beyond 64 KB the view would stand still.
+const MOST_CURRENCIES: usize = 256;
+
 /// A day, in UTC: a partition of the ledger.
 pub type Day = Date;
 
@@ -36,7 +41,7 @@ pub struct Books {
     pub number: u64,
     /// The time of the last booking in the order of the bookings: see [`time_in_order`].
     pub at: Timestamp,
-    /// By currency. Accounts have the currencies of ISO 4217, which bounds the map.
+    /// By currency, for the first 256 of the log.
     pub held: BTreeMap<String, Sums>,
 }
 
@@ -45,6 +50,15 @@ impl Books {
     #[must_use]
     pub fn day(&self) -> Day {
         self.at.to_zoned(TimeZone::UTC).date()
+    }
+
+    /// The sums of a currency, if it is one of the first [`MOST_CURRENCIES`]. This depends on the log
+    /// alone, so that a rebuilt view is equal to a live one.
+    fn sums(&mut self, currency: &str) -> Option<&mut Sums> {
+        if self.held.len() >= MOST_CURRENCIES {
+            return self.held.get_mut(currency);
+        }
+        Some(self.held.entry(currency.to_owned()).or_default())
     }
 }
 
@@ -104,8 +118,9 @@ pub struct Row {
     pub currency: String,
     /// The balance of the account after it, in minor units.
     pub balance: i64,
-    /// What the bank holds in this currency after it.
-    pub held: Held,
+    /// What the bank holds in this currency after it; nothing if it is not one of the first 256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held: Option<Held>,
     /// The time of the commit, at most five minutes after that of its segment of `$all`.
     pub at: Timestamp,
 }
@@ -133,13 +148,14 @@ pub fn changes(
             Event::AccountDebited { amount, balance, .. } => (Kind::Debit, amount, balance),
             Event::AccountClosed { .. } => continue,
         };
-        let sums = books.held.entry(currency.clone()).or_default();
         let change = if kind == Kind::Credit { i128::from(amount) } else { -i128::from(amount) };
-        sums.in_accounts = sums.in_accounts.saturating_add(change);
-        if of_a_transfer {
-            sums.under_way = sums.under_way.saturating_sub(change);
-        }
-        let held = sums.held();
+        let held = books.sums(currency).map(|sums| {
+            sums.in_accounts = sums.in_accounts.saturating_add(change);
+            if of_a_transfer {
+                sums.under_way = sums.under_way.saturating_sub(change);
+            }
+            sums.held()
+        });
         books.number += 1;
         books.at = time_in_order(books.at, commit.at, LATEST);
         changes.put(&Row {
@@ -163,6 +179,7 @@ pub fn changes(
 mod tests {
     use ledgerline::{Meta, StreamId, encode, shapes::check_rows};
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
 
@@ -236,6 +253,30 @@ mod tests {
         assert_eq!(add("a", &credited(i64::MAX, i64::MAX)), i64::MAX);
         assert_eq!(add("b", &credited(7, 7)), i64::MAX);
         assert_eq!(add("a", &debited(i64::MAX, 0)), 7);
+    }
+
+    #[test]
+    fn callers_cannot_make_the_state_grow_by_accounts_of_ever_more_currencies() {
+        let mut books = Books::default();
+        let mut book = |currency: &str| {
+            let (mut memory, mut rows) = (currency.to_owned(), Changes::new(TABLE));
+            changes(&mut books, &mut memory, &commit("a", 2, None, &credited(1, 1)), &mut rows).unwrap();
+            let (_, change) = rows.iter().next().unwrap();
+            let ledgerline::changes::Change::Put(fields) = change else { panic!("{change:?}") };
+            serde_json::from_value::<Row>(json!(fields)).unwrap().held
+        };
+        // Given accounts in more currencies than the books keep sums for,
+        let codes = |first: char| ('A'..='Z').map(move |last| format!("{first}Q{last}"));
+        let codes: Vec<_> = ('A'..='Z').flat_map(codes).collect();
+        let held: Vec<_> = codes.iter().map(|code| book(code)).collect();
+        // then the first have sums, the others are booked without, and each booking of the first goes on.
+        let one = Held { in_accounts: 1, under_way: 0 };
+        assert!(held.iter().enumerate().all(|(place, held)| *held == (place < 256).then_some(one)));
+        assert_eq!(book("AQA"), Some(Held { in_accounts: 2, ..one }));
+        assert_eq!((books.number, books.held.len()), (677, 256));
+        let largest = Sums { in_accounts: i128::MIN, under_way: i128::MIN };
+        books.held.values_mut().for_each(|sums| *sums = largest);
+        assert!(serde_json::to_string(&books).unwrap().len() < 64 * 1024 * 3 / 4);
     }
 
     /// By how many seconds a wrong clock is off.
