@@ -184,6 +184,7 @@ async fn what_is_deployed_differently_or_was_changed_by_hand_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("template.yaml");
     std::fs::write(&path, template).unwrap();
+    std::fs::copy(workspace().join("samconfig.toml"), folder.path().join("samconfig.toml")).unwrap();
     let found = eventually("all of it is found", async || {
         let (code, found) = wrong(&ledger, &["--template", path.to_str().unwrap()]);
         (code == 2 && found.iter().any(|(name, _)| name.starts_with("account-"))).then_some(found)
