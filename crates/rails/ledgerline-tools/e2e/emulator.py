@@ -82,6 +82,24 @@ def checks(iam_action, body, region, account_id):
 
 iam_actions.dynamodb_transaction_checks = checks
 
+# --- An operation on one item carries the item's partition key as `dynamodb:LeadingKeys` (developer guide, "Using IAM
+# --- policy conditions for fine-grained access control").
+
+_context = iam_actions.dynamodb_service_context
+
+
+def context(body):
+    data = json.loads(body or b"{}")
+    # A table may be named by its ARN.
+    table = dynamodb._tables.get(data.get("TableName", "").rsplit("/", 1)[-1])
+    item = data.get("Key") or data.get("Item") or {}
+    key = item.get(table["pk_name"], {}) if table else {}
+    leading = {"dynamodb:LeadingKeys": list(key.values())} if key else {}
+    return {**_context(body), **leading}
+
+
+iam_actions.dynamodb_service_context = context
+
 # --- SQS has no actions for its batch calls: they are authorized as the single call (service authorization reference, SQS).
 
 _action = iam_actions.extract_iam_action
