@@ -41,6 +41,13 @@ def physical(logical):
     return detail["StackResourceDetail"]["PhysicalResourceId"]
 
 
+def scope_prefix():
+    """What the scopes begin with: the name of the workspace."""
+    cognito = boto3.client("cognito-idp", endpoint_url=ENDPOINT, region_name="us-east-1")
+    client = cognito.describe_user_pool_client(UserPoolId=physical("UserPool"), ClientId=physical("AppClient"))
+    return next(scope.split("/")[0] for scope in client["UserPoolClient"]["AllowedOAuthScopes"] if "/" in scope)
+
+
 def signs_in(address, password):
     """What a browser does with the page of the user pool: returns the address to which it is sent back."""
     asked = dict(urllib.parse.parse_qsl(urllib.parse.urlparse(address).query))
@@ -114,7 +121,7 @@ def user(name, known, scopes):
     """Makes a user, and signs the user in: docs/http.md, "Who calls"."""
     commands = block("docs/http.md", "## Who calls", "admin-create-user") or DOCUMENTED_USER
     commands = commands.replace("ada@example.com", f"{name}@example.com")
-    commands = commands.replace("openid+ledgerline/read+ledgerline/write", scopes)
+    commands = re.sub(r"openid\+[\w-]+/read\+[\w-]+/write", scopes, commands)
     shell = Shell(commands)
     location = signs_in(shell.address(shell.process.stdout), has_password(name, known))
     code = urllib.parse.parse_qs(urllib.parse.urlparse(location).query)["code"][0]
@@ -145,11 +152,12 @@ def operator(name, known, is_one):
 
 def tokens():
     known = {}
-    mine = "openid+ledgerline/read+ledgerline/write"
+    prefix = scope_prefix()
+    mine = f"openid+{prefix}/read+{prefix}/write"
     given = {
         "TOKEN": user("ada", known, mine),
         "OTHER_TOKEN": user("eve", known, mine),
-        "READ_TOKEN": user("reader", known, "openid+ledgerline/read"),
+        "READ_TOKEN": user("reader", known, f"openid+{prefix}/read"),
         "EVENTS_TOKEN": reader_of_events(),
         "OPERATOR_TOKEN": operator("ada", known, True),
         "UNGROUPED_TOKEN": operator("eve", known, False),
@@ -164,7 +172,7 @@ aws cognito-idp admin-create-user --user-pool-id "$UserPoolId" --username ada@ex
 verifier=$(openssl rand -hex 32)
 challenge=$(printf %s "$verifier" | openssl dgst -sha256 -binary | openssl base64 | tr '+/' '-_' | tr -d '=')
 echo "$SignInUrl/oauth2/authorize?response_type=code&client_id=$AppClientId&redirect_uri=http://localhost:3000/callback\\
-&scope=openid+ledgerline/read+ledgerline/write&code_challenge_method=S256&code_challenge=$challenge"
+&scope=openid+app/read+app/write&code_challenge_method=S256&code_challenge=$challenge"
 read -r code
 curl -s "$SignInUrl/oauth2/token" -d grant_type=authorization_code -d client_id="$AppClientId" -d code="$code" \\
   -d redirect_uri=http://localhost:3000/callback -d code_verifier="$verifier" | jq -r .access_token

@@ -9,7 +9,8 @@ use std::{env, ops::Deref};
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
-use super::{Api, LocalStack};
+use super::{Api, LocalStack, workspace};
+use crate::{permissions::resources, template::Source};
 
 /// The target of a test: a local stack of the test's own, or the deployment at `BASE_URL`.
 #[derive(Debug)]
@@ -35,23 +36,21 @@ impl UnderTest {
     /// The same API, for somebody whose token lets them read only.
     #[must_use]
     pub fn reader(&self) -> Api {
-        let claims = json!({ "sub": "reader", "client_id": "AppClient", "scope": "openid ledgerline/read" });
+        let claims = json!({ "sub": "reader", "client_id": "AppClient", "scope": format!("openid {}", scope("read")) });
         self.with(&claims, "READ_TOKEN", "an access token for reading only")
     }
 
     /// The same API, for a program that reads the events of everybody.
     #[must_use]
     pub fn reader_of_events(&self) -> Api {
-        let claims =
-            json!({ "sub": "program", "client_id": "EventsReaderClient", "scope": "ledgerline/events" });
+        let claims = json!({ "sub": "program", "client_id": "EventsReaderClient", "scope": scope("events") });
         self.with(&claims, "EVENTS_TOKEN", "a token of the client EventsReaderClient")
     }
 
     /// The same API, for an operator.
     #[must_use]
     pub fn operator(&self) -> Api {
-        let mut claims =
-            json!({ "sub": "operator", "client_id": "OperatorClient", "scope": "openid ledgerline/operate" });
+        let mut claims = json!({ "sub": "operator", "client_id": "OperatorClient", "scope": format!("openid {}", scope("operate")) });
         claims["cognito:groups"] = json!(["operators"]);
         self.with(&claims, "OPERATOR_TOKEN", "the token of an operator")
     }
@@ -59,8 +58,7 @@ impl UnderTest {
     /// The same API, for a user outside the group of operators who signed in as operators do.
     #[must_use]
     pub fn no_operator(&self) -> Api {
-        let claims =
-            json!({ "sub": "eve", "client_id": "OperatorClient", "scope": "openid ledgerline/operate" });
+        let claims = json!({ "sub": "eve", "client_id": "OperatorClient", "scope": format!("openid {}", scope("operate")) });
         self.with(
             &claims,
             "UNGROUPED_TOKEN",
@@ -97,6 +95,14 @@ impl UnderTest {
         };
         Api::new(self.url.clone(), Some(token))
     }
+}
+
+/// A scope of the workspace's API. It begins with the name of the template's resource server.
+fn scope(name: &str) -> String {
+    let template = Source::read(&workspace().join("template.yaml")).expect("the template can be read").json();
+    let mut servers = resources(&template, &["AWS::Cognito::UserPoolResourceServer"]);
+    let prefix = servers.find_map(|(_, server)| server["Properties"]["Identifier"].as_str());
+    format!("{}/{name}", prefix.expect("the template has a resource server"))
 }
 
 impl Deref for UnderTest {
