@@ -9,10 +9,10 @@ use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Aggregates, Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Visitor, Write,
+    Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Write,
     all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
     contract,
-    tank::Tank,
+    tank::Tanks,
 };
 use ledgerline_dynamodb::{
     DynamoDbStore, KeyNames, Move, PageQuery, ReadTable,
@@ -41,15 +41,6 @@ struct World {
     wire: Wire,
 }
 
-/// The aggregates that there are.
-struct Known;
-
-impl Aggregates for Known {
-    fn visit(visitor: &mut impl Visitor) {
-        visitor.visit::<Tank>();
-    }
-}
-
 impl World {
     async fn new(partitions: u16) -> Self {
         let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
@@ -63,7 +54,7 @@ impl World {
             client,
             rows,
             sequencing: Sequencing::new(sequence.clone(), log.clone(), partitions),
-            events: Events::new::<Known>(sequence.clone(), log.clone(), partitions),
+            events: Events::new::<Tanks>(sequence.clone(), log.clone(), partitions),
             log,
             sequence,
             wire,

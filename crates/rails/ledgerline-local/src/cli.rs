@@ -55,8 +55,8 @@ fn parameter(text: &str) -> Result<(String, String)> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs the local stack as the command line says, until Ctrl-C. A workspace's program `local` is this
-/// function with the workspace's aggregates, behind an allocator of its choice.
+/// Runs the local stack as the command line says, until Ctrl-C. A workspace's program `local` is
+/// this function with the workspace's aggregates, behind an allocator of its choice.
 pub fn main<L: Aggregates>() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -170,18 +170,10 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
 
 #[cfg(test)]
 mod tests {
-    use ledgerline::{EventStore, StreamId, Visitor, contract, tank::Tank};
+    use ledgerline::{EventStore, StreamId, contract, tank::Tanks};
 
     use super::*;
     use crate::testing;
-
-    struct Tanks;
-
-    impl Aggregates for Tanks {
-        fn visit(visitor: &mut impl Visitor) {
-            visitor.visit::<Tank>();
-        }
-    }
 
     #[tokio::test]
     async fn commits_that_the_code_cannot_read_are_counted_and_the_first_one_is_named() {

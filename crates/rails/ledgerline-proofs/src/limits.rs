@@ -7,7 +7,10 @@ use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, AppendError, Changes, Commit, Consistency, EventStore, Meta, Range, RecordedEvent, Request,
-    StreamId, guard::Verdict, load, tank::Tank,
+    StreamId,
+    guard::Verdict,
+    load,
+    tank::{Tank, Tanks},
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
@@ -27,7 +30,7 @@ use crate::{
     Effort, Finding, Tried,
     application::Application,
     pipeline::record,
-    tank::{self, FILLS, FILLS_VIEW, Tanks, filled},
+    tank::{self, FILLS, FILLS_VIEW, filled},
     wire::Wire,
     world::World,
 };

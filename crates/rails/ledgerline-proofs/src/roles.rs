@@ -64,7 +64,8 @@ fn policy(needs: &Needs) -> Value {
     }
     for keys in &needs.keys {
         let mut condition = json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys.like } });
-        // As in the template: `Null` stands beside it for each action but this one (docs/decisions/0004).
+        // As in the template: `Null` stands beside it for each action but this one
+        // (docs/decisions/0004).
         if keys.action != Action::PartiQLInsert {
             condition["Null"] = json!({ "dynamodb:LeadingKeys": "false" });
         }

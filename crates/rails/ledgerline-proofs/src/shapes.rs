@@ -69,11 +69,10 @@ pub(crate) fn read_state<L: Aggregates>(state: &RecordedState) -> usize {
 mod tests {
     use std::fs;
 
-    use ledgerline::tank::SHAPES;
+    use ledgerline::tank::{SHAPES, Tanks};
     use tempfile::tempdir;
 
     use super::*;
-    use crate::tank::Tanks;
 
     /// A stored shape must be read for ever. Each triple turns a shape that this code reads into one that it does not read, as an edit
     /// of the code would, and has the report.

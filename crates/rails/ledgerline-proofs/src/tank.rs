@@ -5,10 +5,10 @@ use std::num::NonZeroUsize;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{
-    Aggregate, Aggregates, Cache, Changes, ChangesError, Commit, Id, LogTable, LogView, StateTable,
-    StateView, StreamId, Visitor, Write, decode,
+    Aggregate, Cache, Changes, ChangesError, Commit, Id, LogTable, LogView, StateTable, StateView, StreamId,
+    Write, decode,
     spec::valid,
-    tank::{self, Amount, Command, Event, Installed, Liquid, State, Tank},
+    tank::{self, Amount, Command, Event, Installed, Liquid, State, Tank, Tanks},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
@@ -23,16 +23,6 @@ use crate::{
     files::Files,
     subscriptions,
 };
-
-/// The aggregates of the application: only the tank.
-#[derive(Debug)]
-pub struct Tanks;
-
-impl Aggregates for Tanks {
-    fn visit(visitor: &mut impl Visitor) {
-        visitor.visit::<Tank>();
-    }
-}
 
 macro_rules! event {
     ($path:literal) => {

@@ -33,9 +33,10 @@ use ledgerline_local::{
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
-    /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives every function what the function says
-    /// that it needs, and no more; the aggregates read every shape that was ever stored; everything that can fail has dead letters and alarms; the sample events, and the pages in
-    /// docs/permissions/, are there.
+    /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives
+    /// every function what the function says that it needs, and no more; the aggregates read every
+    /// shape that was ever stored; everything that can fail has dead letters and alarms; the sample
+    /// events, and the pages in docs/permissions/, are there.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
@@ -200,7 +201,8 @@ fn category_problems(categories: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Stored events and states that the aggregates cannot read, by the files in `model/shapes` of this workspace.
+/// Stored events and states that the aggregates cannot read, by the files in `model/shapes` of this
+/// workspace.
 fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     struct Check<'r> {
         root: &'r Path,
@@ -432,17 +434,9 @@ fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
 
 #[cfg(test)]
 mod tests {
-    use ledgerline::tank::{SHAPES, Tank};
+    use ledgerline::tank::{SHAPES, Tanks};
 
     use super::*;
-
-    struct Tanks;
-
-    impl Aggregates for Tanks {
-        fn visit(visitor: &mut impl Visitor) {
-            visitor.visit::<Tank>();
-        }
-    }
 
     #[test]
     fn an_event_that_changed_under_its_old_number_is_a_problem() {

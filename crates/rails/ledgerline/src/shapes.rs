@@ -55,8 +55,8 @@ struct State {
 /// Reads all shapes in the corpus of an aggregate.
 ///
 /// # Errors
-/// When the corpus lacks a shape that the aggregate's code has, or the code does not read a shape as
-/// the corpus says. The text names the shape, and what to do.
+/// When the corpus lacks a shape that the aggregate's code has, or the code does not read a shape
+/// as the corpus says. The text names the shape, and what to do.
 pub fn check<A: Aggregate>(corpus: &str) -> Result<Counts, String> {
     let Corpus { events, states } = serde_json::from_str(corpus).map_err(|error| error.to_string())?;
     check_events::<A>(&events)?;
@@ -220,15 +220,10 @@ pub fn check_rows<Row: Debug + Serialize + DeserializeOwned>(rows: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{StreamId, tank, tank::Tank};
-
-    struct Tanks;
-
-    impl Aggregates for Tanks {
-        fn visit(visitor: &mut impl Visitor) {
-            visitor.visit::<Tank>();
-        }
-    }
+    use crate::{
+        StreamId,
+        tank::{self, Tank, Tanks},
+    };
 
     #[test]
     fn the_shapes_of_the_tank_are_read() {

@@ -5,7 +5,7 @@ use jiff::{civil::Date, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{Aggregate, Context, LongText, Refusal, Text, with_field};
+use crate::{Aggregate, Aggregates, Context, LongText, Refusal, Text, Visitor, with_field};
 
 // --- Values -----------------------------------------------------------------------------------------------------
 
@@ -184,6 +184,16 @@ fn yours<'a>(state: &'a State, actor: Option<&str>) -> Result<&'a Installed, Ref
 /// The tank aggregate.
 #[derive(Debug)]
 pub struct Tank;
+
+/// The aggregates of an application whose only one is the tank.
+#[derive(Debug)]
+pub struct Tanks;
+
+impl Aggregates for Tanks {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<Tank>();
+    }
+}
 
 impl Aggregate for Tank {
     const CATEGORY: &'static str = "tank";
