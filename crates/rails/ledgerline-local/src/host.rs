@@ -322,7 +322,8 @@ impl Function {
         self.held.send_replace(false);
     }
 
-    /// Ends the instances of the old binary, at once or after their current invocation. The next invocation starts the new one.
+    /// Ends the instances of the old binary, at once or after their current invocation. The next
+    /// invocation starts the new one.
     pub(crate) fn end_instances(&self) {
         for instance in lock(&self.instances).running.values_mut() {
             instance.ending.get_or_insert(Ending::Replaced);

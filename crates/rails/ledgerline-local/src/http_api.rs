@@ -13,7 +13,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{ConnectInfo, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{Timestamp, tz::TimeZone};
@@ -79,12 +79,15 @@ impl Route {
 /// The parameter of a request that waits for something to come.
 const WAIT: &str = "wait=";
 
-fn is_long_poll(query: &str) -> bool {
-    query.split('&').filter_map(|pair| pair.strip_prefix(WAIT)).any(|seconds| seconds != "0")
+fn is_long_poll(uri: &Uri) -> bool {
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    pairs.any(|pair| pair.strip_prefix(WAIT).is_some_and(|seconds| seconds != "0"))
 }
 
-fn without_wait(query: &str) -> String {
-    query.split('&').filter(|pair| !pair.starts_with(WAIT)).collect::<Vec<_>>().join("&")
+fn without_wait(uri: &Uri) -> Uri {
+    let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.starts_with(WAIT));
+    let uri_without = format!("{}?{}", uri.path(), pairs.collect::<Vec<_>>().join("&"));
+    uri_without.parse().unwrap_or_else(|_| uri.clone())
 }
 
 /// The name of the first parameter of a route's path.
@@ -140,12 +143,10 @@ async fn handle(
             Err((status, text)) => return message(status, text),
         },
     };
-    let query = parts.uri.query().unwrap_or_default();
-    let long_poll = is_long_poll(query).then(|| route.function.long_poll());
+    let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
     // Without a place, the request is answered at once, as if it did not wait.
-    let query = if matches!(long_poll, Some(None)) { without_wait(query) } else { query.to_owned() };
-    let request = (&parts.method, path, query.as_str());
-    let mut event = event(route, &parameters, request, &parts.headers, &body, client);
+    let uri = if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
+    let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
     if let Some(authorizer) = authorizer {
         event["requestContext"]["authorizer"] = authorizer;
     }
@@ -179,7 +180,8 @@ async fn handle(
 fn event(
     route: &Route,
     parameters: &BTreeMap<String, String>,
-    (method, path, query_text): (&Method, &str, &str),
+    method: &Method,
+    uri: &Uri,
     headers: &HeaderMap,
     body: &Bytes,
     client: SocketAddr,
@@ -193,7 +195,7 @@ fn event(
             .or_insert_with(|| value.into());
     }
     let mut query = BTreeMap::<String, String>::new();
-    for pair in query_text.split('&').filter(|pair| !pair.is_empty()) {
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let decode =
             |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
@@ -208,8 +210,8 @@ fn event(
     let mut event = json!({
         "version": "2.0",
         "routeKey": route.key(),
-        "rawPath": path,
-        "rawQueryString": query_text,
+        "rawPath": uri.path(),
+        "rawQueryString": uri.query().unwrap_or_default(),
         "headers": joined,
         "requestContext": {
             "accountId": crate::template::ACCOUNT,
@@ -218,7 +220,7 @@ fn event(
             "domainPrefix": "local",
             "http": {
                 "method": method.as_str(),
-                "path": path,
+                "path": uri.path(),
                 "protocol": "HTTP/1.1",
                 "sourceIp": client.ip().to_string(),
                 "userAgent": joined.get("user-agent").cloned().unwrap_or_default(),
@@ -285,9 +287,11 @@ mod tests {
 
     #[test]
     fn a_request_that_finds_no_place_to_wait_is_one_that_does_not_wait() {
-        assert!(is_long_poll("after=x&wait=20") && !is_long_poll("after=wait") && !is_long_poll("wait=0"));
-        assert_eq!(without_wait("after=x&wait=20&limit=1"), "after=x&limit=1");
-        assert_eq!(without_wait("wait=20"), "");
+        let uri = |query: &str| format!("/events?{query}").parse::<Uri>().unwrap();
+        let is_one = |query: &str| is_long_poll(&uri(query));
+        assert!(is_one("after=x&wait=20") && !is_one("after=wait") && !is_one("wait=0"));
+        assert_eq!(without_wait(&uri("after=x&wait=20&limit=1")), uri("after=x&limit=1"));
+        assert_eq!(without_wait(&uri("wait=20")).query(), Some(""));
     }
 
     #[test]

@@ -187,6 +187,21 @@ fn functions(template: &Value) -> impl Iterator<Item = (&str, &Value)> {
     resources(template, &["AWS::Serverless::Function", "AWS::Lambda::Function"])
 }
 
+/// The beginning of every scope: the name of the template's resource server. With another identity
+/// provider, there is no such server, and the first scope of a route has the beginning.
+#[must_use]
+pub fn scope_prefix(template: &Value) -> Option<&str> {
+    let mut servers = resources(template, &["AWS::Cognito::UserPoolResourceServer"]);
+    let functions = resources(template, &["AWS::Serverless::Function"]);
+    let events = functions
+        .flat_map(|(_, function)| function["Properties"]["Events"].as_object().into_iter().flatten());
+    let mut scopes =
+        events.filter_map(|(_, event)| event["Properties"]["Auth"]["AuthorizationScopes"][0].as_str());
+    servers
+        .find_map(|(_, server)| server["Properties"]["Identifier"].as_str())
+        .or_else(|| scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0)))
+}
+
 /// Logical ids and resources of these types.
 pub fn resources<'t>(
     template: &'t Value,

@@ -1,6 +1,6 @@
 //! The properties of the resources that the local stack runs: those that it reads, and those that
-//! have no meaning on a laptop. It names every other one at its start, so that nothing that works on
-//! AWS is silently missing here.
+//! have no meaning on a laptop. It names every other one at its start, so that nothing that works
+//! on AWS is silently missing here.
 
 use crate::yaml::Node;
 
@@ -107,7 +107,7 @@ mod tests {
     use crate::template::Source;
 
     #[test]
-    fn what_the_local_stack_does_not_do_is_named() {
+    fn properties_that_are_not_emulated_are_named() {
         let template = "Globals:\n  Function: { Timeout: 3, SnapStart: { ApplyOn: x } }\n  HttpApi: { CorsConfiguration: true }\n\
             Resources:\n  HttpApi:\n    Type: AWS::Serverless::HttpApi\n    Properties: { CorsConfiguration: true, FailOnWarnings: true }\n  \
             Rows:\n    Type: AWS::DynamoDB::Table\n    Properties: { KinesisStreamSpecification: {}, BillingMode: PAY_PER_REQUEST }\n  \

@@ -24,7 +24,8 @@ pub struct Sample {
     pub answer: Value,
 }
 
-/// The part of an expected text that differs in each run, such as the hash in an entity tag: `"3.…"`.
+/// The part of an expected text that differs in each run, such as the hash in an entity tag:
+/// `"3.…"`.
 const VARYING: char = '…';
 
 /// The table beside the events of a function.

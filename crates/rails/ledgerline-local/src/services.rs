@@ -90,8 +90,8 @@ pub fn open(data: &Path) -> Result<Database> {
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
-/// The name of the stack whose tables a folder has: that of the run that made them. Under another name,
-/// the stack would begin with empty tables, and hide the data.
+/// The name of the stack whose tables a folder has: that of the run that made them. Under another
+/// name, the stack would begin with empty tables, and hide the data.
 pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     if !data.join("dynamodb.sqlite").exists() {
         return Ok(None);
@@ -125,8 +125,8 @@ pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<
     Ok(None)
 }
 
-/// Adds the indexes that a kept table lacks, as a deployment does: DynamoDB fills an index from the rows that there are.
-/// Returns their names.
+/// Adds the indexes that a kept table lacks, as a deployment does: DynamoDB fills an index from the
+/// rows that there are. Returns their names.
 fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTreeSet<String>> {
     let listed = |table: &Value| table["GlobalSecondaryIndexes"].as_array().cloned().unwrap_or_default();
     let key = |table: &Value| table["KeySchema"].clone();

@@ -23,8 +23,8 @@ pub const REGION: &str = "us-east-1";
 /// The name of a local stack without samconfig.toml.
 pub(crate) const STACK: &str = "ledgerline";
 
-/// The name of the stack in the samconfig.toml beside a template, if there is one: `stack_name` of the
-/// environment `default`.
+/// The name of the stack in the samconfig.toml beside a template, if there is one: `stack_name` of
+/// the environment `default`.
 #[must_use]
 pub fn stack_name(template: &Path) -> Option<String> {
     let folder = template.parent().unwrap_or(Path::new(""));
@@ -34,7 +34,8 @@ pub fn stack_name(template: &Path) -> Option<String> {
         let name = config.get("default")?.get(command)?.get("parameters")?.get("stack_name")?;
         name.as_str().map(ToOwned::to_owned)
     };
-    // The parameters of a command go before those of all commands, and `sam deploy --guided` writes the former.
+    // The parameters of a command go before those of all commands, and `sam deploy --guided` writes
+    // the former.
     named("deploy").or_else(|| named("global"))
 }
 

@@ -22,7 +22,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_local::{permissions::resources, template::Source, wiring};
+use ledgerline_local::{permissions::scope_prefix, template::Source, wiring};
 use serde_json::{Value, json};
 
 use self::template::{TEMPLATE, with_listed, with_name, with_section};
@@ -215,7 +215,7 @@ fn next_steps(kind: Kind, words: &Words) {
 
 /// The names that a workspace has chosen for what clients and operators see.
 struct OwnNames {
-    /// The beginning of each scope: the identifier of the resource server.
+    /// The beginning of each scope.
     scope: String,
     /// The namespace of the metrics.
     namespace: String,
@@ -223,12 +223,10 @@ struct OwnNames {
 
 impl OwnNames {
     fn of(template: &Value) -> Self {
-        let server = resources(template, &["AWS::Cognito::UserPoolResourceServer"]).next();
-        let scope = server.and_then(|(_, server)| server["Properties"]["Identifier"].as_str());
         let namespace = &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
         let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
         Self {
-            scope: scope.unwrap_or("ledgerline").to_owned(),
+            scope: scope_prefix(template).unwrap_or("ledgerline").to_owned(),
             namespace: namespace.unwrap_or("Ledgerline/${AWS::StackName}").to_owned(),
         }
     }

@@ -39,7 +39,8 @@ impl Answer {
         self.headers.get("etag").map(String::as_str)
     }
 
-    /// The version in the `ETag` of an answer to a query: 3 in `"3.9f86d081"`. `None` for any other tag.
+    /// The version in the `ETag` of an answer to a query: 3 in `"3.9f86d081"`. `None` for any other
+    /// tag.
     #[must_use]
     pub fn etag_version(&self) -> Option<u64> {
         let (version, hash) = self.etag()?.strip_prefix('"')?.strip_suffix('"')?.split_once('.')?;

@@ -68,8 +68,8 @@ const HEADERS: [(&str, &[&str]); 4] = [
     ("x-correlation-id", &["a", "", "a b"]),
 ];
 
-/// Sends requests with any names, repeats, types, lengths and encodings to every route. Every answer
-/// must say what is wrong: no failure of the server, and nothing that is ignored silently.
+/// Sends requests with any names, repeats, types, lengths and encodings to every route. Every
+/// answer must say what is wrong: no failure of the server, and nothing that is ignored silently.
 pub async fn any_request_is_answered() {
     let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut rng = Rng::with_seed(seed);

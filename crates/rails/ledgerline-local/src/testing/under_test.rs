@@ -10,7 +10,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use super::{Api, LocalStack, workspace};
-use crate::{permissions::resources, template::Source};
+use crate::{permissions::scope_prefix, template::Source};
 
 /// The target of a test: a local stack of the test's own, or the deployment at `BASE_URL`.
 #[derive(Debug)]
@@ -36,7 +36,8 @@ impl UnderTest {
     /// The same API, for somebody whose token lets them read only.
     #[must_use]
     pub fn reader(&self) -> Api {
-        let claims = json!({ "sub": "reader", "client_id": "AppClient", "scope": format!("openid {}", scope("read")) });
+        let scopes = format!("openid {}", scope("read"));
+        let claims = json!({ "sub": "reader", "client_id": "AppClient", "scope": scopes });
         self.with(&claims, "READ_TOKEN", "an access token for reading only")
     }
 
@@ -50,7 +51,8 @@ impl UnderTest {
     /// The same API, for an operator.
     #[must_use]
     pub fn operator(&self) -> Api {
-        let mut claims = json!({ "sub": "operator", "client_id": "OperatorClient", "scope": format!("openid {}", scope("operate")) });
+        let scopes = format!("openid {}", scope("operate"));
+        let mut claims = json!({ "sub": "operator", "client_id": "OperatorClient", "scope": scopes });
         claims["cognito:groups"] = json!(["operators"]);
         self.with(&claims, "OPERATOR_TOKEN", "the token of an operator")
     }
@@ -58,7 +60,8 @@ impl UnderTest {
     /// The same API, for a user outside the group of operators who signed in as operators do.
     #[must_use]
     pub fn no_operator(&self) -> Api {
-        let claims = json!({ "sub": "eve", "client_id": "OperatorClient", "scope": format!("openid {}", scope("operate")) });
+        let scopes = format!("openid {}", scope("operate"));
+        let claims = json!({ "sub": "eve", "client_id": "OperatorClient", "scope": scopes });
         self.with(
             &claims,
             "UNGROUPED_TOKEN",
@@ -97,12 +100,10 @@ impl UnderTest {
     }
 }
 
-/// A scope of the workspace's API. It begins with the name of the template's resource server.
+/// A scope of the workspace's API.
 fn scope(name: &str) -> String {
     let template = Source::read(&workspace().join("template.yaml")).expect("the template can be read").json();
-    let mut servers = resources(&template, &["AWS::Cognito::UserPoolResourceServer"]);
-    let prefix = servers.find_map(|(_, server)| server["Properties"]["Identifier"].as_str());
-    format!("{}/{name}", prefix.expect("the template has a resource server"))
+    format!("{}/{name}", scope_prefix(&template).expect("a route of the template has a scope"))
 }
 
 impl Deref for UnderTest {

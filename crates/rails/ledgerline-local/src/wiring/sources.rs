@@ -6,7 +6,7 @@ use ledgerline::REPLAYED;
 use serde_json::Value;
 
 use super::{Endpoint, Events, Function, Template, listed, tables::named};
-use crate::permissions::{COMMITS, list, referred, resources};
+use crate::permissions::{COMMITS, list, referred, scope_prefix};
 
 /// Problems with sources of events that differ from those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
@@ -59,22 +59,11 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// The beginning of every scope: the name of the template's resource server. If the users are in another identity provider, there is no such server,
-/// and the beginning of the first scope of a route is taken, so that all scopes begin alike.
-fn scopes<'t>(template: &Template<'t>) -> &'t str {
-    let servers = resources(template.json, &["AWS::Cognito::UserPoolResourceServer"]);
-    let mut named = servers.filter_map(|(_, server)| server["Properties"]["Identifier"].as_str());
-    let routes = template.functions.iter().flat_map(|function| function.events("HttpApi"));
-    let mut scopes = routes.filter_map(|(_, route)| route["Auth"]["AuthorizationScopes"][0].as_str());
-    let first = || scopes.find_map(|scope| Some(scope.rsplit_once('/')?.0));
-    named.next().or_else(first).unwrap_or_default()
-}
-
 /// Problems with routes and their scopes.
 fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[Endpoint]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut wired = BTreeSet::new();
-    let prefix = scopes(template);
+    let prefix = scope_prefix(template.json).unwrap_or_default();
     for (name, properties) in function.events("HttpApi") {
         let text = |key: &str| properties[key].as_str().unwrap_or_default().to_owned();
         let route = format!("{} {}", text("Method").to_uppercase(), text("Path"));
