@@ -147,8 +147,8 @@ pub enum Overwrite {
 /// A page of rows.
 #[derive(Debug)]
 pub struct Page<T> {
-    /// The rows, each by itself: a row that an earlier version of the program wrote may be one that
-    /// this program cannot read.
+    /// The rows. Each is a result of its own, because an earlier version of the program may have
+    /// written a row that this program cannot read.
     pub rows: Vec<Result<T, UnreadableRow>>,
     /// The place where the next page begins, if there is one.
     pub cursor: Option<String>,
@@ -758,7 +758,7 @@ impl ReadTable {
         Ok(Page { rows: self.rows_read(items, key, &partitions), cursor })
     }
 
-    /// What is in rows, each by itself. `key` is the name of the key that names a row.
+    /// The rows in these items. `key` is the name of the key that names a row.
     fn rows_read<T: DeserializeOwned>(
         &self,
         items: impl IntoIterator<Item = Item>,
@@ -787,8 +787,10 @@ impl ReadTable {
         Ok(Page { rows: self.rows_read(items, table.key, &partitions), cursor })
     }
 
-    /// The same as [`page_of_states`](Self::page_of_states) for an index that holds only keys: the rows are read from the table and returned in the order of the index. A
-    /// row that was deleted in between is left out, and so is one that has another place by now: its new partition may belong to another caller.
+    /// The same as [`page_of_states`](Self::page_of_states) for an index that holds only keys: the
+    /// rows are read from the table and returned in the order of the index. A row that was deleted
+    /// in between is left out, and so is one that has another place by now: its new partition may
+    /// belong to another caller.
     ///
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
@@ -810,9 +812,9 @@ impl ReadTable {
         // As the table has them: the sort key of one index may be the partition key of another.
         let partition = self.partition(query.partition.1);
         let sort = query.keys.first().copied().unwrap_or_default();
-        let prefix = query.starts_with.map(|prefix| match partitions.contains(&sort) {
-            true => self.partition(prefix),
-            false => AttributeValue::S(prefix.to_owned()),
+        let is_partition = partitions.contains(&sort);
+        let prefix = query.starts_with.map(|prefix| {
+            if is_partition { self.partition(prefix) } else { AttributeValue::S(prefix.to_owned()) }
         });
         let begins = |item: &Item, prefix: &AttributeValue| match (item.get(sort), prefix) {
             (Some(AttributeValue::S(sort)), AttributeValue::S(prefix)) => sort.starts_with(prefix.as_str()),

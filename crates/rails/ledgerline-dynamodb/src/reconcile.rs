@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    hash::{DefaultHasher, Hash, Hasher},
+    hash::{BuildHasher, RandomState},
     mem,
 };
 
@@ -217,8 +217,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares the streams that came to `$all` since a time, some at once, so that two days of a busy log fit into a function's
-    /// memory (rule 11).
+    /// Compares the streams that came to `$all` since a time, some at once, so that two days of a
+    /// busy log fit into a function's memory (rule 11).
     async fn recent(
         &self,
         sequence: &DynamoDbStore,
@@ -226,8 +226,9 @@ impl Comparison<'_> {
         since: Timestamp,
     ) -> Result<Found, CompareError> {
         let (mut found, mut window) = (Found::default(), BTreeSet::new());
-        // The hashes of the compared streams. A stream beyond the limit is compared again.
-        let mut compared = HashSet::new();
+        // The hashes of the compared streams, with a random key: no caller can choose two ids with
+        // one hash. A stream beyond the limit is compared again.
+        let (hashes, mut compared) = (RandomState::new(), HashSet::new());
         for partition in 0..partitions {
             let mut after = last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
             loop {
@@ -238,9 +239,7 @@ impl Comparison<'_> {
                     for Entry { stream, .. } in
                         segment.entries.into_iter().chain(segment.voids.last().cloned())
                     {
-                        let mut hasher = DefaultHasher::new();
-                        stream.hash(&mut hasher);
-                        if compared.insert(hasher.finish()) {
+                        if compared.insert(hashes.hash_one(&stream)) {
                             window.insert(stream);
                         }
                     }

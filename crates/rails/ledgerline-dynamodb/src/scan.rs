@@ -55,7 +55,8 @@ pub struct Scanned {
 }
 
 impl DynamoDbStore {
-    /// A page of the commits of these categories, or of all if there are none, in one of so many parts of the log, after this commit. At most `limit` commits are looked at.
+    /// A page of the commits of these categories, or of all if there are none, in one of so many
+    /// parts of the log, after this commit. At most `limit` commits are looked at.
     ///
     /// # Errors
     /// When the table cannot be read.

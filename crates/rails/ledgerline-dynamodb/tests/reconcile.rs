@@ -23,6 +23,18 @@ fn ids(differences: &[Difference]) -> Vec<&str> {
     ids
 }
 
+/// The state view of the tanks.
+fn levels(client: Client) -> Follower {
+    Follower {
+        id: "LevelsFunction".into(),
+        kind: Follows::States,
+        of: vec!["tank".into()],
+        table: ReadTable::new(client, testing::table("LevelsTable")),
+        partition: "tankId".into(),
+        sort: None,
+    }
+}
+
 /// What is there without a version is damaged. What is not there may have been forgotten, once it is older than tombstones; it is named all the same.
 #[tokio::test]
 async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apart() {
@@ -43,14 +55,7 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
         let put = client.put_item().table_name(testing::table("LevelsTable"));
         put.item("tankId", AttributeValue::S(id.into())).item("version", version).send().await.unwrap();
     }
-    let followers = [Follower {
-        id: "LevelsFunction".into(),
-        kind: Follows::States,
-        of: vec!["tank".into()],
-        table: ReadTable::new(client, testing::table("LevelsTable")),
-        partition: "tankId".into(),
-        sort: None,
-    }];
+    let followers = [levels(client)];
     let comparison = Comparison {
         log: &log,
         parts: 1,
@@ -68,7 +73,8 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
     assert_eq!((looked[0].streams, looked[0].forgotten, looked[0].unreadable), (4, 1, 1));
 }
 
-/// Rule 11: more streams than are compared together. Every stream is counted once, and few differences are kept.
+/// Rule 11: more streams than are compared together. Every stream is counted once, and few
+/// differences are kept.
 #[tokio::test]
 async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
     const STREAMS: usize = 2_100;
@@ -92,14 +98,7 @@ async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
         let again = Commit { version: number + appended.segments as u64, ..segment };
         sequence.append(&again, None).await.unwrap();
     }
-    let followers = [Follower {
-        id: "LevelsFunction".into(),
-        kind: Follows::States,
-        of: vec!["tank".into()],
-        table: ReadTable::new(client, testing::table("LevelsTable")),
-        partition: "tankId".into(),
-        sort: None,
-    }];
+    let followers = [levels(client)];
     let comparison = Comparison {
         log: &log,
         parts: 1,

@@ -98,7 +98,7 @@ impl ReadTable {
         }
     }
 
-    /// The rows with these keys, read strongly, in no particular order, if they exist, each by itself. No key may be in the list twice.
+    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may be in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.

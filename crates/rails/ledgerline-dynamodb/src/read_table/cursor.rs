@@ -1,5 +1,6 @@
-//! Cursors: the place where a page ended, as opaque text. A cursor never holds the partition, so that no cursor can lead into the rows of another
-//! user. It has a checksum of the list that it is of: in another list it would leave rows out without a word.
+//! Cursors: the place where a page ended, as opaque text. A cursor never holds the partition, so
+//! that no cursor can lead into the rows of another user. It has a checksum of the list that it is
+//! of: in another list it would leave rows out without a word.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +28,8 @@ pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableEr
 /// The name of the checksum in a cursor. No key of a table has it.
 const LIST: &str = "$list";
 
-/// A checksum of the list that a query is about. The limit, and the generation of the table, are not
-/// in it: a reader may change the one, and a rebuild the other.
+/// A checksum of the list that a query is about. The limit, and the generation of the table, are
+/// not in it: a reader may change the one, and a rebuild the other.
 fn checksum(query: &PageQuery<'_>) -> String {
     let PageQuery { index, partition, keys: _, starts_with, newest_first, limit: _, cursor: _ } = query;
     let list = format!("{index:?} {partition:?} {starts_with:?} {newest_first}");
@@ -41,7 +42,8 @@ const MAX_KEY_BYTES: usize = 1024;
 pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidCursor> {
     let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     let mut rest: BTreeMap<String, String> = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
-    // A cursor of an earlier version has no checksum: it may be under way while functions are replaced.
+    // A cursor of an earlier version has no checksum: it may be under way while functions are
+    // replaced.
     if rest.remove(LIST).is_some_and(|list| list != checksum(query)) {
         return Err(InvalidCursor);
     }
