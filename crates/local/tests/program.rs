@@ -25,8 +25,8 @@ fn a_missing_template_and_an_unknown_parameter_are_named() {
     assert!(run(&["--parameter-overrides", "Colour=red"]).contains("there is no parameter Colour"));
 }
 
-/// The output is closed by `local | grep -m1 Ready`, a company's environment names a proxy, and macOS
-/// begins with 256 descriptors.
+/// The output is closed by `local | grep -m1 Ready`, a company's environment names a proxy, and
+/// macOS begins with 256 descriptors.
 #[test]
 fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptors() {
     let mut local = Command::new("sh")

@@ -403,11 +403,11 @@ fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
 /// The hashes that tell two requests with the same key apart, by route, path and body.
 #[derive(Debug, Default)]
 struct Fingerprints {
-    /// The hash of the command, in whatever spelling it came: without fields that are null, with ids
-    /// in small letters, and without an empty object, which is the same as no body.
+    /// The hash of the command, in whatever spelling it came: without fields that are null, with
+    /// ids in small letters, and without an empty object, which is the same as no body.
     of_command: String,
-    /// The hash that an earlier version stored. The body counts as JSON, so that white space makes no
-    /// difference. It is the same as the other one for most requests.
+    /// The hash that an earlier version stored. The body counts as JSON, so that white space makes
+    /// no difference. It is the same as the other one for most requests.
     of_text: String,
 }
 

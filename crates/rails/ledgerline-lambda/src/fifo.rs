@@ -231,9 +231,9 @@ impl<S: EventStore, C: Consumer> Fifo<S, C> {
 
     /// The same, for an invocation that ends after this time.
     ///
-    /// A consumer that applies a batch as a whole has two thirds of it. What is left then is for the
-    /// commits one by one. With a shorter limit, a table that is slow for a while would have most
-    /// batches begin again in the middle, and pay for them twice.
+    /// A consumer that applies a batch as a whole has two thirds of it. What is left then is for
+    /// the commits one by one. With a shorter limit, a table that is slow for a while would have
+    /// most batches begin again in the middle, and pay for them twice.
     async fn batch_within(&self, messages: &[SqsMessage], left: Duration) -> SqsBatchResponse {
         let mut response = SqsBatchResponse::default();
         let mut stopped = HashSet::new();

@@ -273,8 +273,9 @@ pub fn etag(version: u64) -> String {
     format!("\"{version}\"")
 }
 
-/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and `"3.9f86d081"`, as reads do. `None` for `*`. The
-/// comparison is strong (13.1.1): weak tags, and tags that are not a version, are left out, because they match nothing.
+/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and
+/// `"3.9f86d081"`, as reads do. `None` for `*`. The comparison is strong (13.1.1): weak tags, and
+/// tags that are not a version, are left out, because they match nothing.
 #[must_use]
 pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
     if tags.trim() == "*" {
@@ -372,8 +373,8 @@ impl HttpRequest {
         }
     }
 
-    /// Refuses every parameter of the query but these. A misspelled one, such as `minversion`, would
-    /// otherwise do nothing.
+    /// Refuses every parameter of the query but these. A misspelled one, such as `minversion`,
+    /// would otherwise do nothing.
     ///
     /// # Errors
     /// When there is another one. The problem names it, and those that there are.

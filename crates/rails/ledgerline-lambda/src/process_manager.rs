@@ -93,8 +93,8 @@ pub trait Reaction {
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, `REQUESTS_TABLE` if [`Reaction::needs`] says that it sends
-/// commands, and what `build` reads.
+/// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, `REQUESTS_TABLE` if
+/// [`Reaction::needs`] says that it sends commands, and what `build` reads.
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {

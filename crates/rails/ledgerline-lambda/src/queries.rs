@@ -201,8 +201,9 @@ impl Part {
     }
 }
 
-/// A route that answers with a page of an index of a view that is written from states: `GET /tanks`. The answer has the rows under `name`.
-/// `part` says which rows, and `shown` makes the answer of each row. A parameter that `part` reads is named with [`Query::parameters`].
+/// A route that answers with a page of an index of a view that is written from states:
+/// `GET /tanks`. The answer has the rows under `name`. `part` says which rows, and `shown` makes
+/// the answer of each row. A parameter that `part` reads is named with [`Query::parameters`].
 #[must_use]
 pub fn page<Row: DeserializeOwned + 'static>(
     key: &'static str,
@@ -535,8 +536,10 @@ impl Patience {
     }
 }
 
-/// The answer under the conditions of the request (RFC 9110, 13.1.1 and 13.1.2): `304` when the client has just this representation, and `412` when it asks for another
-/// version. A version alone, as the answer to a command names it, is no representation: with If-None-Match it gets `200`.
+/// The answer under the conditions of the request (RFC 9110, 13.1.1 and 13.1.2): `304` when the
+/// client has just this representation, and `412` when it asks for another version. A version
+/// alone, as the answer to a command names it, is no representation: with If-None-Match it gets
+/// `200`.
 fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Problem> {
     if shown.status != StatusCode::OK {
         return Ok(shown);
@@ -575,8 +578,8 @@ pub fn in_answers<Row>(page: Page<Row>, shown: impl Fn(&Row) -> Value) -> Page<V
 }
 
 /// The body of a page: its rows under their name, the cursor of the next page if there is one, and
-/// under `unreadable` the keys of the rows that this program cannot read, if there are any. One such
-/// row must not keep the others from the client (rule 11).
+/// under `unreadable` the keys of the rows that this program cannot read, if there are any. One
+/// such row must not keep the others from the client (rule 11).
 #[must_use]
 pub fn listed(name: &str, page: Page<Value>) -> Value {
     let (mut rows, mut keys, mut first) = (Vec::new(), Vec::new(), None);

@@ -26,9 +26,11 @@ use crate::{
     needs,
 };
 
-/// The most commits that are read, the newest ones of `$all`, to see whether this code understands them.
+/// The most commits that are read, the newest ones of `$all`, to see whether this code understands
+/// them.
 const NEWEST: usize = 1_000;
-/// The most segments of `$all` that are read to find them, the newest ones. A segment has one entry at least.
+/// The most segments of `$all` that are read to find them, the newest ones. A segment has one entry
+/// at least.
 const SEGMENTS: u64 = 200;
 /// The commits that are read at once.
 const AT_ONCE: usize = 100;
@@ -510,8 +512,8 @@ async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
 
 // --- The log ----------------------------------------------------------------------------------------------------
 
-/// Whether this code reads the newest commits, which newer code may have written. Returns the types of
-/// events that none of them has, each with its category.
+/// Whether this code reads the newest commits, which newer code may have written. Returns the types
+/// of events that none of them has, each with its category.
 async fn readable<L: Aggregates>(
     deployment: &Deployment,
     findings: &mut Findings,

@@ -50,9 +50,9 @@ pub const CLOCK_SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// The time of an item of an order, in which the item before has the time `before`, and the clock
 /// of the item's writer says `at`.
 ///
-/// Times in an order do not go back, unless `before` is later by more than `most`. Then its clock was
-/// in the future, and the item keeps its own time: a wrong clock moves its own items only, and none
-/// after them.
+/// Times in an order do not go back, unless `before` is later by more than `most`. Then its clock
+/// was in the future, and the item keeps its own time: a wrong clock moves its own items only, and
+/// none after them.
 ///
 /// ```
 /// use jiff::{SignedDuration, Timestamp};
@@ -280,13 +280,13 @@ pub async fn newest(store: &impl EventStore, partition: u16) -> Result<Option<Se
 }
 
 /// The last segment of `$all-<partition>` that is older than this time, if there is one. With right
-/// clocks, times in segments do not go back: a binary search finds it, in twice as many reads as the
-/// number of segments has binary digits.
+/// clocks, times in segments do not go back: a binary search finds it, in twice as many reads as
+/// the number of segments has binary digits.
 ///
 /// A clock in the future leaves segments in the order that are later than those after them. The
 /// search may end before such segments; then it looks beyond them, at doubled distances, for
-/// segments that are older than `time`. It may miss some of these. A reader who wants everything from
-/// `time` on misses nothing, because no segment is older than the database says: see
+/// segments that are older than `time`. It may miss some of these. A reader who wants everything
+/// from `time` on misses nothing, because no segment is older than the database says: see
 /// [`Sequencer::append`].
 ///
 /// # Errors

@@ -42,7 +42,7 @@ struct Options {
     /// too, by up to ten minutes either way.
     #[arg(long)]
     clock: Option<PathBuf>,
-    /// Rebuild a view of each kind meanwhile, again and again: one of states, one of the log, one of `$all`.
+    /// Rebuild a state view, a log view and a view of `$all` in a loop.
     #[arg(long)]
     rebuilds: bool,
 }
@@ -246,8 +246,9 @@ impl World {
         stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Rebuilds the views in turn, and drops the rows before. A tool that fails, as when the stack is killed, is started again and resumes.
-    /// Returns how often reads switched to new rows, and how often the tool failed.
+    /// Rebuilds the views in turn, and drops the rows before. A tool that fails, as when the stack
+    /// is killed, is started again and resumes. Returns how often reads switched to new rows, and
+    /// how often the tool failed.
     async fn rebuild(self: Arc<Self>) -> Result<(u32, u32)> {
         let (mut switched, mut failed) = (0, 0);
         for view in REBUILT.iter().cycle() {

@@ -76,8 +76,8 @@ impl Opened {
     /// bounds.
     ///
     /// A booking of the month before the last one is late, by a clock that lags, and belongs to a
-    /// month that is over. One that is earlier still shows that a clock was wrong: its month becomes
-    /// the last one, or a single booking in the year 2099 would hold the month until then.
+    /// month that is over. One that is earlier still shows that a clock was wrong: its month
+    /// becomes the last one, or a single booking in the year 2099 would hold the month until then.
     fn booked(self, amount: i64, on: Date) -> Self {
         let month = on.first_of_month();
         let total_balance = self.total_balance.saturating_add(amount);
@@ -204,7 +204,8 @@ pub struct Account;
 
 impl Aggregate for Account {
     const CATEGORY: &'static str = "account";
-    // Schema 2 held the last month for good after a booking in the future. Such a state is folded again.
+    // Schema 2 held the last month for good after a booking in the future. Such a state is folded
+    // again.
     const STATE_SCHEMA: u32 = 3;
     const REFUSALS: &'static [Refusal] = REFUSALS;
 

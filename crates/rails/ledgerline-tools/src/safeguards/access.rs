@@ -180,11 +180,13 @@ fn allows_directly(statement: &Value, arns: &[String]) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The keys of `ForAllValues` conditions in a statement that a request may lack. Source: the IAM user guide, "Multivalued
-/// context keys": `ForAllValues` is true where the request has no such key.
+/// The keys of `ForAllValues` conditions in a statement that a request may lack. Source: the IAM
+/// user guide, "Multivalued context keys": `ForAllValues` is true where the request has no such
+/// key.
 ///
-/// A statement that allows only `dynamodb:PartiQLInsert` is left out. If AWS gave that action no key, `Null` would deny each
-/// append of each function, and nobody has tried it on an account (docs/decisions/0004).
+/// A statement that allows only `dynamodb:PartiQLInsert` is left out. If AWS gave that action no
+/// key, `Null` would deny each append of each function. No account has shown which is true
+/// (docs/decisions/0004).
 fn unguarded(statement: &Value) -> Vec<String> {
     if list(&statement["Action"]).into_iter().all(|action| action == "dynamodb:PartiQLInsert") {
         return Vec::new();

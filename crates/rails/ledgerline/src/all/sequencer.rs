@@ -157,9 +157,9 @@ impl Sequencer {
     /// a retry appends nothing.
     ///
     /// `at` is the time of the batch. For candidates that records prove it is at least the time at
-    /// which the database wrote the records. So a clock in the past moves no segment, and a time that
-    /// is much earlier than that of the segment before shows that the earlier one was in the future.
-    /// The time of any other batch is never earlier than that of the segment before.
+    /// which the database wrote the records. So a clock in the past moves no segment, and a time
+    /// that is much earlier than that of the segment before shows that the earlier one was in the
+    /// future. The time of any other batch is never earlier than that of the segment before.
     ///
     /// After success, every confirmed entry is in `$all`. After an error or a kill, some may be.
     /// Any sequencer may append the batch again, divided differently if need be.

@@ -26,8 +26,8 @@ pub const VIEW: OrderedView<Books, String> =
 const LATEST: SignedDuration = SignedDuration::from_hours(48);
 
 /// For how many currencies the books keep sums: those that were booked first. ISO 4217 has some 180
-/// codes, and accounts that were opened without a check of the code may have any other. Callers would
-/// decide how large the state is, and beyond 64 KB the view would stand still.
+/// codes, and accounts that were opened without a check of the code may have any other. Callers
+/// would decide how large the state is, and beyond 64 KB the view would stand still.
 const MOST_CURRENCIES: usize = 256;
 
 /// A day, in UTC: a partition of the ledger.
@@ -52,8 +52,8 @@ impl Books {
         self.at.to_zoned(TimeZone::UTC).date()
     }
 
-    /// The sums of a currency, if it is one of the first [`MOST_CURRENCIES`]. This depends on the log
-    /// alone, so that a rebuilt view is equal to a live one.
+    /// The sums of a currency, if it is one of the first [`MOST_CURRENCIES`]. This depends on the
+    /// log alone, so that a rebuilt view is equal to a live one.
     fn sums(&mut self, currency: &str) -> Option<&mut Sums> {
         if self.held.len() >= MOST_CURRENCIES {
             return self.held.get_mut(currency);
@@ -62,14 +62,15 @@ impl Books {
     }
 }
 
-/// What the bank holds in a currency, in minor units. An account holds up to 2⁵³ of them, so that the
-/// sum of some thousand accounts passes 64 bits.
+/// What the bank holds in a currency, in minor units. An account holds up to 2⁵³ of them, so that
+/// the sum of some thousand accounts passes 64 bits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sums {
     /// The sum of all balances.
     pub in_accounts: i128,
-    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor back.
+    /// What left an account by a transfer and has not arrived yet, neither where it goes to nor
+    /// back.
     pub under_way: i128,
 }
 
@@ -269,7 +270,7 @@ mod tests {
         let codes = |first: char| ('A'..='Z').map(move |last| format!("{first}Q{last}"));
         let codes: Vec<_> = ('A'..='Z').flat_map(codes).collect();
         let held: Vec<_> = codes.iter().map(|code| book(code)).collect();
-        // then the first have sums, the others are booked without, and each booking of the first goes on.
+        // then the first 256 have sums, and the others have none.
         let one = Held { in_accounts: 1, under_way: 0 };
         assert!(held.iter().enumerate().all(|(place, held)| *held == (place < 256).then_some(one)));
         assert_eq!(book("AQA"), Some(Held { in_accounts: 2, ..one }));
@@ -285,7 +286,8 @@ mod tests {
     }
 
     proptest! {
-        /// A clock that is more than two days ahead, or behind by any time, moves no booking but its own.
+        /// A clock that is more than two days ahead, or behind by any time, moves no booking but
+        /// its own.
         #[test]
         fn a_booking_has_another_day_only_if_its_own_clock_is_wrong(
             wrong in prop::collection::vec(prop::option::weighted(0.3, wrong()), 1..20),
