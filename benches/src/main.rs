@@ -13,7 +13,6 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use aws_sdk_dynamodb::{Client, config::Builder};
 use aws_smithy_async::rt::sleep::TokioSleep;
-use ledgerline_local::testing;
 
 use self::{
     meter::Meter,
@@ -33,7 +32,7 @@ async fn main() -> Result<()> {
         _ => anyhow::bail!("it takes no arguments"),
     }
 
-    let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let meter = Meter::start(&dynamodb.url).await?;
     let config = Builder::from(&dynamodb.sdk_config()).endpoint_url(&meter.url);
     let client = Client::from_conf(config.sleep_impl(TokioSleep::new()).build());

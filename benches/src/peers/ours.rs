@@ -9,7 +9,6 @@ use ledgerline::{
     Aggregate, Cache, Consistency, ExecuteError, Execution, Ledger, Outcome, Refusal, execute, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing;
 
 use super::{Failed, Instance, Peer};
 use crate::bank::{Account, Command, State, context, meta};
@@ -26,8 +25,8 @@ impl Ours {
     }
 
     fn process(&self) -> Process {
-        let store = DynamoDbStore::new(self.client.clone(), testing::table("CommitsTable"))
-            .with_requests(testing::table("RequestsTable"));
+        let store = DynamoDbStore::new(self.client.clone(), ledgerline_testing::table("CommitsTable"))
+            .with_requests(ledgerline_testing::table("RequestsTable"));
         Process { store, cache: Cache::new(NonZeroUsize::MIN) }
     }
 }
@@ -52,8 +51,13 @@ impl Process {
             Ok((state, version)) => serde_json::json!({ "version": version, "account": state }).to_string(),
             Err(refusal) => refusal.to_string(),
         };
-        let ledger =
-            key.map(|key| Ledger { key, fingerprint: "credit 1", retention: 86_400, answer: &answer });
+        let ledger = key.map(|key| Ledger {
+            key,
+            fingerprint: "credit 1",
+            older_fingerprint: None,
+            retention: 86_400,
+            answer: &answer,
+        });
         let creates = matches!(command, Command::Open);
         let execution =
             Execution { creates, ledger, ..Execution::new(&stream, &command, &context, &id, &meta) };

@@ -2,10 +2,10 @@
 
 #[tokio::test]
 async fn every_sample_event_is_answered_as_documented() {
-    ledgerline_local::testing::samples_are_answered().await;
+    ledgerline_testing::samples_are_answered().await;
 }
 
 #[tokio::test]
 async fn every_route_answers_any_request_without_failing_and_ignores_nothing() {
-    ledgerline_local::testing::any_request_is_answered().await;
+    ledgerline_testing::any_request_is_answered().await;
 }

@@ -21,7 +21,7 @@ use ledgerline::{
     contract::commit,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing::{self, Wire};
+use ledgerline_testing::Wire;
 
 /// The entries of a batch: that of a busy stream.
 const BATCH: usize = 100;
@@ -31,12 +31,12 @@ const COMMITS: usize = 20_000;
 #[tokio::main]
 async fn main() {
     let entries: usize = std::env::args().nth(1).map_or(100_000, |entries| entries.parse().unwrap());
-    let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable"]).await;
     let wire = Wire::default();
-    let config = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
+    let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
     let client = Client::from_conf(config);
-    let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
-    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
+    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let rate = |count: usize, began: Instant| count as f64 / began.elapsed().as_secs_f64();
 
     // Partition 1 and 2: by one sequencer, and by four that are in each other's way.

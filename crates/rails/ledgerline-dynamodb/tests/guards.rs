@@ -24,16 +24,15 @@ use ledgerline_dynamodb::{
     Overwrite::{Shows, Written},
     PageQuery, Phase, ReadTable, TableError,
 };
-use ledgerline_local::testing::{self, Wire};
+use ledgerline_testing::Wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 async fn table(id: &str) -> (ReadTable, Wire) {
-    let dynamodb = testing::dynamodb(&[id]).await;
+    let dynamodb = ledgerline_testing::dynamodb(&[id]).await;
     let wire = Wire::default();
-    let config =
-        aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
-    (ReadTable::new(Client::from_conf(config.build()), testing::table(id)), wire)
+    let config = aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
+    (ReadTable::new(Client::from_conf(config.build()), ledgerline_testing::table(id)), wire)
 }
 
 const STREAM: &str = "tank-1";
@@ -661,9 +660,9 @@ async fn a_row_that_cannot_be_read_is_named_and_the_others_are_read() {
 /// The index is read before the table: a row that moved in between may be another caller's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_list_never_shows_a_row_that_has_left_it() {
-    let dynamodb = testing::dynamodb(&["InspectionsTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let table = ReadTable::new(client, testing::table("InspectionsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let table = ReadTable::new(client, ledgerline_testing::table("InspectionsTable"));
     let writer = {
         let table = table.clone();
         tokio::spawn(async move {
@@ -686,9 +685,9 @@ async fn a_list_never_shows_a_row_that_has_left_it() {
 async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_it_was_sent() {
     const TEXTS: [&str; 9] =
         ["Zed", "$Zed", "$1/Zed", "$0/Zed", "$1/$1/Zed", "$", "$generations", "$checkpoint", "$part-0-of-1"];
-    let dynamodb = testing::dynamodb(&["InspectionsTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let table = ReadTable::new(client.clone(), testing::table("InspectionsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let table = ReadTable::new(client.clone(), ledgerline_testing::table("InspectionsTable"));
     let row = |tank: &str, site: &str, inspector: &str| json!({ "tankId": tank, "site": site, "inspector": inspector });
     for generation in [0, 1] {
         for (place, text) in TEXTS.iter().enumerate() {
@@ -715,13 +714,13 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
     }
     // A row as an earlier version wrote it, which escaped nothing: it is in no list of another generation.
     let text = |text: &str| AttributeValue::S(text.to_owned());
-    let put = client.put_item().table_name(testing::table("InspectionsTable"));
+    let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
     let put = put.item("tankId", text("old")).item("site", text("$1/Zed")).item("inspector", text("$1/Zed"));
     put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
     let old: (u64, Option<serde_json::Value>) = table.shown(&INSPECTIONS, "old").await.unwrap();
     assert_eq!(old.1.unwrap()["site"], "$1/Zed", "it can be read");
     // In generation 0 it is where the earlier version put it, and a cursor at it leads on.
-    let put = client.put_item().table_name(testing::table("InspectionsTable"));
+    let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
     let put = put.item("tankId", text("old-2")).item("site", text("Here")).item("inspector", text("$1/Zed"));
     put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
     let found = listed(&table, BY_SITE, "Here", None).await;

@@ -11,7 +11,6 @@ use ledgerline::{
     tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing;
 use serde_json::json;
 
 /// The most time that a command may take.
@@ -21,10 +20,11 @@ const COMMAND: Duration = Duration::from_secs(8);
 #[ignore = "it writes a million commits: cargo test --profile fast -p ledgerline-dynamodb --test long -- --ignored --nocapture"]
 async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone() {
     let commits: u64 = std::env::var("COMMITS").map_or(1_000_000, |commits| commits.parse().unwrap());
-    let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
-    let client = aws_sdk_dynamodb::Client::new(&testing::sdk_config(&dynamodb));
-    let table = testing::table("CommitsTable");
-    let store = DynamoDbStore::new(client.clone(), &table).with_requests(testing::table("RequestsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let client = aws_sdk_dynamodb::Client::new(&dynamodb.sdk_config());
+    let table = ledgerline_testing::table("CommitsTable");
+    let store =
+        DynamoDbStore::new(client.clone(), &table).with_requests(ledgerline_testing::table("RequestsTable"));
     let stream = StreamId::new("tank", "long").unwrap();
 
     let began = Instant::now();

@@ -14,7 +14,6 @@ use ledgerline_dynamodb::{
     DynamoDbStore, ReadTable,
     reconcile::{Comparison, Difference, Follower, Follows, Found},
 };
-use ledgerline_local::testing;
 
 /// Ids of streams.
 fn ids(differences: &[Difference]) -> Vec<&str> {
@@ -29,7 +28,7 @@ fn levels(client: Client) -> Follower {
         id: "LevelsFunction".into(),
         kind: Follows::States,
         of: vec!["tank".into()],
-        table: ReadTable::new(client, testing::table("LevelsTable")),
+        table: ReadTable::new(client, ledgerline_testing::table("LevelsTable")),
         partition: "tankId".into(),
         sort: None,
     }
@@ -38,9 +37,9 @@ fn levels(client: Client) -> Follower {
 /// What is there without a version is damaged. What is not there may have been forgotten, once it is older than tombstones; it is named all the same.
 #[tokio::test]
 async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apart() {
-    let dynamodb = testing::dynamodb(&["CommitsTable", "LevelsTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "LevelsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
     let now = Timestamp::now();
     let days = |days: i64| now - SignedDuration::from_hours(days * 24);
     for (id, at) in
@@ -52,7 +51,7 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
     for (id, version) in
         [("shown", AttributeValue::N("1".into())), ("damaged", AttributeValue::S("1".into()))]
     {
-        let put = client.put_item().table_name(testing::table("LevelsTable"));
+        let put = client.put_item().table_name(ledgerline_testing::table("LevelsTable"));
         put.item("tankId", AttributeValue::S(id.into())).item("version", version).send().await.unwrap();
     }
     let followers = [levels(client)];
@@ -78,10 +77,10 @@ async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apar
 #[tokio::test]
 async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
     const STREAMS: usize = 2_100;
-    let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
-    let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "LevelsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
+    let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
     let commits: Vec<_> = (0..STREAMS)
         .map(|id| contract::commit(&StreamId::new("tank", &id.to_string()).unwrap(), 1))
         .collect();

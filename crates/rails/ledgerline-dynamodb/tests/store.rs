@@ -20,20 +20,19 @@ use ledgerline::{
     tank::{Amount, Command, Tank},
 };
 use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES};
-use ledgerline_local::testing::{self, Wire};
+use ledgerline_testing::Wire;
 
 async fn store() -> DynamoDbStore {
     counted().await.0
 }
 
 async fn counted() -> (DynamoDbStore, Wire) {
-    let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let wire = Wire::default();
-    let config =
-        aws_sdk_dynamodb::config::Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone());
+    let config = aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
     let client = aws_sdk_dynamodb::Client::from_conf(config.build());
-    let store = DynamoDbStore::new(client, testing::table("CommitsTable"))
-        .with_requests(testing::table("RequestsTable"));
+    let store = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"))
+        .with_requests(ledgerline_testing::table("RequestsTable"));
     (store, wire)
 }
 
@@ -243,8 +242,8 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
     }
     // The copy of the stream has no state, so that all of it must be read.
     let stripped = DynamoDbStore::new(
-        aws_sdk_dynamodb::Client::new(&testing::sdk_config(&testing::dynamodb(&["CommitsTable"]).await)),
-        testing::table("CommitsTable"),
+        aws_sdk_dynamodb::Client::new(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config()),
+        ledgerline_testing::table("CommitsTable"),
     );
     for version in 1..=16 {
         let commit = store.get(&stream(), version).await.unwrap().unwrap();
@@ -260,11 +259,11 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
 /// be started again.
 #[tokio::test]
 async fn a_connection_is_refused_by_a_table_that_is_not_there_and_not_by_a_bad_moment() {
-    let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
     let store = |config: &SdkConfig, table: String| DynamoDbStore::new(Client::new(config), table);
-    let there = testing::sdk_config(&dynamodb);
-    assert!(matches!(store(&there, testing::table("CommitsTable")).connect().await, Ok(None)));
+    let there = dynamodb.sdk_config();
+    assert!(matches!(store(&there, ledgerline_testing::table("CommitsTable")).connect().await, Ok(None)));
     assert!(store(&there, "Nowhere".into()).connect().await.is_err());
     let nobody = there.into_builder().endpoint_url("http://127.0.0.1:1").build();
-    assert!(matches!(store(&nobody, testing::table("CommitsTable")).connect().await, Ok(Some(_))));
+    assert!(matches!(store(&nobody, ledgerline_testing::table("CommitsTable")).connect().await, Ok(Some(_))));
 }

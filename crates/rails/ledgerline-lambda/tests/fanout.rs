@@ -34,7 +34,7 @@ use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     stream::{Handler, Record, records, response},
 };
-use ledgerline_local::testing::{self, Wire};
+use ledgerline_testing::Wire;
 use serde_json::{Value, json};
 
 /// EventBridge, SQS and Lambda behind one port. They take everything except what a test tells them to refuse.
@@ -202,7 +202,7 @@ impl World {
     }
 
     async fn with(max_message_bytes: usize, views: &[&str]) -> Self {
-        let dynamodb = testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "RequestsTable"]).await;
         let aws = Aws::default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -211,12 +211,14 @@ impl World {
             .route("/2015-03-31/functions/{name}/invocations", post(invoke))
             .with_state(aws.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
-        let sdk = testing::sdk_config(&dynamodb).into_builder().endpoint_url(&url).build();
+        let sdk = dynamodb.sdk_config().into_builder().endpoint_url(&url).build();
         let wire = Wire::default();
-        let client = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
-        let store =
-            DynamoDbStore::new(aws_sdk_dynamodb::Client::from_conf(client), testing::table("CommitsTable"))
-                .with_requests(testing::table("RequestsTable"));
+        let client = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
+        let store = DynamoDbStore::new(
+            aws_sdk_dynamodb::Client::from_conf(client),
+            ledgerline_testing::table("CommitsTable"),
+        )
+        .with_requests(ledgerline_testing::table("RequestsTable"));
         let wiring = Wiring {
             event_bus: "bus".into(),
             event_source: "ledgerline".into(),

@@ -27,7 +27,7 @@ use ledgerline_lambda::{
     stream::{Record, Unreadable},
     subscription::Subscriber,
 };
-use ledgerline_local::testing::{self, Call, Wire};
+use ledgerline_testing::{Call, Wire};
 use serde_json::{Value, json};
 
 /// A log, its order in so many partitions, and a count of the calls to both.
@@ -43,13 +43,13 @@ struct World {
 
 impl World {
     async fn new(partitions: u16) -> Self {
-        let dynamodb = testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
         let wire = Wire::default();
-        let config = Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build();
+        let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
         let client = Client::from_conf(config);
-        let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
-        let sequence = DynamoDbStore::new(client.clone(), testing::table("SequenceTable"));
-        let rows = ReadTable::new(client.clone(), testing::table("FillsTable"));
+        let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
+        let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
+        let rows = ReadTable::new(client.clone(), ledgerline_testing::table("FillsTable"));
         Self {
             client,
             rows,
@@ -74,7 +74,7 @@ impl World {
 
     /// Damages a commit that was written.
     async fn damage(&self, stream: &str, version: u64) {
-        let update = self.client.update_item().table_name(testing::table("CommitsTable"));
+        let update = self.client.update_item().table_name(ledgerline_testing::table("CommitsTable"));
         let update = update.key("stream", AttributeValue::S(stream.to_owned()));
         let update = update.key("version", AttributeValue::N(version.to_string()));
         let update = update.update_expression("SET #at = :none").expression_attribute_names("#at", "at");
@@ -286,9 +286,9 @@ async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
     let world = World::new(1).await;
     let nowhere = DynamoDbStore::new(
         Client::from_conf(
-            Builder::from(&testing::sdk_config(&testing::dynamodb(&["CommitsTable"]).await)).build(),
+            Builder::from(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config()).build(),
         ),
-        testing::table("SequenceTable"),
+        ledgerline_testing::table("SequenceTable"),
     );
     let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
     assert_eq!(Sequencing::new(nowhere, world.log.clone(), 1).sequence(&records, true).await, Some(0));
@@ -684,7 +684,7 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     assert_eq!(world.diary_of(1).await, expected[..3]);
 
     // Whoever has read the generations since writes both.
-    let fresh = ReadTable::new(world.client.clone(), testing::table("FillsTable"));
+    let fresh = ReadTable::new(world.client.clone(), ledgerline_testing::table("FillsTable"));
     let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone(), 1);
     world.commit(&[("tank-c", 1)]).await;
     subscriber.catch_up_all().await.unwrap();
@@ -721,7 +721,7 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     world.subscriber().catch_up().await.unwrap();
     // Nothing wakes the view for the last commits of two streams, and of another one it shows what the log does not have.
     world.commit(&[("tank-a", 2), ("lamp-b", 2), ("tank-e", 1)]).await;
-    let put = world.client.put_item().table_name(testing::table("FillsTable"));
+    let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
     let put = put.item("tankId", AttributeValue::S("tank-d".into()));
     let put = put.item("entry", AttributeValue::S("#position".into()));
     put.item("position", AttributeValue::N("7".into())).send().await.unwrap();
@@ -731,14 +731,14 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     assert_eq!(reconciled(&world, soon).await, expected);
     // A position and a commit that cannot be read hide nothing else.
     let put = async |id: &str, position: AttributeValue| {
-        let put = world.client.put_item().table_name(testing::table("FillsTable"));
+        let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
         let put = put
             .item("tankId", AttributeValue::S(id.into()))
             .item("entry", AttributeValue::S("#position".into()));
         put.item("position", position).send().await.unwrap();
     };
     put("tank-c", AttributeValue::S("one".into())).await;
-    let damaged = world.client.put_item().table_name(testing::table("CommitsTable"));
+    let damaged = world.client.put_item().table_name(ledgerline_testing::table("CommitsTable"));
     let damaged = damaged.item("stream", AttributeValue::S("tank-e".into()));
     let damaged = damaged.item("version", AttributeValue::N("2".into()));
     damaged.item("at", AttributeValue::S("2026-11-21T09:30:00Z".into())).send().await.unwrap();

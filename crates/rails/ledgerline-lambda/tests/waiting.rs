@@ -16,7 +16,6 @@ use ledgerline_lambda::{
     http::{HttpRequest, Problem},
     queries::{Patience, Shown, Views},
 };
-use ledgerline_local::testing;
 use serde_json::json;
 
 /// A time that is longer than any test takes that does not wait.
@@ -30,9 +29,9 @@ fn north() -> StreamId {
 
 /// Views beside a log whose stream of the tank "north" ends at version 2.
 async fn views(patience: Duration) -> Views {
-    let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     for version in 1..=2 {
         log.append(&contract::commit(&north(), version), None).await.unwrap();
     }
@@ -110,8 +109,8 @@ async fn who_waited_in_vain_does_not_wait_again_at_once() {
 
 #[tokio::test]
 async fn nobody_waits_where_the_log_does_not_answer() {
-    let dynamodb = testing::dynamodb(&[]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
+    let dynamodb = ledgerline_testing::dynamodb(&[]).await;
+    let client = Client::new(&dynamodb.sdk_config());
     let views = Views::new(Patience::new(LONG, DynamoDbStore::new(client, "NoSuchTable")));
     let (reads, behind) = always(&views, 1, Shown::Version(0)).await;
     assert_eq!((reads, behind.unwrap_err().code), (1, "read-model-behind"));

@@ -22,7 +22,7 @@ pub(crate) struct Built {
 
 /// The variable with the folder of binaries that are up to date, so that a program which needs them does not ask cargo. Tests build the functions once, and start dozens of stacks
 /// and tools: each would wait for cargo's locks.
-pub(crate) const BUILT: &str = "LEDGERLINE_BUILT";
+pub const BUILT: &str = "LEDGERLINE_BUILT";
 
 /// Cargo, from within a program that cargo runs, as if it came from a shell. Cargo tells the program which package it is of, and passes what it finds there on to build scripts.
 /// The script of ring asks for these variables: with others it runs again, and everything above ring, the runtime and all applications, is compiled again each time
@@ -101,6 +101,8 @@ pub(crate) fn build_each(
     // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
     command.env_remove("LD_PRELOAD").current_dir(root).args([
         "build",
+        // The functions may belong to another package than the folder.
+        "--workspace",
         "--message-format=json-render-diagnostics",
         "--profile",
         profile,

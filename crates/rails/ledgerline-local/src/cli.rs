@@ -173,13 +173,14 @@ mod tests {
     use ledgerline::{EventStore, StreamId, contract, tank::Tanks};
 
     use super::*;
-    use crate::testing;
+    use crate::{dynamodb::tests::create_table, services::DynamoDb};
 
     #[tokio::test]
     async fn commits_that_the_code_cannot_read_are_counted_and_the_first_one_is_named() {
-        let dynamodb = testing::dynamodb(&["CommitsTable"]).await;
-        let client = aws_sdk_dynamodb::Client::new(&testing::sdk_config(&dynamodb));
-        let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+        let dynamodb = DynamoDb::start(None).await.unwrap();
+        create_table(&dynamodb.database, "commits", &[("stream", "S", "HASH"), ("version", "N", "RANGE")]);
+        let client = aws_sdk_dynamodb::Client::new(&dynamodb.sdk_config());
+        let log = DynamoDbStore::new(client, "commits");
         assert_eq!(unreadable_commits::<Tanks>(&log).await.unwrap(), (0, String::new()));
         for version in [1, 2] {
             let commit = contract::commit(&StreamId::new("tank", "1").unwrap(), version);

@@ -285,19 +285,48 @@ fn answer(status: StatusCode, body: Vec<u8>) -> Response<Body> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing;
+    use crate::{services, template::Table};
 
-    /// A wire to a database with one table, which keys its items by `request`.
+    /// Creates a table with these keys: name, type and role of each.
+    pub(crate) fn create_table(database: &Database, name: &str, keys: &[(&str, &str, &str)]) {
+        let attributes =
+            keys.iter().map(|(name, kind, _)| json!({ "AttributeName": name, "AttributeType": kind }));
+        let schema = keys.iter().map(|(name, _, role)| json!({ "AttributeName": name, "KeyType": role }));
+        let create = json!({
+            "TableName": name, "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": attributes.collect::<Value>(), "KeySchema": schema.collect::<Value>(),
+        });
+        let table = Table {
+            id: name.to_owned(),
+            name: name.to_owned(),
+            stream_arn: None,
+            create,
+            time_to_live: None,
+            policy: None,
+        };
+        services::create_table(database, &table).unwrap();
+    }
+
+    /// A database with one table, which keys its items by `request`.
+    fn with_requests() -> Database {
+        let database = Database::memory().unwrap();
+        create_table(&database, REQUESTS, &[("request", "S", "HASH")]);
+        database
+    }
+
+    const REQUESTS: &str = "requests";
+
+    /// A wire to that database, and the table's name.
     async fn wire() -> (String, String) {
-        let database = testing::database(&["RequestsTable"]);
+        let database = with_requests();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         serve(listener, database, None).await.unwrap();
-        (url, testing::table("RequestsTable"))
+        (url, REQUESTS.to_owned())
     }
 
     async fn send(url: &str, operation: &str, body: Value) -> (u16, Value) {
@@ -378,7 +407,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_condition_is_answered_here_in_the_words_of_the_databases_own_server() {
-        let (database, table) = (testing::database(&["RequestsTable"]), testing::table("RequestsTable"));
+        let (database, table) = (with_requests(), REQUESTS);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own_url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));

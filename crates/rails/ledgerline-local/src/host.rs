@@ -189,6 +189,33 @@ impl Instances {
     }
 }
 
+/// Starts one instance of a function, with nothing but this environment, as the local stack does, and invokes it with each of the payloads.
+///
+/// # Errors
+/// When it ends before it asks for work, or gives no answer to one of them.
+pub async fn invoked(
+    program: &std::path::Path,
+    environment: BTreeMap<String, String>,
+    payloads: impl IntoIterator<Item = Vec<u8>>,
+) -> Result<Vec<Value>> {
+    let host = Host::start(Hops { quiet: true }, false).await?;
+    let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let function = host.add(Launch {
+        arn: format!("arn:aws:lambda:us-east-1:000000000000:function:{name}"),
+        name,
+        program: program.to_owned(),
+        environment,
+        timeout: Duration::from_secs(10),
+    });
+    function.warm_up().await?;
+    let mut answers = Vec::new();
+    for payload in payloads {
+        function.idle().await;
+        answers.push(serde_json::from_slice(&function.invoke(payload).await?)?);
+    }
+    Ok(answers)
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ pub mod host;
 mod http_api;
 pub mod iam;
 mod loops;
-mod mailbox;
+pub mod mailbox;
 mod operations;
 mod outages;
 mod output;
@@ -24,7 +24,6 @@ mod sources;
 pub mod stack;
 mod stream_records;
 pub mod template;
-pub mod testing;
 mod watch;
 pub mod wiring;
 mod yaml;
@@ -37,6 +36,7 @@ pub use cli::main;
 /// # Panics
 /// When the client cannot be made, which no input causes.
 #[expect(clippy::expect_used, reason = "the options are constants")]
-pub(crate) fn http_client() -> reqwest::Client {
+#[must_use]
+pub fn http_client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().build().expect("the client has no options that can fail")
 }

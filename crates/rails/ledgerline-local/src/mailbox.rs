@@ -15,12 +15,12 @@ const KEPT: usize = 1_000;
 
 /// The mails that were sent, oldest first.
 #[derive(Debug, Default)]
-pub(crate) struct Mailbox(Mutex<Vec<Mail>>);
+pub struct Mailbox(Mutex<Vec<Mail>>);
 
 /// A mail.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Mail {
+struct Mail {
     message_id: Uuid,
     at: Timestamp,
     from: String,
@@ -29,41 +29,42 @@ pub(crate) struct Mail {
     text: String,
 }
 
-#[derive(Deserialize)]
+/// A request to send a mail.
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(crate) struct SendEmail {
+pub struct SendEmail {
     from_email_address: String,
     destination: Destination,
     content: Content,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Destination {
     #[serde(default)]
     to_addresses: Vec<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Content {
     simple: Simple,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Simple {
     subject: Text,
     body: Texts,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Texts {
     text: Text,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Text {
     data: String,
@@ -71,10 +72,7 @@ struct Text {
 
 impl Mailbox {
     /// Takes a mail.
-    pub(crate) fn send(
-        &self,
-        SendEmail { from_email_address, destination, content }: SendEmail,
-    ) -> Response<Body> {
+    pub fn send(&self, SendEmail { from_email_address, destination, content }: SendEmail) -> Response<Body> {
         let mail = Mail {
             message_id: Uuid::now_v7(),
             at: Timestamp::now(),
@@ -92,7 +90,7 @@ impl Mailbox {
     }
 
     /// All mails, or those to one address.
-    pub(crate) fn mails(&self, to: Option<&str>) -> Json<Value> {
+    pub fn mails(&self, to: Option<&str>) -> Json<Value> {
         let mails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |mail: &&Mail| to.is_none_or(|to| mail.to.iter().any(|address| address == to));
         Json(json!({ "mails": mails.iter().filter(wanted).collect::<Vec<_>>() }))

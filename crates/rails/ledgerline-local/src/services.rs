@@ -90,6 +90,15 @@ pub fn open(data: &Path) -> Result<Database> {
     stream_records::open(&data.join("dynamodb.sqlite"))
 }
 
+/// Deletes the records of all streams in the data of a stack that does not run, as DynamoDB does
+/// after a day. A reader that has not read a record never hears of it.
+///
+/// # Errors
+/// When the folder has no data of a local stack, or a stack uses them.
+pub fn forget_stream_records(data: &Path) -> Result<()> {
+    stream_records::forget(&data.join("dynamodb.sqlite"))
+}
+
 /// The name of the stack whose tables a folder has: that of the run that made them. Under another
 /// name, the stack would begin with empty tables, and hide the data.
 pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
@@ -102,8 +111,12 @@ pub(crate) fn kept_stack(data: &Path) -> Result<Option<String>> {
     Ok(kept.map(ToOwned::to_owned))
 }
 
-/// Creates a table in a database, unless it is kept from an earlier run. The result says how the kept table differs from the template, if it differs.
-pub(crate) fn create_table(database: &Database, table: &Table) -> Result<Option<String>> {
+/// Creates a table in a database, unless it is kept from an earlier run. Returns how the kept table
+/// differs from the template, if it differs.
+///
+/// # Errors
+/// When the database refuses the definition.
+pub fn create_table(database: &Database, table: &Table) -> Result<Option<String>> {
     let exists = database.list_tables(serde_json::from_str("{}")?).map_err(|error| anyhow!("{error}"))?;
     if exists.table_names.contains(&table.name) {
         let describe = serde_json::from_value(json!({ "TableName": table.name }))?;

@@ -42,7 +42,8 @@ pub(crate) fn open(file: &Path) -> Result<Database> {
     Ok(database)
 }
 
-/// Deletes all records of the streams in this file, whoever has not read them, as a day would. Numbers go on behind them, because they are never below the clock's microseconds.
+/// Deletes all stream records in this file, as DynamoDB does after a day. Later numbers are larger,
+/// because no number is below the clock's microseconds.
 ///
 /// # Errors
 /// When the file is no database of this kind, or is in use.

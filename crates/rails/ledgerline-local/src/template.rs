@@ -21,7 +21,7 @@ pub const ACCOUNT: &str = "000000000000";
 /// The region that the emulated services believe to be in.
 pub const REGION: &str = "us-east-1";
 /// The name of a local stack without samconfig.toml.
-pub(crate) const STACK: &str = "ledgerline";
+pub const STACK: &str = "ledgerline";
 
 /// The name of the stack in the samconfig.toml beside a template, if there is one: `stack_name` of
 /// the environment `default`.
@@ -466,7 +466,7 @@ pub(crate) fn of(
 ///
 /// # Errors
 /// As those of [`Source::parse`] and [`Source::template`].
-pub(crate) fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
+pub fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
     Ok(Source::parse(text, path)?.template(&BTreeMap::new(), "http://127.0.0.1:1")?.tables)
 }
 

@@ -12,7 +12,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Response, Routes},
     state_projector::{self, StateProjector},
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
 use serde::Serialize;
 
 pub use crate::races::{Histories, History, RETENTION_SECONDS};
@@ -88,7 +88,7 @@ impl Application {
     /// sample events are in the folder `events` of the workspace. The other methods add what else is tried.
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
-        let events = ledgerline_local::testing::workspace().join("events");
+        let events = ledgerline_testing::workspace().join("events");
         Self::of::<L>(name, Files::Folder(shapes.into()), Files::Folder(events))
     }
 

@@ -11,7 +11,7 @@ use ledgerline_lambda::{
     process_manager::{ProcessManager, Reaction},
     wire::Message,
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
 
 use crate::{pipeline::message, wire::Wire, world::World};
 

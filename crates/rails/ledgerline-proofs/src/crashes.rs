@@ -15,7 +15,7 @@ use ledgerline_lambda::{
     http::HttpRequest,
     stream::{Handler, Record, Unreadable},
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
 use serde_json::Value;
 
 use crate::{

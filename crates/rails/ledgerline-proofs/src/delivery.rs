@@ -379,7 +379,7 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
         // Tombstones disappear a month after their aggregates are deleted. Then nothing keeps older versions out any more.
         for stateful in &self.pipeline.stateful {
-            let (table, key) = (ledgerline_local::testing::table(stateful.table), stateful.key);
+            let (table, key) = (ledgerline_testing::table(stateful.table), stateful.key);
             let scan = self.wire.services().call("Scan", &json!({ "TableName": table })).body;
             let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
             let items = scan["Items"].as_array().into_iter().flatten();
@@ -399,7 +399,7 @@ impl<'a> Schedule<'a> {
         sleep(DEDUPLICATION + Duration::from_secs(60)).await;
         self.collect();
         let services = self.wire.services();
-        let name = ledgerline_local::testing::table;
+        let name = ledgerline_testing::table;
         for lost in self.order.split_off(self.rng.usize(0..=self.order.len())) {
             self.written[lost] -= 1;
             let Commit { stream, version, .. } = &self.streams[lost][self.written[lost]];
@@ -434,7 +434,7 @@ impl<'a> Schedule<'a> {
         let finding = |story: String| Finding { seed: self.seed, story };
         for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
             let query = json!({
-                "TableName": ledgerline_local::testing::table("CommitsTable"),
+                "TableName": ledgerline_testing::table("CommitsTable"),
                 "KeyConditionExpression": "#s = :s",
                 "ExpressionAttributeNames": { "#s": "stream" },
                 "ExpressionAttributeValues": { ":s": { "S": stream.as_str() } },

@@ -23,14 +23,15 @@ use ledgerline_lambda::{
     stream::Handler,
     wire::Message,
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
+use ledgerline_testing::tank::views::{FILLS, FILLS_VIEW};
 use serde_json::{Value, json};
 
 use crate::{
     Effort, Finding, Tried,
     application::Application,
     pipeline::record,
-    tank::{self, FILLS, FILLS_VIEW, filled},
+    tank::{self, filled},
     wire::Wire,
     world::World,
 };

@@ -14,14 +14,15 @@ use ledgerline_lambda::{
     log_projector::LogProjector,
     stream::{Handler, Record, response},
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
+use ledgerline_testing::tank::views::{FILLS, FILLS_VIEW};
 use serde_json::Value;
 
 use crate::{
     Effort, Finding, Tried,
     application::Application,
     pipeline::{Pipeline, message, record},
-    tank::{self, FILLS, FILLS_VIEW, filled},
+    tank::{self, filled},
     wire::Wire,
     world::{World, each_seed},
 };

@@ -22,7 +22,7 @@ use ledgerline_lambda::{
     state_projector::StateProjector,
     stream::Record,
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
 use serde::Serialize;
 use serde_json::{Value, json};
 

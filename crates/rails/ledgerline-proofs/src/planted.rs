@@ -16,7 +16,6 @@ use ledgerline::{
     AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing;
 
 /// A mistake that somebody could make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +74,8 @@ impl Planted {
             self.store.remember(request).await?;
         }
         let item = serde_dynamo::to_item(commit).map_err(|error| unavailable(&error))?;
-        let put = self.client.put_item().table_name(testing::table("CommitsTable")).set_item(Some(item));
+        let put =
+            self.client.put_item().table_name(ledgerline_testing::table("CommitsTable")).set_item(Some(item));
         put.send().await.map_err(|error| unavailable(&error))?;
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Planted {
             ("stream".to_owned(), AttributeValue::S(commit.stream.to_string())),
             ("version".to_owned(), AttributeValue::N(commit.version.to_string())),
         ];
-        let delete = self.client.delete_item().table_name(testing::table("CommitsTable"));
+        let delete = self.client.delete_item().table_name(ledgerline_testing::table("CommitsTable"));
         let _ = delete.set_key(Some(key.into_iter().collect())).send().await;
     }
 }

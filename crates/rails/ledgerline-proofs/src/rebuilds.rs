@@ -23,7 +23,8 @@ use ledgerline_lambda::{
     state_projector::{self, StateProjector},
     wire::Message,
 };
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
+use ledgerline_testing::tank::views::FILLS;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -31,7 +32,7 @@ use crate::{
     Application, Effort, Finding, Tried,
     pipeline::message,
     roles::Role,
-    tank::{FILLS, SITES, Site},
+    tank::{SITES, Site},
     wire::{Plan, Wire},
     world::{World, each_seed},
 };

@@ -7,7 +7,8 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use ledgerline_lambda::needs::{Action, Needs, Table};
-use ledgerline_local::{iam::Iam, testing::table};
+use ledgerline_local::iam::Iam;
+use ledgerline_testing::table;
 use serde_json::{Value, json};
 
 /// The access key of the one caller.

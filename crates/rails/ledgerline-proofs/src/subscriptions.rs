@@ -20,7 +20,8 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
 use ledgerline_lambda::subscription::{self, Subscriber};
-use ledgerline_local::testing::table;
+use ledgerline_testing::table;
+use ledgerline_testing::tank::views::FILLS;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
@@ -28,7 +29,6 @@ use crate::{
     Application, Effort, Finding, Tried,
     case::{Case, Done},
     roles::Role,
-    tank::FILLS,
     wire::{Plan, Wire},
     world::{World, each_seed},
 };

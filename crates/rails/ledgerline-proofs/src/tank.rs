@@ -5,17 +5,21 @@ use std::num::NonZeroUsize;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use ledgerline::{
-    Aggregate, Cache, Changes, ChangesError, Commit, Id, LogTable, LogView, StateTable, StateView, StreamId,
-    Write, decode,
+    Cache, Commit, StateTable, StateView,
     spec::valid,
-    tank::{self, Amount, Command, Event, Installed, Liquid, State, Tank, Tanks},
+    tank::{self, Amount, Command, State, Tank, Tanks},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
-    commands::{Commands, Route, acts, changes, creates},
+    commands::Commands,
     http::{HttpRequest, Response, Routes},
 };
-use serde::{Deserialize, Serialize};
+use ledgerline_testing::tank::{
+    EVENTS,
+    commands::tanks,
+    views::{FILLS_VIEW, LEVELS_VIEW},
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -24,35 +28,15 @@ use crate::{
     subscriptions,
 };
 
-macro_rules! event {
-    ($path:literal) => {
-        ($path, include_str!(concat!("../events/", $path)))
-    };
-}
-
-/// Its sample events.
-const EVENTS: [(&str, &str); 10] = [
-    event!("fanout/commits.json"),
-    event!("fanout/unreadable.json"),
-    event!("fills-projector/commits.json"),
-    event!("levels-projector/drawn.json"),
-    event!("tank-commands/answers.md"),
-    event!("tank-commands/draw.json"),
-    event!("tank-commands/fill.json"),
-    event!("tank-commands/install.json"),
-    event!("tank-commands/invalid-amount.json"),
-    event!("tank-commands/scrap.json"),
-];
-
 /// The application of tanks.
 #[must_use]
 pub fn application() -> Application {
-    let shapes = Files::Embedded(&[("tank.json", ledgerline::tank::SHAPES)]);
+    let shapes = Files::Embedded(&[("tank.json", tank::SHAPES)]);
     Application::of::<Tanks>("tanks", shapes, Files::Embedded(&EVENTS))
         .of_ledgerline()
         .aggregate::<Tank>(history, |state| state.level().to_string())
-        .commands("tank-commands", routes)
-        .state_projector("LevelsTable", LEVELS)
+        .commands("tank-commands", tanks)
+        .state_projector("LevelsTable", LEVELS_VIEW)
         .state_projector("SitesTable", SITES)
         .log_projector("FillsTable", FILLS_VIEW)
         .case(&[], subscriptions::case)
@@ -84,44 +68,12 @@ pub fn filled(id: &str, level: i64) -> Vec<Commit> {
 
 // --- The function that takes commands ----------------------------------------------------------------------------
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct Install {
-    #[serde(default)]
-    pub(crate) tank_id: Option<Id>,
-    pub(crate) site: tank::Site,
-    pub(crate) liquid: Liquid,
-}
-
-/// The routes of tanks.
-#[must_use]
-pub fn routes() -> Vec<Route<Tank>> {
-    vec![
-        creates(
-            "POST /tanks",
-            |Install { tank_id, site, liquid }| (tank_id, Command::Install { site, liquid }),
-            installed,
-        ),
-        changes("POST /tanks/{id}/fills", Command::Fill, changed),
-        changes("POST /tanks/{id}/draws", Command::Draw, changed),
-        acts("POST /tanks/{id}/scrap", || Command::Scrap, changed),
-    ]
-}
-
-fn installed(stream: &StreamId, _: &State, version: u64) -> Value {
-    json!({ "tankId": stream.id(), "version": version })
-}
-
-fn changed(_: &StreamId, state: &State, version: u64) -> Value {
-    json!({ "version": version, "level": state.level() })
-}
-
 /// A cold instance of the function.
 #[must_use]
 pub fn instance(store: &DynamoDbStore) -> Commands<Tank, DynamoDbStore> {
     let cache = Cache::new(NonZeroUsize::MIN.saturating_add(99));
     let retention = RETENTION_SECONDS;
-    Commands { store: store.clone(), cache, retention, source_addresses: false, routes: routes() }
+    Commands { store: store.clone(), cache, retention, source_addresses: false, routes: tanks() }
 }
 
 /// A request to the function.
@@ -185,26 +137,6 @@ pub fn seen(response: &Response) -> String {
 
 // --- Views ------------------------------------------------------------------------------------------------------
 
-/// The view of the levels: one row for each tank.
-pub const LEVELS: StateView<Tank, Level> =
-    StateView { table: StateTable { variable: "LEVELS_TABLE", key: "tankId", indexes: &[] }, row: level };
-
-/// A row of the levels: the content of a tank.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Level {
-    tank_id: String,
-    site: String,
-    level: i64,
-    version: u64,
-}
-
-/// The row of a tank. A tank that was scrapped has no row.
-pub(crate) fn level(id: &str, version: u64, state: State) -> Option<Level> {
-    let State::Installed(Installed { site, level, liquid: _, installed_by: _ }) = state else { return None };
-    Some(Level { tank_id: id.to_owned(), site, level, version })
-}
-
 /// The view of the sites: one row for each tank.
 pub const SITES: StateView<Tank, Site> =
     StateView { table: StateTable { variable: "SITES_TABLE", key: "tankId", indexes: &[] }, row: site };
@@ -222,49 +154,4 @@ pub struct Site {
 pub(crate) fn site(id: &str, version: u64, state: State) -> Option<Site> {
     let site = state.installed()?.site.clone();
     Some(Site { tank_id: id.to_owned(), site, version })
-}
-
-/// The table of the fills.
-pub const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
-
-/// The view of the fills: the amounts that came into and went out of each tank.
-pub const FILLS_VIEW: LogView =
-    LogView { table: FILLS, of: &[Tank::CATEGORY], writes: &[Write::Put, Write::Update], changes: fills };
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Fill {
-    tank_id: String,
-    entry: String,
-    amount: i64,
-}
-
-/// The changes of a commit: it adds to the list of amounts in and out, and to the sum of the amounts in.
-fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
-    let mut changes = Changes::new(FILLS);
-    for (place, event) in commit.events.iter().enumerate() {
-        fill(commit, place, &decode::<Tank>(event)?, &mut changes)?;
-    }
-    Ok(changes)
-}
-
-/// The changes of one event of a commit.
-pub(crate) fn fill(
-    commit: &Commit,
-    place: usize,
-    event: &Event,
-    changes: &mut Changes,
-) -> Result<(), ChangesError> {
-    let id = commit.stream.id();
-    let amount = match event {
-        Event::TankFilled { amount, level: _, note: _, on: _ } => *amount,
-        Event::TankDrawn { amount, level: _, note: _, on: _ } => -amount,
-        Event::TankInstalled { .. } | Event::TankMoved { .. } | Event::TankScrapped { .. } => return Ok(()),
-    };
-    let entry = format!("{:020}#{place:04}", commit.version);
-    changes.put(&Fill { tank_id: id.to_owned(), entry, amount })?;
-    if amount > 0 {
-        changes.add(id, "sum", "filled", amount);
-    }
-    Ok(())
 }

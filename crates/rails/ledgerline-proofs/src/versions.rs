@@ -15,6 +15,10 @@ use ledgerline_lambda::{
     http::HttpRequest,
     stream::Handler,
 };
+use ledgerline_testing::tank::{
+    commands::Install,
+    views::{FILLS, LEVELS, Level, fill, level},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
@@ -23,7 +27,7 @@ use crate::{
     application::{Application, Instance},
     files::Files,
     pipeline::{Pipeline, message, record},
-    tank::{FILLS, Install, LEVELS, Level, SITES, Sent, Site, application, fill, level, site},
+    tank::{SITES, Sent, Site, application, site},
     world::{World, each_seed},
 };
 
@@ -193,7 +197,7 @@ fn next<E: Events>() -> Application {
     };
     Application::of::<Next<E>>("tanks, the next version", Files::Embedded(&[]), Files::Embedded(&[]))
         .commands::<Next<E>>("tank-commands", next_routes::<E>)
-        .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS.table, row: next_level })
+        .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS, row: next_level })
         .state_projector("SitesTable", StateView::<Next<E>, _> { table: SITES.table, row: next_site })
         .log_projector("FillsTable", fills)
 }

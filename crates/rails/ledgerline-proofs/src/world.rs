@@ -9,7 +9,6 @@ use std::{
 };
 
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{Finding, wire::Wire};
@@ -31,7 +30,7 @@ impl World {
     pub fn new(tables: &[&str]) -> Result<Self, Finding> {
         let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
         let runtime = runtime.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
-        Ok(Self { runtime, wire: Wire::new(testing::database(tables)) })
+        Ok(Self { runtime, wire: Wire::new(ledgerline_testing::database(tables)) })
     }
 
     /// The event store that the command functions use, over the wire.
@@ -43,8 +42,8 @@ impl World {
     /// The same store over another wire.
     #[must_use]
     pub fn store_at(wire: &Wire) -> DynamoDbStore {
-        DynamoDbStore::new(wire.dynamodb(), testing::table("CommitsTable"))
-            .with_requests(testing::table("RequestsTable"))
+        DynamoDbStore::new(wire.dynamodb(), ledgerline_testing::table("CommitsTable"))
+            .with_requests(ledgerline_testing::table("RequestsTable"))
     }
 }
 

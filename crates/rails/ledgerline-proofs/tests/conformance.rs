@@ -20,14 +20,13 @@ use ledgerline::{
     AppendError, Commit, Consistency, EventStore, Range, StoreError, StreamId, contract::commit,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing;
 use ledgerline_proofs::{
     wire::{Fault, Plan, Wire},
     world::World,
 };
 
 fn wire() -> Wire {
-    Wire::new(testing::database(&["CommitsTable", "RequestsTable"]))
+    Wire::new(ledgerline_testing::database(&["CommitsTable", "RequestsTable"]))
 }
 
 mod behind_the_wire {

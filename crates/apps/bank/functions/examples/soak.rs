@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bank::{account::Account, transfer::Transfer};
 use clap::Parser;
 use ledgerline::{Aggregate, Consistency, load};
-use ledgerline_local::testing::{self, LocalStack};
+use ledgerline_testing::LocalStack;
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -258,7 +258,7 @@ impl World {
                         return Ok((switched, failed));
                     }
                     let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
-                    let mut ledger = tokio::process::Command::from(testing::command("ledger"));
+                    let mut ledger = tokio::process::Command::from(ledgerline_testing::command("ledger"));
                     let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", view]);
                     let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]).args(drop);
                     if ledger.kill_on_drop(true).output().await?.status.success() {

@@ -19,10 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ledgerline_local::{
-    build,
-    testing::{dynamodb, invoked, workspace},
-};
+use ledgerline_local::{build, host::invoked};
+use ledgerline_testing::{dynamodb, workspace};
 
 use tempfile::NamedTempFile;
 

@@ -11,7 +11,7 @@ mod accounts;
 
 use accounts::Accounts;
 use futures::future::join_all;
-use ledgerline_local::testing::{Answer, Api, UnderTest, eventually};
+use ledgerline_testing::{Answer, Api, UnderTest, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;

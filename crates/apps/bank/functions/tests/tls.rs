@@ -14,7 +14,8 @@ mod secured;
 
 use std::{env, time::Duration};
 
-use ledgerline_local::testing::{dynamodb, invoked, program};
+use ledgerline_local::host::invoked;
+use ledgerline_testing::{dynamodb, program};
 use serde_json::Value;
 
 use crate::secured::{Slowness, behind_tls, environment, sample};

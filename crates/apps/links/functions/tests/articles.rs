@@ -11,7 +11,7 @@
 use futures::future::join_all;
 use ledgerline::{Aggregate, StreamId, encode, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing::{Api, LocalStack, cold, commits, counted, event_types, eventually, send};
+use ledgerline_testing::{Api, LocalStack, cold, commits, counted, event_types, eventually, send};
 use links::{
     link,
     link::Link,

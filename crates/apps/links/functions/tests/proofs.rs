@@ -4,11 +4,11 @@ use fastrand::Rng;
 use ledgerline::{Commit, spec::valid};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::process_manager::ProcessManager;
-use ledgerline_local::testing::table;
 use ledgerline_proofs::{
     application::{Application, History},
     case::{Case, Outcome},
 };
+use ledgerline_testing::table;
 use links::{
     All,
     link::{self, Link},

@@ -26,7 +26,7 @@ use ledgerline_lambda::{
     log_projector::LogProjector,
     wire::Message,
 };
-use ledgerline_local::testing::{self, Crash, Wire};
+use ledgerline_testing::{Crash, Wire};
 use links::{
     link,
     link::Link,
@@ -159,21 +159,21 @@ struct World<C> {
 
 impl<C: Consumer> World<C> {
     async fn new(id: &str, log: &[Commit], consumer: impl FnOnce(ReadTable) -> C) -> Self {
-        let dynamodb = testing::dynamodb(&["CommitsTable", id]).await;
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", id]).await;
         let (wire, crash) = (Wire::default(), Crash::default());
-        let config = Builder::from(&testing::sdk_config(&dynamodb))
+        let config = Builder::from(&dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
             .interceptor(crash.clone())
             .interceptor(wire.clone());
         let watched = Client::from_conf(config.build());
-        let store = DynamoDbStore::new(watched.clone(), testing::table("CommitsTable"));
+        let store = DynamoDbStore::new(watched.clone(), ledgerline_testing::table("CommitsTable"));
         for commit in log {
             store.append(commit, None).await.unwrap();
         }
         wire.take();
-        let consumer = consumer(ReadTable::new(watched, testing::table(id)));
-        let client = Client::new(&testing::sdk_config(&dynamodb));
-        Self { fifo: Fifo { store, consumer }, client, table: testing::table(id), wire, crash }
+        let consumer = consumer(ReadTable::new(watched, ledgerline_testing::table(id)));
+        let client = Client::new(&dynamodb.sdk_config());
+        Self { fifo: Fifo { store, consumer }, client, table: ledgerline_testing::table(id), wire, crash }
     }
 
     async fn deliver(&self, commit: &Commit) -> Result<(), String> {

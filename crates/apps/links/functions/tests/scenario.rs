@@ -7,7 +7,7 @@
     reason = "in a test a panic is the report"
 )]
 
-use ledgerline_local::testing::{Api, UnderTest, eventually, subject};
+use ledgerline_testing::{Api, UnderTest, eventually, subject};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use uuid::Uuid;

@@ -20,10 +20,8 @@ use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     wire::Message,
 };
-use ledgerline_local::{
-    services::{DynamoDb, sdk_config},
-    testing::{self, Crash, Ses},
-};
+use ledgerline_local::services::{DynamoDb, sdk_config};
+use ledgerline_testing::{Crash, Ses};
 use links::user::{Event, User};
 use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
 
@@ -38,10 +36,10 @@ impl World {
     async fn new() -> Self {
         let ses = Ses::default();
         let url = ses.start().await;
-        let dynamodb = testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WelcomeEmailPositionsTable"]).await;
         // The log has the commits of the messages.
-        let client = Client::new(&testing::sdk_config(&dynamodb));
-        let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+        let client = Client::new(&dynamodb.sdk_config());
+        let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
         for version in 1..=2 {
             log.append(&commit(version), None).await.unwrap();
         }
@@ -50,11 +48,12 @@ impl World {
 
     /// A function whose calls to the table and to the provider are counted together, so that a crash can follow any of them.
     fn function(&self, sender: Option<&str>) -> Fifo<DynamoDbStore, ProcessManager<WelcomeEmail>> {
-        let config = Builder::from(&testing::sdk_config(&self.dynamodb))
+        let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
             .interceptor(self.crash.clone());
         let client = Client::from_conf(config.build());
-        let positions = ReadTable::new(client.clone(), testing::table("WelcomeEmailPositionsTable"));
+        let positions =
+            ReadTable::new(client.clone(), ledgerline_testing::table("WelcomeEmailPositionsTable"));
         // The client is made as the function makes it, from a configuration that gives little time, as for a database.
         let impatient =
             TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
@@ -65,7 +64,7 @@ impl World {
             ses: aws_sdk_sesv2::Client::from_conf(ses.build()),
             sender: sender.map(Into::into),
         };
-        let store = DynamoDbStore::new(client, testing::table("CommitsTable"));
+        let store = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
         Fifo { store, consumer: ProcessManager { positions, reaction } }
     }
 
@@ -81,8 +80,8 @@ impl World {
     /// The status of the mail in the table.
     async fn status(&self) -> String {
         let table = ReadTable::new(
-            Client::new(&testing::sdk_config(&self.dynamodb)),
-            testing::table("WelcomeEmailPositionsTable"),
+            Client::new(&self.dynamodb.sdk_config()),
+            ledgerline_testing::table("WelcomeEmailPositionsTable"),
         );
         let entry = format!("mail#{:020}#{:04}", 1, 0);
         let mail = table.read::<serde_json::Value>(&POSITIONS, "user-ada", &entry).await.unwrap().unwrap();

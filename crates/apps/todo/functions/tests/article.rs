@@ -8,7 +8,7 @@
 )]
 
 use ledgerline::StreamId;
-use ledgerline_local::testing::{LocalStack, commits, event_types};
+use ledgerline_testing::{LocalStack, commits, event_types};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 

@@ -12,7 +12,6 @@ use aws_sdk_dynamodb::Client;
 use ledgerline::{Aggregate, EventStore, contract};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::state_projector::StateProjector;
-use ledgerline_local::testing;
 use serde_json::{Value, json};
 use todo::{todo::Todo, views::todos};
 
@@ -26,10 +25,10 @@ fn sample(name: &str) -> Value {
 /// Rule 8: a todo that was deleted is not brought back by entries that come late or twice.
 #[tokio::test]
 async fn a_deleted_todo_stays_forgotten() {
-    let dynamodb = testing::dynamodb(&["CommitsTable", "TodosTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let table = ReadTable::new(client.clone(), testing::table("TodosTable"));
-    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TodosTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let table = ReadTable::new(client.clone(), ledgerline_testing::table("TodosTable"));
+    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let stream = Todo::stream(ID).unwrap();
     for version in 1..=3 {
         log.append(&contract::commit(&stream, version), None).await.unwrap();

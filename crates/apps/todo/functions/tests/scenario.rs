@@ -8,7 +8,7 @@
 )]
 
 use futures::future::join_all;
-use ledgerline_local::testing::{UnderTest, eventually};
+use ledgerline_testing::{UnderTest, eventually};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use uuid::Uuid;

@@ -13,11 +13,8 @@ use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use ledgerline::{StreamId, spec::valid};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::state_projector::StateProjector;
-use ledgerline_local::{
-    services::DynamoDb,
-    template,
-    testing::{self, LocalStack, Wire, cold, commits, counted, event_types, sdk_config, send},
-};
+use ledgerline_local::{services::DynamoDb, template};
+use ledgerline_testing::{LocalStack, Wire, cold, commits, counted, event_types, send};
 use serde_json::{Value, json};
 use widgets::{
     views::widgets::{Row, VIEW},
@@ -91,7 +88,7 @@ impl Article {
             dynamodb.create_table(&table).unwrap();
         }
         let wire = Wire::default();
-        let config = Builder::from(&sdk_config(&dynamodb)).interceptor(wire.clone());
+        let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
         Self { client: Client::from_conf(config.build()), wire }
     }
 
@@ -166,10 +163,10 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
 /// A projector that is replaced while entries are under way reads the states that the version before it wrote.
 #[tokio::test]
 async fn an_entry_with_a_state_of_the_version_before_is_projected() {
-    let dynamodb = testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
-    let client = Client::new(&sdk_config(&dynamodb));
-    let table = ReadTable::new(client.clone(), testing::table("WidgetsTable"));
-    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let table = ReadTable::new(client.clone(), ledgerline_testing::table("WidgetsTable"));
+    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let projector = StateProjector { table: table.clone(), log, view: VIEW };
     let path =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../events/widgets-projector/stock-updated.json");

@@ -7,7 +7,7 @@
     reason = "in a test a panic is the report"
 )]
 
-use ledgerline_local::testing::{UnderTest, eventually};
+use ledgerline_testing::{UnderTest, eventually};
 use reqwest::StatusCode;
 use serde_json::json;
 use uuid::Uuid;

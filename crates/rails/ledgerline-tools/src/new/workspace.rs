@@ -42,13 +42,14 @@ const FILES: [(&str, &str); 31] = [
 ];
 
 /// The packages of the rails.
-const RAILS: [&str; 7] = [
+const RAILS: [&str; 8] = [
     "ledgerline",
     "ledgerline-dynamodb",
     "ledgerline-lambda",
     "ledgerline-local",
     "ledgerline-operator",
     "ledgerline-proofs",
+    "ledgerline-testing",
     "ledgerline-tools",
 ];
 

@@ -14,7 +14,7 @@ use bank::{
 use futures::{StreamExt, TryStreamExt, stream};
 use ledgerline::{Commit, Consistency, EventStore, Range, StreamId, load};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::{services, testing};
+use ledgerline_local::services;
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::{Value, json};
 use url::Url;
@@ -46,7 +46,10 @@ impl Bank {
             .timeout(Duration::from_secs(40))
             .build()?;
         let aws = services::sdk_config(aws_url.as_str().trim_end_matches('/'));
-        let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&aws), testing::table("CommitsTable"));
+        let store = DynamoDbStore::new(
+            aws_sdk_dynamodb::Client::new(&aws),
+            ledgerline_testing::table("CommitsTable"),
+        );
         let accounts = (0..accounts).map(|_| (Uuid::new_v4().to_string(), AtomicU64::new(0))).collect();
         let this = Self { http, url: url.as_str().trim_end_matches('/').to_owned(), store, accounts };
         let opened = stream::iter(&this.accounts).map(|(id, version)| {

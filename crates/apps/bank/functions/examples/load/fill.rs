@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use dynoxide::{Database, ImportOptions, Item};
-use ledgerline_local::{services, template, testing};
+use ledgerline_local::{services, template};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let tables: Vec<_> = template.tables.iter().map(|table| table.name.as_str()).collect();
     let started = Instant::now();
     database.enable_bulk_loading().map_err(|error| anyhow!("{error}"))?;
-    let commits = fill(&database, &testing::table("CommitsTable"), &tables, options.commits)
+    let commits = fill(&database, &ledgerline_testing::table("CommitsTable"), &tables, options.commits)
         .with_context(|| options.data.display().to_string())?;
     println!("{commits} commits of accounts after {:.1} s", started.elapsed().as_secs_f64());
     Ok(())
@@ -105,8 +105,9 @@ mod tests {
 
     #[tokio::test]
     async fn accounts_are_copied_whole_and_under_ids_of_their_own() {
-        let database = testing::database(&["CommitsTable", "BalancesTable"]);
-        let (log, balances) = (testing::table("CommitsTable"), testing::table("BalancesTable"));
+        let database = ledgerline_testing::database(&["CommitsTable", "BalancesTable"]);
+        let (log, balances) =
+            (ledgerline_testing::table("CommitsTable"), ledgerline_testing::table("BalancesTable"));
         let put = |table: &str, item: Value| {
             let items = vec![serde_json::from_value(item).unwrap()];
             database.import_items(table, items, ImportOptions::default()).unwrap();

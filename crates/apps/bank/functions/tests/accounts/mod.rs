@@ -14,7 +14,7 @@ use bank::{
     },
 };
 use ledgerline::{Aggregate, Commit, Consistency, EventStore, StreamId, decode, fold, load};
-use ledgerline_local::testing::{Api, LocalStack, eventually};
+use ledgerline_testing::{Api, LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

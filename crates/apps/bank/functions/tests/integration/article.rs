@@ -2,7 +2,7 @@
 
 use crate::accounts::{Accounts, Balances};
 use futures::future::join_all;
-use ledgerline_local::testing::LocalStack;
+use ledgerline_testing::LocalStack;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

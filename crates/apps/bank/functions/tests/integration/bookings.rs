@@ -14,7 +14,7 @@ use ledgerline::{
     contract,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::testing::{LocalStack, eventually};
+use ledgerline_testing::{LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
-use ledgerline_local::{
-    services,
-    testing::{LocalStack, eventually, table},
-};
+use ledgerline_local::services;
+use ledgerline_testing::{LocalStack, eventually, table};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

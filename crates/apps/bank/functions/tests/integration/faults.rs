@@ -6,10 +6,8 @@ use crate::accounts::{Accounts, Balances};
 use crate::operator::Ledger;
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::join_all;
-use ledgerline_local::{
-    services,
-    testing::{LocalStack, eventually, table},
-};
+use ledgerline_local::services;
+use ledgerline_testing::{LocalStack, eventually, table};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

@@ -8,10 +8,8 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
 use bank::transfer::{self, Transfer};
 use ledgerline::{Aggregate, Commit, EventStore, Meta, encode};
-use ledgerline_local::{
-    services,
-    testing::{LocalStack, eventually, table, workspace},
-};
+use ledgerline_local::services;
+use ledgerline_testing::{LocalStack, eventually, table, workspace};
 use serde_json::{Value, json};
 
 #[tokio::test]

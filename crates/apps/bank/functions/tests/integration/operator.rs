@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use ledgerline_local::testing::{self, LocalStack, workspace};
+use ledgerline_testing::{LocalStack, workspace};
 use serde_json::Value;
 
 /// The tool, at a stack.
@@ -20,7 +20,7 @@ impl Ledger {
 
     /// The program, for other arguments than those of a stack.
     pub(crate) fn command(&self) -> Command {
-        let mut ledger = testing::command("ledger");
+        let mut ledger = ledgerline_testing::command("ledger");
         ledger.current_dir(workspace());
         ledger
     }

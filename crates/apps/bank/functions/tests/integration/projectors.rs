@@ -18,7 +18,7 @@ use ledgerline_lambda::{
     state_projector::{StateProjector, details},
     wire::Message,
 };
-use ledgerline_local::testing::{self, Wire};
+use ledgerline_testing::Wire;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -36,15 +36,14 @@ struct Transactions {
 
 impl Transactions {
     async fn new() -> Self {
-        let dynamodb = testing::dynamodb(&["CommitsTable", "TransactionsTable"]).await;
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TransactionsTable"]).await;
         let wire = Wire::default();
-        let client = Client::from_conf(
-            Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build(),
-        );
+        let client =
+            Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
         let projector = Fifo {
-            store: DynamoDbStore::new(client.clone(), testing::table("CommitsTable")),
+            store: DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable")),
             consumer: LogProjector {
-                table: ReadTable::new(client, testing::table("TransactionsTable")),
+                table: ReadTable::new(client, ledgerline_testing::table("TransactionsTable")),
                 view: transactions::VIEW,
             },
         };
@@ -244,16 +243,15 @@ async fn a_panic_over_one_message_leaves_the_others_their_turn() {
 
 /// The projector of balances, and its table, with a log of the sample commits.
 async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
-    let dynamodb = testing::dynamodb(&["CommitsTable", "BalancesTable"]).await;
+    let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "BalancesTable"]).await;
     let wire = Wire::default();
-    let client =
-        Client::from_conf(Builder::from(&testing::sdk_config(&dynamodb)).interceptor(wire.clone()).build());
-    let log = DynamoDbStore::new(client.clone(), testing::table("CommitsTable"));
+    let client = Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
+    let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
     for record in sample("transactions-projector/commits")["Records"].as_array().unwrap() {
         let commit = Message::read(record["body"].as_str().unwrap()).unwrap().into_commit().unwrap();
         log.append(&commit, None).await.unwrap();
     }
-    let table = ReadTable::new(client, testing::table("BalancesTable"));
+    let table = ReadTable::new(client, ledgerline_testing::table("BalancesTable"));
     // At its start, the function reads which generations there are, and then no more than once in ten seconds.
     table.recent_generations(KeyNames::from(&balances::TABLE)).await.unwrap();
     wire.take();

@@ -16,7 +16,6 @@ use ledgerline_lambda::{
     http::{Problem, Response, Routes},
     queries::{Patience, Queries, Views},
 };
-use ledgerline_local::testing;
 use serde_json::{Value, json};
 
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
@@ -24,11 +23,12 @@ const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
 const CALLER: &str = "2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10";
 
 async fn queries() -> Queries {
-    let dynamodb = testing::dynamodb(&["BalancesTable", "CommitsTable", "TransactionsTable"]).await;
-    let client = Client::new(&testing::sdk_config(&dynamodb));
-    let balances = ReadTable::new(client.clone(), testing::table("BalancesTable"));
-    let transactions = ReadTable::new(client.clone(), testing::table("TransactionsTable"));
-    let log = DynamoDbStore::new(client, testing::table("CommitsTable"));
+    let dynamodb =
+        ledgerline_testing::dynamodb(&["BalancesTable", "CommitsTable", "TransactionsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let balances = ReadTable::new(client.clone(), ledgerline_testing::table("BalancesTable"));
+    let transactions = ReadTable::new(client.clone(), ledgerline_testing::table("TransactionsTable"));
+    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let state = State::Open(Opened {
         owner: "Ada".into(),
         opened_by: Some(CALLER.into()),

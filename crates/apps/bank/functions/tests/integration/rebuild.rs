@@ -12,10 +12,8 @@ use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use bank::{transfer::Transfer, views::transfers::Status};
 use futures::{StreamExt, future::join_all, stream};
 use ledgerline::{decode, fold};
-use ledgerline_local::{
-    services,
-    testing::{LocalStack, eventually, table},
-};
+use ledgerline_local::services;
+use ledgerline_testing::{LocalStack, eventually, table};
 use reqwest::StatusCode;
 use serde_json::json;
 

@@ -16,10 +16,8 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, DeleteRequest, WriteRequest},
 };
 use futures::future::join_all;
-use ledgerline_local::{
-    services,
-    testing::{self, Api, LocalStack, eventually, table},
-};
+use ledgerline_local::services;
+use ledgerline_testing::{Api, LocalStack, eventually, table};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -217,7 +215,7 @@ async fn what_nobody_heard_of_for_more_than_a_day_is_found_and_mended_and_nothin
     let moved = transfer(&bank, &ids[0], &ids[1], 100).await;
     let eve = user(&bank, "eve").await;
     bank.kill();
-    testing::a_day_passes(data.path());
+    services::forget_stream_records(data.path()).unwrap();
 
     let bank = LocalStack::start_busy(Some(data.path())).await;
     let (ledger, client) = (Ledger::at(&bank), Client::new(&services::sdk_config(&bank.aws_url())));

@@ -1,6 +1,6 @@
 //! The sessions in the documents are real.
 
-use ledgerline_local::testing::{sessions_are_real, workspace};
+use ledgerline_testing::{sessions_are_real, workspace};
 
 #[tokio::test]
 async fn the_session_in_the_readme_is_real() {

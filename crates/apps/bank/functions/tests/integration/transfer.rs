@@ -22,10 +22,8 @@ use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     wire::Message,
 };
-use ledgerline_local::{
-    services::DynamoDb,
-    testing::{self, Crash, Wire},
-};
+use ledgerline_local::services::DynamoDb;
+use ledgerline_testing::{Crash, Wire};
 
 struct Bank {
     dynamodb: DynamoDb,
@@ -38,26 +36,30 @@ type Manager = Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>>;
 impl Bank {
     async fn new() -> Self {
         let tables = ["CommitsTable", "RequestsTable", "TransferPositionsTable"];
-        Self { dynamodb: testing::dynamodb(&tables).await, crash: Crash::default(), wire: Wire::default() }
+        Self {
+            dynamodb: ledgerline_testing::dynamodb(&tables).await,
+            crash: Crash::default(),
+            wire: Wire::default(),
+        }
     }
 
     fn store_of(&self, client: Client) -> DynamoDbStore {
-        DynamoDbStore::new(client, testing::table("CommitsTable"))
-            .with_requests(testing::table("RequestsTable"))
+        DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"))
+            .with_requests(ledgerline_testing::table("RequestsTable"))
     }
 
     fn store(&self) -> DynamoDbStore {
-        self.store_of(Client::new(&testing::sdk_config(&self.dynamodb)))
+        self.store_of(Client::new(&self.dynamodb.sdk_config()))
     }
 
     /// An instance of the function, which remembers nothing.
     fn manager(&self) -> Manager {
-        let config = Builder::from(&testing::sdk_config(&self.dynamodb))
+        let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
             .interceptor(self.crash.clone())
             .interceptor(self.wire.clone());
         let client = Client::from_conf(config.build());
-        let positions = ReadTable::new(client.clone(), testing::table("TransferPositionsTable"));
+        let positions = ReadTable::new(client.clone(), ledgerline_testing::table("TransferPositionsTable"));
         let reaction = Transfers::new(self.store_of(client.clone()));
         Fifo { store: self.store_of(client), consumer: ProcessManager { positions, reaction } }
     }
@@ -261,11 +263,18 @@ async fn forget_all_but_the_log(client: &Client) {
     for (table, keys) in
         [("RequestsTable", &["request"][..]), ("TransferPositionsTable", &["stream", "entry"])]
     {
-        let items = client.scan().table_name(testing::table(table)).send().await.unwrap().items.unwrap();
+        let items =
+            client.scan().table_name(ledgerline_testing::table(table)).send().await.unwrap().items.unwrap();
         assert!(!items.is_empty(), "{table}");
         for item in items {
             let key = keys.iter().map(|key| ((*key).to_owned(), item[*key].clone())).collect();
-            client.delete_item().table_name(testing::table(table)).set_key(Some(key)).send().await.unwrap();
+            client
+                .delete_item()
+                .table_name(ledgerline_testing::table(table))
+                .set_key(Some(key))
+                .send()
+                .await
+                .unwrap();
         }
     }
 }
@@ -279,7 +288,7 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
         assert!(bank.deliver(&bank.manager()).await);
         bank.credit(A, 1_000).await;
         let before = (bank.balance(A).await, bank.balance(B).await, bank.transfer().await);
-        let client = Client::new(&testing::sdk_config(&bank.dynamodb));
+        let client = Client::new(&bank.dynamodb.sdk_config());
         forget_all_but_the_log(&client).await;
         assert!(bank.deliver(&bank.manager()).await);
         assert_eq!((bank.balance(A).await, bank.balance(B).await, bank.transfer().await), before, "{way:?}");
@@ -346,7 +355,7 @@ async fn an_older_decision_moves_no_money_of_a_later_one() {
     assert!(bank.deliver(&bank.manager()).await);
     bank.send::<Transfer>(&the_transfer(), settle(C), "to c").await;
     // The credit is appended, and the function ends before its outcome is recorded.
-    let client = Client::new(&testing::sdk_config(&bank.dynamodb));
+    let client = Client::new(&bank.dynamodb.sdk_config());
     let mut calls = 0;
     while bank.balance(C).await == 1 {
         calls += 1;
@@ -386,8 +395,8 @@ async fn an_outage_is_no_answer() {
     bank.crash.recover();
     assert_eq!(bank.status().await, Status::Requested);
     let positions = ReadTable::new(
-        Client::new(&testing::sdk_config(&bank.dynamodb)),
-        testing::table("TransferPositionsTable"),
+        Client::new(&bank.dynamodb.sdk_config()),
+        ledgerline_testing::table("TransferPositionsTable"),
     );
     assert_eq!(positions.progress(&POSITIONS, "transfer-t").await.unwrap(), (0, None));
 }

@@ -1,6 +1,7 @@
 //! Slips in the wiring of the order of everything and of its subscription, each made once in the template (docs/wiring.md).
 
-use ledgerline_local::{template::Source, testing::workspace, wiring::needs_of};
+use ledgerline_local::{template::Source, wiring::needs_of};
+use ledgerline_testing::workspace;
 
 /// A text in the template, the text that takes its place, and what must be said.
 const SLIPS: [(&str, &str, &str); 24] = [

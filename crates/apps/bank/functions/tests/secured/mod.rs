@@ -7,10 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ledgerline_local::{
-    template::Source,
-    testing::{table, workspace},
-};
+use ledgerline_local::template::Source;
+use ledgerline_testing::{table, workspace};
 use tempfile::NamedTempFile;
 use tokio::{
     io::copy_bidirectional,

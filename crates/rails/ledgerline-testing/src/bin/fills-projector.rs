@@ -1,0 +1,6 @@
+//! Lists the amounts of every tank, and adds up those that came in.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::log_projector::run(ledgerline_testing::tank::views::FILLS_VIEW).await
+}

@@ -1,0 +1,6 @@
+//! Writes the level that a state shows.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::state_projector::run(ledgerline_testing::tank::views::LEVELS_VIEW).await
+}

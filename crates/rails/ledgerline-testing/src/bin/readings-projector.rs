@@ -1,0 +1,6 @@
+//! Lists the readings of every tank.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::log_projector::run(ledgerline_testing::tank::views::READINGS_VIEW).await
+}

@@ -1,0 +1,6 @@
+//! Writes the stock of all tanks, in the order of `$all`.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::subscription::run(ledgerline_testing::tank::views::STOCK_VIEW).await
+}

@@ -1,0 +1,6 @@
+//! Takes the commands of tanks.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::commands::run(ledgerline_testing::tank::commands::tanks()).await
+}

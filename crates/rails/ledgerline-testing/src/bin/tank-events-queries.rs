@@ -1,0 +1,6 @@
+//! Shows the commits of all streams, in one order.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::events::run::<ledgerline_testing::tank::Depot>().await
+}

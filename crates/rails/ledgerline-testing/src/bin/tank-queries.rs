@@ -1,0 +1,6 @@
+//! Answers from the views of tanks.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    ledgerline_lambda::queries::run(ledgerline_testing::tank::queries::tanks()).await
+}

@@ -1,0 +1,319 @@
+#![doc = include_str!("../README.md")]
+#![expect(
+    clippy::missing_panics_doc,
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::print_stdout,
+    reason = "only tests call this"
+)]
+
+mod api;
+mod log;
+mod requests;
+mod samples;
+mod sessions;
+mod stack;
+pub mod tank;
+mod under_test;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_sqs::{
+    config::{
+        ConfigBag, Intercept, RuntimeComponents,
+        interceptors::{AfterDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef},
+    },
+    error::BoxError,
+};
+use axum::{
+    Json,
+    body::Body,
+    http::{HeaderValue, Response, StatusCode},
+    routing::post,
+};
+use dynoxide::Database;
+use serde_json::Value;
+
+pub use self::{
+    api::{Answer, Api, eventually, eventually_within},
+    log::{cold, commits, counted, event_types, send},
+    requests::any_request_is_answered,
+    samples::samples_are_answered,
+    sessions::sessions_are_real,
+    stack::LocalStack,
+    under_test::{UnderTest, subject},
+};
+use ledgerline_local::{
+    build,
+    mailbox::{Mailbox, SendEmail},
+    services::{self, DynamoDb},
+    template,
+};
+
+/// The folder of the application of tanks.
+const TANKS: &str = env!("CARGO_MANIFEST_DIR");
+
+/// The folder with the template that the tests of the package run: the nearest one with a
+/// `template.yaml`, in the package or above it. The packages beside this one are libraries, which are
+/// tested on the application of tanks.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    nearest_workspace().expect("cargo runs this, in a folder below one with a template.yaml")
+}
+
+fn nearest_workspace() -> Option<PathBuf> {
+    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    if package.parent() == Path::new(TANKS).parent() {
+        return Some(TANKS.into());
+    }
+    package.ancestors().find(|folder| folder.join("template.yaml").exists()).map(Path::to_owned)
+}
+
+/// The name of the program that runs the local stack of that folder.
+fn local() -> &'static str {
+    if workspace() == Path::new(TANKS) { "tank-local" } else { "local" }
+}
+
+/// A program of the workspace. It is built when it is asked for the first time, because what it is made of does not change while tests run.
+pub fn program(name: &str) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if !built.contains_key(name) {
+        built.append(&mut build::build(&workspace(), &[name]).unwrap());
+    }
+    built[name].clone()
+}
+
+/// A program of the workspace, for another process. It finds the functions of the workspace built, and does not ask cargo for them.
+pub fn command(name: &str) -> Command {
+    static FUNCTIONS: LazyLock<PathBuf> = LazyLock::new(|| {
+        let workspace = workspace();
+        let template =
+            template::load(&workspace.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1:1");
+        let functions = template.expect("the template is read").functions;
+        let binaries: Vec<_> = functions.iter().map(|function| function.binary.as_str()).collect();
+        let programs = build::build(&workspace, &binaries).expect("the functions build");
+        programs.values().find_map(|program| program.parent()).expect("there is a function").to_owned()
+    });
+    let mut command = Command::new(program(name));
+    command.env(build::BUILT, &*FUNCTIONS);
+    command
+}
+
+/// The template of the application of tanks, and the tables that only tests have.
+const TANK_TABLES: [(&str, &str); 2] =
+    [("template.yaml", include_str!("../template.yaml")), ("tables.yaml", include_str!("tables.yaml"))];
+
+/// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, of the
+/// application of tanks, or in `tables.yaml`.
+///
+/// The tables have no streams, because no test reads them here, and the emulator's bookkeeping for them grows with every write.
+pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
+    let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
+    create_tables(&dynamodb.database, tables);
+    dynamodb
+}
+
+/// The same without a port, for tests that bring their own wire.
+#[must_use]
+pub fn database(tables: &[&str]) -> Database {
+    let database = Database::memory().expect("DynamoDB starts");
+    create_tables(&database, tables);
+    database
+}
+
+fn create_tables(database: &Database, tables: &[&str]) {
+    static TABLES: LazyLock<Vec<template::Table>> = LazyLock::new(|| {
+        let read = |text: &str, path: &Path| template::tables_in(text, path).expect("the template is read");
+        let of_the_workspace = nearest_workspace().map(|folder| {
+            let path = folder.join("template.yaml");
+            read(&std::fs::read_to_string(&path).expect("the template is read"), &path)
+        });
+        let tanks = TANK_TABLES.iter().flat_map(|(path, text)| read(text, Path::new(path)));
+        of_the_workspace.into_iter().flatten().chain(tanks).collect()
+    });
+    for id in tables {
+        let known = TABLES.iter().find(|table| table.id == *id);
+        let mut create = known.unwrap_or_else(|| panic!("no template has the table {id}")).create.clone();
+        create.as_object_mut().expect("it is an object").remove("StreamSpecification");
+        // The name in the template is not used, because tests know the table by its logical id.
+        let name = table(id);
+        create["TableName"] = name.clone().into();
+        let table = template::Table {
+            id: (*id).to_owned(),
+            name,
+            stream_arn: None,
+            create,
+            time_to_live: None,
+            policy: None,
+        };
+        services::create_table(database, &table).expect("the table is created");
+    }
+}
+
+/// The name of the table with this logical id.
+#[must_use]
+pub fn table(id: &str) -> String {
+    let stack = nearest_workspace().and_then(|folder| template::stack_name(&folder.join("template.yaml")));
+    format!("{}-{id}", stack.as_deref().unwrap_or(template::STACK))
+}
+
+/// Counts every request that goes over the wire, retries included, and the capacity that the answers report.
+#[derive(Debug, Clone, Default)]
+pub struct Wire(Arc<Mutex<Vec<Call>>>);
+
+/// One request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Call {
+    /// The operation, such as `Query`.
+    pub operation: String,
+    /// Capacity units that it consumed.
+    pub units: f64,
+    /// The bytes of its answer.
+    pub bytes: usize,
+}
+
+impl Wire {
+    /// The requests since the last time.
+    pub fn take(&self) -> Vec<Call> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The operations of the requests since the last time.
+    #[must_use]
+    pub fn operations(&self) -> Vec<String> {
+        self.take().into_iter().map(|call| call.operation).collect()
+    }
+}
+
+impl Intercept for Wire {
+    fn name(&self) -> &'static str {
+        "Wire"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let target = context.request().headers().get("x-amz-target").unwrap_or_default();
+        let operation = target.rsplit('.').next().unwrap_or_default().to_owned();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Call { operation, units: 0.0, bytes: 0 });
+        Ok(())
+    }
+
+    fn read_after_deserialization(
+        &self,
+        context: &AfterDeserializationInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let answer = context.response().body().bytes().unwrap_or_default();
+        let units = services::consumed(answer);
+        if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
+            // Of calls at once, the last one has the units and bytes of all: their sum is right.
+            call.units += units;
+            call.bytes += answer.len();
+        }
+        Ok(())
+    }
+}
+
+/// The end of a program after some of its calls, as all others see it: its later calls are never sent.
+#[derive(Debug, Clone)]
+pub struct Crash(Arc<AtomicUsize>);
+
+impl Default for Crash {
+    /// No call fails.
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
+
+impl Crash {
+    /// Sends only this many calls from now on.
+    pub fn after(&self, calls: usize) {
+        self.0.store(calls, Ordering::SeqCst);
+    }
+
+    /// Sends every call from now on. The result is whether the allowed calls were used up, as they are whenever a call was not sent.
+    pub fn recover(&self) -> bool {
+        self.0.swap(usize::MAX, Ordering::SeqCst) == 0
+    }
+}
+
+impl Intercept for Crash {
+    fn name(&self) -> &'static str {
+        "Crash"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _: &BeforeTransmitInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        _: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let left = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        left.map(|_| ()).map_err(|_| "crashed".into())
+    }
+}
+
+/// SES with a mailbox of its own. A test can make it refuse mails.
+#[derive(Debug, Clone, Default)]
+pub struct Ses {
+    mailbox: Arc<Mailbox>,
+    refusals: Arc<Mutex<Vec<(u16, &'static str)>>>,
+    pause: Arc<Mutex<Duration>>,
+}
+
+impl Ses {
+    /// Starts it, and returns its URL.
+    pub async fn start(&self) -> String {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port is free");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let ses = self.clone();
+        let send = async move |Json(mail): Json<SendEmail>| {
+            let pause = *ses.pause.lock().unwrap_or_else(PoisonError::into_inner);
+            tokio::time::sleep(pause).await;
+            let refusal = ses.refusals.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            if let Some((status, code)) = refusal {
+                let mut refused = Response::new(Body::from(r#"{"message":"no"}"#));
+                *refused.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+                refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static(code));
+                return refused;
+            }
+            ses.mailbox.send(mail)
+        };
+        let router = axum::Router::new().route("/v2/email/outbound-emails", post(send));
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        url
+    }
+
+    /// Refuses this many mails from now on, with this status and code.
+    pub fn refuse(&self, mails: usize, status: u16, code: &'static str) {
+        *self.refusals.lock().unwrap_or_else(PoisonError::into_inner) = vec![(status, code); mails];
+    }
+
+    /// Waits for this time before the answer to every mail.
+    pub fn pause(&self, pause: Duration) {
+        *self.pause.lock().unwrap_or_else(PoisonError::into_inner) = pause;
+    }
+
+    /// The mails that it took.
+    #[must_use]
+    pub fn mails(&self) -> Value {
+        let Json(mails) = self.mailbox.mails(None);
+        mails["mails"].clone()
+    }
+}

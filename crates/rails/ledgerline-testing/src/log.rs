@@ -1,0 +1,73 @@
+//! The log on a real wire, and commands to it without HTTP.
+
+use std::num::NonZeroUsize;
+
+use aws_sdk_dynamodb::{Client, config::Builder};
+use ledgerline::{
+    Aggregate, Cache, Commit, Context, EventStore, Execution, Meta, Outcome, StreamId, execute,
+};
+use ledgerline_dynamodb::DynamoDbStore;
+
+use super::{Wire, dynamodb, table};
+
+/// A store on a real wire, whose calls are counted.
+pub async fn counted() -> (DynamoDbStore, Wire) {
+    let dynamodb = dynamodb(&["CommitsTable", "RequestsTable"]).await;
+    let wire = Wire::default();
+    let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
+    (DynamoDbStore::new(Client::from_conf(config.build()), table("CommitsTable")), wire)
+}
+
+/// The cache of an instance that has just started.
+#[must_use]
+pub fn cold<A: Aggregate>() -> Cache<A> {
+    Cache::new(NonZeroUsize::new(10).unwrap())
+}
+
+/// Sends a command as a command function does. The result is the version afterwards, or the error.
+///
+/// # Errors
+/// The message that the caller gets.
+pub async fn send<A: Aggregate>(
+    store: &DynamoDbStore,
+    cache: &Cache<A>,
+    stream: &StreamId,
+    command: &A::Command,
+    creates: bool,
+) -> Result<u64, String> {
+    let context = Context { at: jiff::Timestamp::now(), actor: Some("ada".into()) };
+    let id = uuid::Uuid::now_v7().to_string();
+    let execution = Execution::<A> {
+        stream,
+        command: Some(command),
+        context: &context,
+        command_id: &id,
+        meta: &Meta::default(),
+        precondition: None,
+        creates,
+        ledger: None,
+    };
+    match execute(store, cache, &execution).await {
+        Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => Ok(loaded.version),
+        Ok(Outcome::Repeated(_)) => unreachable!("there is no ledger"),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// All commits of a stream, the oldest first.
+pub async fn commits(store: &DynamoDbStore, stream: &StreamId) -> Vec<Commit> {
+    let mut commits = Vec::new();
+    while let Some(commit) = store.get(stream, commits.len() as u64 + 1).await.unwrap() {
+        commits.push(commit);
+    }
+    commits
+}
+
+/// The types of the events, commit by commit.
+#[must_use]
+pub fn event_types(commits: &[Commit]) -> Vec<Vec<&str>> {
+    commits
+        .iter()
+        .map(|commit| commit.events.iter().map(|event| event.event_type.as_str()).collect())
+        .collect()
+}

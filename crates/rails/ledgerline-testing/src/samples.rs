@@ -1,0 +1,24 @@
+//! The sample events of a workspace, on its local stack.
+
+use serde_json::Value;
+
+use super::{LocalStack, workspace};
+use ledgerline_local::samples::{has, samples};
+
+/// Sends every sample event of the workspace to its function, and compares the answers with the tables beside the events. All events with another
+/// answer are named at once.
+pub async fn samples_are_answered() {
+    let local = LocalStack::start(None).await;
+    let http = ledgerline_local::http_client();
+    let mut wrong = Vec::new();
+    for sample in samples(&workspace()).unwrap() {
+        let url = format!("{}/2015-03-31/functions/{}/invocations", local.aws_url(), sample.function);
+        let answer = http.post(url).json(&sample.event).send().await.unwrap();
+        let failed = answer.headers().contains_key("x-amz-function-error");
+        let answer: Value = answer.json().await.unwrap();
+        if failed || !has(&answer, &sample.answer) {
+            wrong.push(format!("events/{} is answered with {answer}, not {}", sample.path, sample.answer));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

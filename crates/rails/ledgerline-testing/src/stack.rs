@@ -1,0 +1,349 @@
+//! A local stack as a user starts it: the program itself, on free ports.
+
+use std::{
+    ffi::OsString,
+    io::{BufRead, BufReader, Read},
+    ops::Deref,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use ledgerline_dynamodb::DynamoDbStore;
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::{
+    Api,
+    api::{PATIENCE, eventually_within},
+    table, workspace,
+};
+use ledgerline_local::{services, template};
+
+/// The turns that running stacks hold, so that several run at once: most tests wait for most of their time. A stack has a process for each function.
+/// With more of them on two cores, it would be chance whether a function meets the deadlines that Lambda and its own client have for it.
+static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(ALL as usize)));
+const ALL: u32 = 3;
+const ONE: u32 = 1;
+
+/// A local stack that runs for a test. It ends with the value.
+#[derive(Debug)]
+pub struct LocalStack {
+    process: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+    api: Api,
+    /// Dropped last, when the process has ended.
+    turns: OwnedSemaphorePermit,
+}
+
+impl Deref for LocalStack {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl LocalStack {
+    /// Starts the program `local` of the workspace and waits until it says that it is ready.
+    pub async fn start(data: Option<&Path>) -> Self {
+        Self::start_with(data, false, &[], ONE).await
+    }
+
+    /// The same for a test that keeps the machine busy: no other stack runs beside it, but the quiet rest of a busy one.
+    pub async fn start_busy(data: Option<&Path>) -> Self {
+        Self::start_with(data, false, &[], ALL).await
+    }
+
+    /// The same, with these variables in the environment of the program.
+    pub async fn start_in(data: &Path, environment: &[(&str, OsString)]) -> Self {
+        Self::start_with(Some(data), false, environment, ONE).await
+    }
+
+    /// The same, and keeps what the functions write to their logs.
+    pub async fn start_with_logs() -> Self {
+        Self::start_with(None, true, &[], ONE).await
+    }
+
+    async fn start_with(
+        data: Option<&Path>,
+        logs: bool,
+        environment: &[(&str, OsString)],
+        turns: u32,
+    ) -> Self {
+        let turns = Arc::clone(&TURNS).acquire_many_owned(turns).await.unwrap();
+        let workspace = workspace();
+        let mut command = super::command(super::local());
+        command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
+        command.envs(environment.iter().map(|(name, value)| (name, value)));
+        // A message that failed comes again as soon as Lambda allows, because a minute's wait would prove nothing more.
+        let template = template::tree(&workspace.join("template.yaml")).unwrap();
+        if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
+            command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
+        }
+        if let Some(data) = data {
+            command.arg("--data").arg(data);
+        }
+        if logs {
+            command.arg("--logs").stderr(Stdio::piped());
+        }
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let outputs: [Option<Box<dyn Read + Send>>; 2] = [
+            process.stdout.take().map(|output| Box::new(output) as _),
+            process.stderr.take().map(|output| Box::new(output) as _),
+        ];
+        for output in outputs.into_iter().flatten() {
+            let seen = Arc::clone(&lines);
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    seen.lock().unwrap().push(line);
+                }
+            });
+        }
+        let mut this = Self { process, lines, api: Api::new(String::new(), None), turns };
+        // The first start builds the functions.
+        this.api.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
+            assert!(this.process_runs(), "the stack ended");
+            this.find(|line| {
+                line.strip_prefix("Ready at ")
+                    .and_then(|rest| rest.split_once(". "))
+                    .map(|(url, _)| url.to_owned())
+            })
+        })
+        .await;
+        this
+    }
+
+    /// Gives the turns away: the rest of the test is quiet, and a busy stack may run beside it.
+    pub fn quiet_from_now(&mut self) {
+        let all = self.turns.num_permits();
+        drop(self.turns.split(all));
+    }
+
+    fn process_runs(&self) -> bool {
+        Path::new(&format!("/proc/{}/exe", self.process.id())).exists() || !cfg!(target_os = "linux")
+    }
+
+    fn find<T>(&self, pick: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.lines.lock().unwrap().iter().find_map(|line| pick(line))
+    }
+
+    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; for a histogram, the number of its values.
+    pub fn metric(&self, function: &str, name: &str) -> u64 {
+        let marker = format!("[{function}] ");
+        let lines = self.lines.lock().unwrap();
+        let written =
+            lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
+        written
+            .filter(|line| {
+                line["_aws"]["CloudWatchMetrics"][0]["Metrics"].to_string().contains(&format!("{name:?}"))
+            })
+            .map(|line| {
+                line[name].as_array().map_or(line[name].as_u64().unwrap_or(0), |values| values.len() as u64)
+            })
+            .sum()
+    }
+
+    /// The lines that functions logged and that a filter pattern of CloudWatch Logs finds.
+    pub async fn logged(&self, pattern: &str) -> Vec<Value> {
+        let filter = json!({ "filterPattern": pattern });
+        let request = ledgerline_local::http_client().post(self.aws_url()).json(&filter);
+        let request = request.header("x-amz-target", "Logs_20140328.FilterLogEvents");
+        let found: Value = request.send().await.unwrap().json().await.unwrap();
+        let lines = found["events"].as_array().unwrap().iter();
+        lines
+            .map(|line| serde_json::from_str(line["message"].as_str().unwrap()).unwrap_or_default())
+            .collect()
+    }
+
+    /// Kills the instances of a function that run now, as the kernel would when memory is short. The function is named by its binary. Returns how many
+    /// lines had been printed by then.
+    pub fn kill_instances(&self, function: &str) -> usize {
+        let marker = format!(" {function} started (pid ");
+        let lines = self.lines.lock().unwrap();
+        // With another name, a test would kill nobody and not notice it.
+        assert!(lines.iter().any(|line| line.contains(&marker)), "no binary named {function} was started");
+        let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
+        for pid in pids {
+            // The pid may be that of another program by now. Without /proc this cannot be seen, but the pid is most likely still ours. That another stack's
+            // instance of the same function has got it is less likely still.
+            let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
+            if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
+            {
+                assert!(Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status().is_ok());
+            }
+        }
+        lines.len()
+    }
+
+    /// Whether the function finished anything after this many lines.
+    pub fn worked_since(&self, function: &str, line: usize) -> bool {
+        self.lines.lock().unwrap()[line..].iter().any(|line| line.contains(function) && line.contains(" ms"))
+    }
+
+    /// Whether an invocation of the function was cut off by the end of its process.
+    pub fn was_cut_off(&self, function: &str) -> bool {
+        let marker = format!(" {function} failed: Runtime.ExitError");
+        self.lines.lock().unwrap().iter().any(|line| line.contains(&marker))
+    }
+
+    /// Ends the stack as a power cut would.
+    pub fn kill(mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// The URL of the HTTP API.
+    pub fn url(&self) -> &str {
+        &self.api.url
+    }
+
+    /// The id of the stack's own process.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The URL of the emulated services, as the program prints it.
+    pub fn aws_url(&self) -> String {
+        let url = self.find(|line| {
+            let rest = line.trim().strip_prefix("AWS ")?.trim();
+            rest.split_once(' ').map(|(url, _)| url.to_owned())
+        });
+        url.unwrap()
+    }
+
+    fn aws(&self) -> aws_config::SdkConfig {
+        services::sdk_config(&self.aws_url())
+    }
+
+    /// The log itself, read from the emulated DynamoDB.
+    pub fn store(&self) -> DynamoDbStore {
+        self.streams("CommitsTable")
+    }
+
+    /// The streams in the table with this logical id.
+    pub fn streams(&self, id: &str) -> DynamoDbStore {
+        DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&self.aws()), table(id))
+    }
+
+    /// Inserts an item into the log that is no commit. A statement inserts it, because the table's policy denies `PutItem` to everybody (rule 3).
+    pub async fn damage(&self, stream: &str) {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let statement =
+            format!(r#"INSERT INTO "{}" VALUE {{'stream': ?, 'version': ?}}"#, table("CommitsTable"));
+        let insert = client.execute_statement().statement(statement);
+        let insert =
+            insert.parameters(AttributeValue::S(stream.into())).parameters(AttributeValue::N("1".into()));
+        insert.send().await.unwrap();
+    }
+
+    /// The first message in the fanout's dead-letter queue, if there is one.
+    pub async fn dead_letter(&self) -> Option<Value> {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let name = table("FanoutDeadLetterQueue");
+        let url = client.get_queue_url().queue_name(name).send().await.unwrap().queue_url.unwrap();
+        let received = client.receive_message().queue_url(url).send().await.unwrap();
+        serde_json::from_str(received.messages?.first()?.body()?).ok()
+    }
+
+    /// The messages in all dead-letter queues, at most ten of each: the queue's URL and the message.
+    pub async fn dead_letters(&self) -> Vec<(String, String)> {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
+        let mut letters = Vec::new();
+        for url in queues.into_iter().filter(|url| url.contains("DeadLetterQueue")) {
+            let receive = client.receive_message().queue_url(&url).max_number_of_messages(10);
+            let received = receive.send().await.unwrap().messages.unwrap_or_default();
+            letters.extend(received.into_iter().map(|letter| (url.clone(), letter.body.unwrap_or_default())));
+        }
+        letters
+    }
+
+    /// The queues that have messages, waiting or being processed, and the number of them, without the dead-letter queues.
+    pub async fn under_way(&self) -> Vec<(String, u64)> {
+        let client = aws_sdk_sqs::Client::new(&self.aws());
+        let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
+        let mut under_way = Vec::new();
+        for url in queues.into_iter().filter(|url| !url.contains("DeadLetterQueue")) {
+            let get = client
+                .get_queue_attributes()
+                .queue_url(&url)
+                .attribute_names(aws_sdk_sqs::types::QueueAttributeName::All);
+            // A queue that does not answer may have messages.
+            let messages: u64 = get.send().await.map_or(1, |answer| {
+                let attributes = answer.attributes.unwrap_or_default();
+                let counts =
+                    attributes.iter().filter(|(name, _)| name.as_str().starts_with("ApproximateNumber"));
+                counts.filter_map(|(_, count)| count.parse::<u64>().ok()).sum()
+            });
+            if messages > 0 {
+                under_way.push((url, messages));
+            }
+        }
+        under_way
+    }
+
+    /// The position of a process manager in a stream, from its table with this logical id.
+    pub async fn position(&self, id: &str, stream: &str) -> Option<u64> {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let get = client.get_item().table_name(table(id)).consistent_read(true);
+        let get = get
+            .key("stream", AttributeValue::S(stream.into()))
+            .key("entry", AttributeValue::S("#position".into()));
+        get.send().await.unwrap().item?["position"].as_n().ok()?.parse().ok()
+    }
+
+    /// The commits of a stream as the fanout gets them from the table's stream.
+    pub async fn stream_records(&self, stream: &str) -> Vec<Value> {
+        let client = aws_sdk_dynamodb::Client::new(&self.aws());
+        let query = client.query().table_name(table("CommitsTable")).consistent_read(true);
+        let query = query.key_condition_expression("#s = :s").expression_attribute_names("#s", "stream");
+        let found = query.expression_attribute_values(":s", AttributeValue::S(stream.into())).send().await;
+        let records = found.unwrap().items.unwrap().into_iter().enumerate().map(|(index, item)| {
+            let image: Value = item.iter().map(|(name, value)| (name.clone(), wire_format(value))).collect();
+            json!({
+                "eventID": index.to_string(), "eventName": "INSERT", "eventVersion": "1.1",
+                "eventSource": "aws:dynamodb", "awsRegion": "us-east-1", "eventSourceARN": "arn",
+                "dynamodb": {
+                    "ApproximateCreationDateTime": 0, "SizeBytes": 1, "StreamViewType": "NEW_IMAGE",
+                    "Keys": { "stream": image["stream"], "version": image["version"] },
+                    "NewImage": image, "SequenceNumber": (index + 1).to_string(),
+                },
+            })
+        });
+        records.collect()
+    }
+}
+
+/// A value as DynamoDB writes it on the wire, as far as commits have it.
+#[expect(clippy::wildcard_enum_match_arm, reason = "commits hold nothing else")]
+fn wire_format(value: &AttributeValue) -> Value {
+    match value {
+        AttributeValue::S(text) => json!({ "S": text }),
+        AttributeValue::N(number) => json!({ "N": number }),
+        AttributeValue::L(values) => json!({ "L": values.iter().map(wire_format).collect::<Vec<_>>() }),
+        AttributeValue::M(fields) => {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), wire_format(value)));
+            json!({ "M": fields.collect::<Value>() })
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Drop for LocalStack {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            // The failure is the last that one reads, and not the hundreds of lines before it.
+            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).join("\n");
+            let file = std::env::temp_dir().join(format!("ledgerline-stack-{}.log", self.process.id()));
+            match std::fs::write(&file, lines) {
+                Ok(()) => eprintln!("the log of the stack is in {}", file.display()),
+                Err(error) => eprintln!("the log of the stack cannot be written: {error}"),
+            }
+        }
+    }
+}

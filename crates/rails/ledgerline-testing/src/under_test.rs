@@ -1,0 +1,125 @@
+//! The applications as their users see them: over HTTP, wherever they run.
+//!
+//! Without `BASE_URL`, tests run against the program that `cargo run -p local` runs. With it, they run against the deployment at this URL:
+//! `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=… cargo test --workspace --test scenario`, with access tokens of two users who may read and
+//! write, and one with the scope for reading only.
+
+use std::{env, ops::Deref};
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde_json::{Value, json};
+
+use super::{Api, LocalStack, workspace};
+use ledgerline_local::{permissions::scope_prefix, template::Source};
+
+/// The target of a test: a local stack of the test's own, or the deployment at `BASE_URL`.
+#[derive(Debug)]
+pub enum UnderTest {
+    /// A local stack of the test's own.
+    Local(Box<LocalStack>),
+    /// The deployment at `BASE_URL`.
+    There(Api),
+}
+
+impl UnderTest {
+    /// Starts a local stack, unless there is a `BASE_URL`.
+    pub async fn start() -> Self {
+        match env::var("BASE_URL") {
+            Err(_) => Self::Local(Box::new(LocalStack::start(None).await)),
+            Ok(url) => {
+                let token = env::var("TOKEN").expect("TOKEN is the access token of a user");
+                Self::There(Api::new(url.trim_end_matches('/').to_owned(), Some(token)))
+            }
+        }
+    }
+
+    /// The same API, for somebody whose token lets them read only.
+    #[must_use]
+    pub fn reader(&self) -> Api {
+        let scopes = format!("openid {}", scope("read"));
+        let claims = json!({ "sub": "reader", "client_id": "AppClient", "scope": scopes });
+        self.with(&claims, "READ_TOKEN", "an access token for reading only")
+    }
+
+    /// The same API, for a program that reads the events of everybody.
+    #[must_use]
+    pub fn reader_of_events(&self) -> Api {
+        let claims = json!({ "sub": "program", "client_id": "EventsReaderClient", "scope": scope("events") });
+        self.with(&claims, "EVENTS_TOKEN", "a token of the client EventsReaderClient")
+    }
+
+    /// The same API, for an operator.
+    #[must_use]
+    pub fn operator(&self) -> Api {
+        let scopes = format!("openid {}", scope("operate"));
+        let mut claims = json!({ "sub": "operator", "client_id": "OperatorClient", "scope": scopes });
+        claims["cognito:groups"] = json!(["operators"]);
+        self.with(&claims, "OPERATOR_TOKEN", "the token of an operator")
+    }
+
+    /// The same API, for a user outside the group of operators who signed in as operators do.
+    #[must_use]
+    pub fn no_operator(&self) -> Api {
+        let scopes = format!("openid {}", scope("operate"));
+        let claims = json!({ "sub": "eve", "client_id": "OperatorClient", "scope": scopes });
+        self.with(
+            &claims,
+            "UNGROUPED_TOKEN",
+            "a token of OperatorClient for a user outside the group operators",
+        )
+    }
+
+    /// The same API, for a caller whose token has these claims on a local stack, and is in this variable elsewhere.
+    fn with(&self, claims: &Value, variable: &str, what: &str) -> Api {
+        let token = match self {
+            // The local stack verifies no signature, so a token of claims alone is enough.
+            Self::Local(_) => {
+                format!("header.{}.signature", BASE64_URL_SAFE_NO_PAD.encode(claims.to_string()))
+            }
+            Self::There(_) => env::var(variable).unwrap_or_else(|_| panic!("{variable} is {what}")),
+        };
+        Api::new(self.url.clone(), Some(token))
+    }
+
+    /// The id of the user who calls.
+    #[must_use]
+    pub fn me(&self) -> String {
+        subject(self).unwrap_or_else(|| "developer".to_owned())
+    }
+
+    /// The same API, for somebody else.
+    #[must_use]
+    pub fn stranger(&self) -> Api {
+        let token = match self {
+            Self::Local(_) => "somebody-else".to_owned(),
+            Self::There(_) => {
+                env::var("OTHER_TOKEN").expect("OTHER_TOKEN is the access token of another user")
+            }
+        };
+        Api::new(self.url.clone(), Some(token))
+    }
+}
+
+/// A scope of the workspace's API.
+fn scope(name: &str) -> String {
+    let template = Source::read(&workspace().join("template.yaml")).expect("the template can be read").json();
+    format!("{}/{name}", scope_prefix(&template).expect("a route of the template has a scope"))
+}
+
+impl Deref for UnderTest {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        match self {
+            Self::Local(local) => local,
+            Self::There(api) => api,
+        }
+    }
+}
+
+/// The subject of a caller's token, if it is a real one.
+#[must_use]
+pub fn subject(api: &Api) -> Option<String> {
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(api.token.as_ref()?.split('.').nth(1)?).ok()?;
+    serde_json::from_slice::<Value>(&claims).ok()?["sub"].as_str().map(ToOwned::to_owned)
+}
