@@ -58,6 +58,16 @@ pub fn build_for_release(root: &Path, binaries: &[&str]) -> Result<BTreeMap<Stri
     build_as("release", root, binaries)
 }
 
+/// Builds an example of a package of the workspace at `root`, and returns its path.
+///
+/// # Errors
+/// As those of [`build`].
+pub fn build_example(root: &Path, name: &str) -> Result<PathBuf> {
+    let mut program = None;
+    build_targets(profile(), root, "--example", &[name], |built| program = Some(built.program))?;
+    program.with_context(|| format!("cargo built no example {name}"))
+}
+
 /// The binaries in the folder that is named in [`BUILT`], if it has all of them.
 fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
     let folder = PathBuf::from(std::env::var_os(BUILT)?);
@@ -95,6 +105,17 @@ pub(crate) fn build_each(
     profile: &str,
     root: &Path,
     binaries: &[&str],
+    each: impl FnMut(Built),
+) -> Result<()> {
+    build_targets(profile, root, "--bin", binaries, each)
+}
+
+/// Builds the targets that cargo's option names.
+fn build_targets(
+    profile: &str,
+    root: &Path,
+    option: &str,
+    names: &[&str],
     mut each: impl FnMut(Built),
 ) -> Result<()> {
     let mut command = cargo();
@@ -107,16 +128,16 @@ pub(crate) fn build_each(
         "--profile",
         profile,
     ]);
-    for binary in binaries {
-        command.args(["--bin", binary]);
+    for name in names {
+        command.args([option, name]);
     }
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
-    let mut missing: BTreeSet<_> = binaries.iter().copied().collect();
+    let mut missing: BTreeSet<_> = names.iter().copied().collect();
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
         if let Message::CompilerArtifact(artifact) = message.context("cargo's output")?
             && let Some(executable) = artifact.executable
-            && artifact.target.is_bin()
+            && (artifact.target.is_bin() || artifact.target.is_example())
         {
             missing.remove(artifact.target.name.as_str());
             each(Built {
@@ -129,8 +150,8 @@ pub(crate) fn build_each(
     if !child.wait()?.success() {
         bail!("the functions do not build");
     }
-    if let Some(binary) = missing.first() {
-        bail!("cargo built no binary {binary}");
+    if let Some(name) = missing.first() {
+        bail!("cargo built no {name}");
     }
     Ok(())
 }

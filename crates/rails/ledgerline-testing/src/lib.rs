@@ -15,6 +15,7 @@ mod samples;
 mod sessions;
 mod stack;
 pub mod tank;
+mod tool;
 mod under_test;
 
 use std::{
@@ -51,6 +52,7 @@ pub use self::{
     samples::samples_are_answered,
     sessions::sessions_are_real,
     stack::LocalStack,
+    tool::{Differences, Tool, differences},
     under_test::{UnderTest, subject},
 };
 use ledgerline_local::{
@@ -79,17 +81,29 @@ fn nearest_workspace() -> Option<PathBuf> {
     package.ancestors().find(|folder| folder.join("template.yaml").exists()).map(Path::to_owned)
 }
 
-/// The name of the program that runs the local stack of that folder.
-fn local() -> &'static str {
-    if workspace() == Path::new(TANKS) { "tank-local" } else { "local" }
+/// Whether the tests run the application of tanks.
+fn runs_tanks() -> bool {
+    workspace() == Path::new(TANKS)
 }
 
-/// A program of the workspace. It is built when it is asked for the first time, because what it is made of does not change while tests run.
+/// A program of the workspace. It is built when it is asked for the first time, because its sources do
+/// not change while tests run. `local` and `ledger` of the application of tanks know its aggregates.
 pub fn program(name: &str) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
     if !built.contains_key(name) {
-        built.append(&mut build::build(&workspace(), &[name]).unwrap());
+        match (name, runs_tanks()) {
+            ("local", true) => {
+                let mut local = build::build(&workspace(), &["tank-local"]).unwrap();
+                built.extend(local.remove("tank-local").map(|program| (name.to_owned(), program)));
+            }
+            // The operator's tool stands above this package: a binary here could not have it.
+            ("ledger", true) => {
+                let program = build::build_example(&workspace(), "tank-ledger").unwrap();
+                built.insert(name.to_owned(), program);
+            }
+            _ => built.append(&mut build::build(&workspace(), &[name]).unwrap()),
+        }
     }
     built[name].clone()
 }

@@ -74,7 +74,7 @@ impl LocalStack {
     ) -> Self {
         let turns = Arc::clone(&TURNS).acquire_many_owned(turns).await.unwrap();
         let workspace = workspace();
-        let mut command = super::command(super::local());
+        let mut command = super::command("local");
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
         // A message that failed comes again as soon as Lambda allows, because a minute's wait would prove nothing more.

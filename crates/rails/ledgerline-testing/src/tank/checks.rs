@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use aws_sdk_dynamodb::types::AttributeValue;
 use ledgerline::{
     Aggregate, Commit, Consistency, decode, fold, load,
     tank::{State, Tank},
 };
+use ledgerline_dynamodb::{PageQuery, ReadTable};
+use ledgerline_lambda::queries::of_log;
 use ledgerline_local::services;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::{
     haul::{Haul, Phase},
-    views::{level, readings_of},
+    views::{FILLS, level, readings_of},
 };
 use crate::{Answer, Api, LocalStack, eventually, table};
 
@@ -118,14 +119,14 @@ pub async fn settled(stack: &LocalStack, id: &str) {
     eventually("the fills are added up", async || (filled(stack, id).await == expected).then_some(())).await;
 }
 
-/// The litres that were filled into a tank, as the view of the fills has added them up.
+/// The litres that were filled into a tank, as the active generation of the fills has them.
 async fn filled(stack: &LocalStack, id: &str) -> i64 {
     let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
-    let key = [("tankId", id), ("entry", "sum")];
-    let key = key.map(|(name, value)| (name.to_owned(), AttributeValue::S(value.to_owned())));
-    let get = client.get_item().table_name(table("FillsTable")).set_key(Some(key.into()));
-    let row = get.send().await.unwrap().item.unwrap_or_default();
-    row.get("filled").map_or(0, |sum| sum.as_n().unwrap().parse().unwrap())
+    let fills = ReadTable::new(client, table("FillsTable"));
+    // The sort key of the sum is greater than that of any amount.
+    let query = PageQuery { newest_first: true, ..of_log(&FILLS, id, 1, None) };
+    let page = fills.page::<Value>(&query).await.unwrap();
+    page.rows.into_iter().next().map_or(0, |row| row.unwrap()["filled"].as_i64().unwrap())
 }
 
 /// Waits until every haul has ended. Checks in the log that each haul moved its litres once: out of the

@@ -5,7 +5,7 @@ use std::{
     path::Path,
 };
 
-use crate::{accounts::Accounts, operator::Ledger};
+use crate::accounts::Accounts;
 use bank::views::bookings::{Books, Row, TABLE, changes};
 use futures::future::join_all;
 use ledgerline::{
@@ -14,7 +14,7 @@ use ledgerline::{
     contract,
 };
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_testing::{LocalStack, eventually};
+use ledgerline_testing::{LocalStack, Tool, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -222,7 +222,7 @@ async fn an_operator_skips_a_commit_that_the_ledger_of_bookings_cannot_apply() {
         assert_eq!(credited.status, StatusCode::OK);
     };
     credit().await;
-    let ledger = Ledger::at(&bank);
+    let ledger = Tool::at(&bank);
     eventually("it stands still", async || {
         let failed = bank.logged(&format!("\"the changes of version 1 of {unknown}\"")).await;
         (!failed.is_empty()).then_some(())

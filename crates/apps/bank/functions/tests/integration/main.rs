@@ -12,17 +12,8 @@ mod accounts;
 mod article;
 mod bookings;
 mod commands;
-mod dead_letters;
-mod faults;
-#[path = "../../examples/load/fill.rs"]
-#[allow(dead_code, clippy::print_stdout, reason = "the example has a command line, too")]
-mod fill;
-mod ledger;
-mod operator;
 mod projectors;
 mod queries;
-mod rebuild;
-mod reconcile;
 mod sessions;
+mod settlement;
 mod transfer;
-mod wiring;

@@ -1,18 +1,16 @@
-//! Dead letters: counted, shown, sent back and put aside with the operator's tool, against a local stack.
+//! Dead letters: counted, shown, redriven and parked with the operator's tool, at a local stack.
 
 use std::collections::BTreeSet;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
 use ledgerline_local::services;
-use ledgerline_testing::{LocalStack, eventually, table};
+use ledgerline_testing::{
+    LocalStack, Tool, eventually, table,
+    tank::checks::{draw, fill, install, log, settled},
+};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-
-use crate::{
-    accounts::{Accounts, Balances},
-    operator::Ledger,
-};
 
 /// A message in a dead-letter queue.
 async fn dead_letter(client: &aws_sdk_sqs::Client, to: &str, group: Option<&str>, body: &Value) {
@@ -27,47 +25,46 @@ async fn dead_letter(client: &aws_sdk_sqs::Client, to: &str, group: Option<&str>
         .unwrap();
 }
 
-/// Every kind of dead letter goes back to where it came from, and what it is about is there then.
+/// Every kind of dead letter is redriven to its source, and its subject is repaired by that.
 #[tokio::test]
-async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
-    let bank = LocalStack::start(None).await;
+async fn dead_letters_are_counted_redriven_and_parked() {
+    let stack = LocalStack::start(None).await;
     let mut ids = Vec::new();
     for _ in 0..4 {
-        let id = bank.account(1_000).await;
-        bank.post(&format!("/accounts/{id}/debits"), json!({ "amount": 10 })).await;
-        bank.settled(&id).await;
+        let id = install(&stack, 1_000).await;
+        draw(&stack, &id, 10).await;
+        settled(&stack, &id).await;
         ids.push(id);
     }
-    let ledger = Ledger::at(&bank);
+    let ledger = Tool::at(&stack);
     assert_eq!(ledger.run(&["dead-letters"]).0, 0, "there are none");
 
     // What they are about is taken away, as if it had never come.
-    let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&bank.aws_url()));
-    let sqs = aws_sdk_sqs::Client::new(&services::sdk_config(&bank.aws_url()));
+    let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let sqs = aws_sdk_sqs::Client::new(&services::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
     for id in &ids[..2] {
-        let delete = dynamodb.delete_item().table_name(table("BalancesTable"));
-        delete.key("accountId", text(id)).send().await.unwrap();
+        let delete = dynamodb.delete_item().table_name(table("LevelsTable"));
+        delete.key("tankId", text(id)).send().await.unwrap();
     }
     for version in 2..=3 {
-        let delete =
-            dynamodb.delete_item().table_name(table("TransactionsTable")).key("accountId", text(&ids[2]));
+        let delete = dynamodb.delete_item().table_name(table("ReadingsTable")).key("tankId", text(&ids[2]));
         delete.key("entry", text(&format!("{version:020}#0000"))).send().await.unwrap();
     }
-    let streams: Vec<_> = ids.iter().map(|id| format!("account-{id}")).collect();
+    let streams: Vec<_> = ids.iter().map(|id| format!("tank-{id}")).collect();
     // A batch of states that Lambda gave up, in its envelope; commits that a queue gave up; a commit that the fanout set aside.
     let state = json!({
         "stream": streams[0], "aggregate": { "lastKnownVersion": 3 }, "aggregateSchema": 0,
-        "lastEvent": { "stream": streams[0], "version": 3, "index": 0, "eventType": "AccountDebited", "schema": 1, "payload": null, "at": "2026-11-25T00:00:00Z" },
+        "lastEvent": { "stream": streams[0], "version": 3, "index": 0, "eventType": "TankDrawn", "schema": 1, "payload": null, "at": "2026-11-25T00:00:00Z" },
         "meta": {},
     });
     let given_up = json!({
         "requestContext": { "condition": "RetriesExhausted" }, "requestPayload": { "states": [state] },
         "responsePayload": { "errorType": "Failure", "errorMessage": "the table is unavailable" },
     });
-    dead_letter(&sqs, "BalancesDeadLetterQueue", None, &given_up).await;
-    for commit in &bank.log(&ids[2]).await[1..] {
-        dead_letter(&sqs, "TransactionsDeadLetterQueue", Some(&streams[2]), &json!(commit)).await;
+    dead_letter(&sqs, "LevelsDeadLetterQueue", None, &given_up).await;
+    for commit in &log(&stack, &ids[2]).await[1..] {
+        dead_letter(&sqs, "ReadingsDeadLetterQueue", Some(&streams[2]), &json!(commit)).await;
     }
     let set_aside = json!({ "stream": streams[1], "version": 3, "reason": "it could not be read" });
     dead_letter(&sqs, "FanoutDeadLetterQueue", None, &set_aside).await;
@@ -84,40 +81,40 @@ async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
     assert_eq!(
         counts,
         BTreeSet::from([
-            ("BalancesDeadLetterQueue", 1, "1: the table is unavailable"),
+            ("LevelsDeadLetterQueue", 1, "1: the table is unavailable"),
             ("FanoutDeadLetterQueue", 1, "1: it could not be read"),
             // Of a stream, the emulated queue shows one message at a time.
-            ("TransactionsDeadLetterQueue", 2, &*format!("1: {failed}")),
+            ("ReadingsDeadLetterQueue", 2, &*format!("1: {failed}")),
         ])
     );
-    let (_, listed) = ledger.run(&["dead-letters", "Transactions"]);
+    let (_, listed) = ledger.run(&["dead-letters", "Readings"]);
     let letters: Vec<_> = listed.iter().filter(|line| line["id"].is_string()).collect();
     let about: Vec<_> = letters.iter().map(|letter| letter["commits"].as_str().unwrap()).collect();
     assert_eq!(about, [format!("{}@2", streams[2])]);
     assert!(letters.iter().all(|letter| letter["body"].is_null()), "rule 14: {letters:?}");
-    let (_, with) = ledger.run(&["dead-letters", "Transactions", "--payloads"]);
-    assert!(format!("{with:?}").contains("AccountCredited"), "{with:?}");
+    let (_, with) = ledger.run(&["dead-letters", "Readings", "--payloads"]);
+    assert!(format!("{with:?}").contains("TankFilled"), "{with:?}");
 
     // One is put aside, and comes back.
     let (id, sure) = (letters[0]["id"].as_str().unwrap().to_owned(), ["--write", "--yes", "--why", "a test"]);
     let act = |arguments: &[&str]| ledger.run(&[&["dead-letters"], arguments, &sure].concat());
-    let (code, parked) = act(&["Transactions", "--park", "--stream", &streams[2]]);
+    let (code, parked) = act(&["Readings", "--park", "--stream", &streams[2]]);
     assert_eq!((code, &parked[0]["messages"]), (0, &json!(2)));
     let (_, parked) = ledger.run(&["dead-letters", "--parked"]);
     let whys: Vec<_> = parked.iter().map(|line| (line["why"].as_str(), line["id"] == *id)).collect();
     assert!(whys.len() == 2 && whys.contains(&(Some("a test"), true)), "{parked:?}");
-    assert_eq!(ledger.run(&["dead-letters", "Transactions"]).0, 0);
+    assert_eq!(ledger.run(&["dead-letters", "Readings"]).0, 0);
 
     for (arguments, count) in [
-        (&["Transactions", "--parked", "--send-back"][..], 2),
-        (&["Balances", "--send-back", "--stream", &streams[0]], 1),
+        (&["Readings", "--parked", "--send-back"][..], 2),
+        (&["Levels", "--send-back", "--stream", &streams[0]], 1),
         (&["Fanout", "--send-back"], 1),
     ] {
         let (code, done) = act(arguments);
         assert_eq!((code, &done[0]["messages"]), (0, &json!(count)), "{done:?}");
     }
     for id in &ids {
-        bank.settled(id).await;
+        settled(&stack, id).await;
     }
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
     assert!(ledger.run(&["dead-letters", "--parked"]).1.is_empty());
@@ -133,15 +130,15 @@ async fn dead_letters_are_counted_and_go_back_or_are_put_aside() {
     let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
     // A commit that the fanout can never pass on comes back, once, and it is said.
-    bank.damage("account-damaged").await;
+    stack.damage("tank-damaged").await;
     eventually("it is set aside", async || (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(()))
         .await;
     let (code, done) = act(&["Fanout", "--send-back"]);
     assert_eq!((code, &done[0]["messages"], &done[0]["cameBack"]), (2, &json!(1), &json!(1)), "{done:?}");
     for wrong in [
         &["dead-letters", "Nobody"][..],
-        &["dead-letters", "Transactions", "--write", "--why", "x"],
-        &["dead-letters", "Transactions", "--park", "--write", "--why", "x", "--yes"],
+        &["dead-letters", "Readings", "--write", "--why", "x"],
+        &["dead-letters", "Readings", "--park", "--write", "--why", "x", "--yes"],
     ] {
         assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
     }
@@ -158,71 +155,64 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
 /// The incident of the runbook: a commit cannot be applied, and those behind it in its stream wait. They become dead letters, others flow; the cause is found and mended; the
 /// messages go back, though the tool is killed at it.
 #[tokio::test]
-async fn a_poisoned_commit_and_those_behind_it_come_back_in_order_once_the_cause_is_mended() {
-    const CREDITS: u64 = 9;
-    let bank = LocalStack::start(None).await;
-    let (poisoned, healthy) = (bank.account(0).await, bank.account(1_000).await);
+async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired() {
+    const FILLS: i64 = 9;
+    let stack = LocalStack::start(None).await;
+    let (poisoned, healthy) = (install(&stack, 0).await, install(&stack, 1_000).await);
     for id in [&poisoned, &healthy] {
-        bank.settled(id).await;
+        settled(&stack, id).await;
     }
-    let aws = services::sdk_config(&bank.aws_url());
+    let aws = services::sdk_config(&stack.aws_url());
     let (sqs, dynamodb) = (aws_sdk_sqs::Client::new(&aws), aws_sdk_dynamodb::Client::new(&aws));
     // Two tries in two seconds, and not ninety in an hour and a half.
-    let url = queue(&sqs, "TransactionsQueue.fifo").await;
+    let url = queue(&sqs, "ReadingsQueue.fifo").await;
     let get = sqs.get_queue_attributes().queue_url(&url).attribute_names(Name::RedrivePolicy);
     let policy = get.send().await.unwrap().attributes.unwrap()[&Name::RedrivePolicy].clone();
     let mut policy: Value = serde_json::from_str(&policy).unwrap();
     policy["maxReceiveCount"] = json!(2);
     let set = sqs.set_queue_attributes().queue_url(&url).attributes(Name::RedrivePolicy, policy.to_string());
     set.attributes(Name::VisibilityTimeout, "1").send().await.unwrap();
-    // Somebody has changed the position of one account by hand. Nothing can be applied to it any more.
+    // Somebody has changed the position of one tank by hand. Nothing can be applied to it any more.
     let position = async |value: AttributeValue| {
-        let update = dynamodb.update_item().table_name(table("TransactionsTable"));
-        let update = update.key("accountId", AttributeValue::S(format!("account-{poisoned}")));
+        let update = dynamodb.update_item().table_name(table("ReadingsTable"));
+        let update = update.key("tankId", AttributeValue::S(format!("tank-{poisoned}")));
         let update = update.key("entry", AttributeValue::S("#position".into()));
         let update = update.update_expression("SET #position = :position");
         let update = update.expression_attribute_names("#position", "position");
         update.expression_attribute_values(":position", value).send().await.unwrap();
     };
     position(AttributeValue::S("one".into())).await;
-    for amount in 1..=CREDITS {
+    for amount in 1..=FILLS {
         for id in [&poisoned, &healthy] {
-            let credited = bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": amount })).await;
+            let credited = fill(&stack, id, amount).await;
             assert_eq!(credited.status, StatusCode::OK, "{credited:?}");
         }
     }
-    bank.settled(&healthy).await;
+    settled(&stack, &healthy).await;
 
     // Find: the queue, the first commit of the stream, the reason in the logs, and the commit itself.
-    let (ledger, stream) = (Ledger::at(&bank), format!("account-{poisoned}"));
+    let (ledger, stream) = (Tool::at(&stack), format!("tank-{poisoned}"));
     let listed = eventually("all of them are dead letters", async || {
         // Others go on meanwhile. What comes for them also wakes the emulated queue, which does not wake by itself when a message may be tried again.
-        bank.post(&format!("/accounts/{healthy}/credits"), json!({ "amount": 1 })).await;
-        let (_, listed) = ledger.run(&["dead-letters", "Transactions"]);
-        listed.first().is_some_and(|count| count["messages"] == CREDITS).then_some(listed)
+        fill(&stack, &healthy, 1).await;
+        let (_, listed) = ledger.run(&["dead-letters", "Readings"]);
+        listed.first().is_some_and(|count| count["messages"] == FILLS).then_some(listed)
     })
     .await;
-    bank.settled(&healthy).await;
+    settled(&stack, &healthy).await;
     assert_eq!(listed[1]["commits"], format!("{stream}@2"));
-    let failures = bank.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
+    let failures = stack.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
     assert!(failures.iter().all(|line| line["stream"] == *stream), "of no other one: {failures:?}");
     assert!(failures[0]["error"].as_str().unwrap().contains("row"), "{failures:?}");
     let (_, shown) = ledger.run(&["show", &stream, "--at", "2", "--payloads"]);
-    assert_eq!(shown[1]["events"], "AccountCredited");
-    let unreadable = bank.get(&format!("/accounts/{poisoned}/transactions")).await;
-    assert_eq!(unreadable.status, StatusCode::INTERNAL_SERVER_ERROR, "of this account alone");
+    assert_eq!(shown[1]["events"], "TankFilled");
+    let unreadable = stack.get(&format!("/tanks/{poisoned}/readings")).await;
+    assert_eq!(unreadable.status, StatusCode::INTERNAL_SERVER_ERROR, "of this tank alone");
 
     // Mend it, and send them back. The tool is killed when the first one is on its way.
     position(AttributeValue::N("1".into())).await;
-    let send_back = [
-        "dead-letters",
-        "Transactions",
-        "--send-back",
-        "--write",
-        "--yes",
-        "--why",
-        "the position is mended",
-    ];
+    let send_back =
+        ["dead-letters", "Readings", "--send-back", "--write", "--yes", "--why", "the position is mended"];
     let mut tool = ledger.start(&send_back);
     // Without a pause between two looks: there are only a few to send.
     let records = async || {
@@ -244,11 +234,11 @@ async fn a_poisoned_commit_and_those_behind_it_come_back_in_order_once_the_cause
     })
     .await;
     for id in [&poisoned, &healthy] {
-        bank.settled(id).await;
+        settled(&stack, id).await;
     }
-    let after = bank.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
+    let after = stack.logged(r#"{ $.level = "ERROR" && $.message = "projection" }"#).await;
     assert_eq!(after.len(), failures.len(), "none failed, and none came before its turn: {after:?}");
-    let gaps = bank.logged(r#"{ $.outcome = "gap repaired" }"#).await;
+    let gaps = stack.logged(r#"{ $.outcome = "gap repaired" }"#).await;
     assert!(gaps.iter().all(|line| line["stream"] != *stream), "none was overtaken: {gaps:?}");
     assert_eq!(ledger.found(&[]), (0, BTreeSet::new()));
 }

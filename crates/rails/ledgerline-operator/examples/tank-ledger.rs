@@ -1,0 +1,7 @@
+//! The operator's tool with the aggregates of the application on which the libraries are tested.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ledgerline_operator::main::<ledgerline_testing::tank::Depot>()
+}

@@ -1,0 +1,397 @@
+//! The operator's tool against a local stack: what it shows, and what it finds and mends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use aws_sdk_sqs::types::QueueAttributeName as Name;
+use ledgerline_local::services;
+use ledgerline_testing::{
+    LocalStack, Tool, eventually, table,
+    tank::checks::{draw, fill, install, litres_moved_once, settled, state},
+    workspace,
+};
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() {
+    let stack = LocalStack::start(None).await;
+    let mut tanks = Vec::new();
+    for _ in 0..5 {
+        let id = install(&stack, 1_000).await;
+        for _ in 0..2 {
+            draw(&stack, &id, 10).await;
+        }
+        settled(&stack, &id).await;
+        tanks.push(id);
+    }
+    let ledger = Tool::at(&stack);
+    let stream = |tank: usize| format!("tank-{}", tanks[tank]);
+    let clean = eventually("everything has everything", async || {
+        let (code, found) = ledger.found(&[]);
+        (code == 0).then_some(found)
+    });
+    assert!(clean.await.is_empty());
+
+    // The row of one tank and the newest row of two others are lost, as if their last messages had been; a row shows more than the log has.
+    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let delete = client.delete_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[0]));
+    delete.send().await.unwrap();
+    for tank in [1, 2] {
+        let delete = client.delete_item().table_name(table("ReadingsTable"));
+        let delete = delete.key("tankId", text(&tanks[tank]));
+        delete.key("entry", text("00000000000000000004#0000")).send().await.unwrap();
+    }
+    let update = client.update_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[3]));
+    let update =
+        update.update_expression("SET #version = :version").expression_attribute_names("#version", "version");
+    update.expression_attribute_values(":version", AttributeValue::N("9".into())).send().await.unwrap();
+
+    let (who, log) = ("LevelsProjectorFunction", "ReadingsProjectorFunction");
+    let ahead = ("ahead".to_owned(), who.to_owned(), stream(3), 9);
+    let missing = |who: &str, tank, there| ("missing".to_owned(), who.to_owned(), stream(tank), there);
+    let expected =
+        BTreeSet::from([missing(who, 0, 0), missing(log, 1, 3), missing(log, 2, 3), ahead.clone()]);
+    assert_eq!(ledger.found(&[]), (2, expected.clone()));
+    assert_eq!(
+        ledger.found(&["--since", "2020-01-01T00:00:00Z"]),
+        (2, expected.clone()),
+        "by what has changed"
+    );
+    assert_eq!(ledger.found(&["--since", "2120-01-01T00:00:00Z"]), (0, BTreeSet::new()));
+    let only = ledger.found(&["--only", log]);
+    assert_eq!(only, (2, BTreeSet::from([missing(log, 1, 3), missing(log, 2, 3)])));
+    assert_eq!(ledger.run(&["reconcile", "--only", "Nobody"]).0, 1);
+    // What is young is left alone, and without --yes nobody who is not there is asked.
+    assert_eq!(ledger.run(&["reconcile", "--only", log]).0, 0);
+    assert_eq!(ledger.run(&["reconcile"]).0, 2, "what is ahead is not on its way");
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes"]).0, 2, "it wants a reason");
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--why", "a test"]).0, 1);
+    assert_eq!(ledger.found(&[]), (2, expected));
+
+    // What is ahead is left to somebody, so that it does not end well.
+    assert_eq!(ledger.run(&["reconcile", "--younger", "0", "--write", "--yes", "--why", "a test"]).0, 2);
+    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let kept =
+        |name: &str| records.iter().map(|record| record[name].as_s().unwrap().clone()).collect::<Vec<_>>();
+    assert_eq!((kept("kind"), kept("why")), (vec!["reconcile".to_owned()], vec!["a test".to_owned()]));
+    eventually("what was missing is there, and what is ahead is left to somebody", async || {
+        (ledger.found(&[]) == (2, BTreeSet::from([ahead.clone()]))).then_some(())
+    })
+    .await;
+    for tank in [0, 1, 2, 4] {
+        settled(&stack, &tanks[tank]).await;
+    }
+}
+
+#[tokio::test]
+async fn lag_is_shown_and_commits_are_redelivered() {
+    let stack = LocalStack::start(None).await;
+    let id = install(&stack, 1_000).await;
+    settled(&stack, &id).await;
+    let ledger = Tool::at(&stack);
+    let (code, views) = ledger.run(&["views"]);
+    let of = |view: &str| views.iter().find(|row| row["who"] == view).unwrap().clone();
+    assert_eq!((code, &of("LevelsProjectorFunction")["of"]), (0, &json!("tank")));
+    assert_eq!(of("HaulFunction")["from"], "acts");
+
+    let lag = |arguments: &[&str]| {
+        let (code, rows) = ledger.run(&[&["lag"], arguments].concat());
+        let row = rows.into_iter().find(|row| row["who"] == "LevelsProjectorFunction").unwrap();
+        (code, row["missing"].clone(), row["commits"].clone())
+    };
+    // What `lag` does not find in the order, it does not look at.
+    eventually("the order has both commits", async || {
+        let events = stack.get("/events").await.body;
+        (events["commits"].as_array().unwrap().len() == 2).then_some(())
+    })
+    .await;
+    assert_eq!(lag(&[]), (0, json!(0), json!(0)));
+    // The row is lost. Nothing is old yet.
+    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let delete = client.delete_item().table_name(table("LevelsTable"));
+    delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
+    assert_eq!(lag(&[]), (0, json!(1), json!(2)));
+    eventually("it is older than a second", async || {
+        (lag(&["--all", "--older", "1"]) == (2, json!(1), json!(2))).then_some(())
+    })
+    .await;
+    assert_eq!(lag(&["--since", "2120-01-01T00:00:00Z"]), (0, json!(0), json!(0)));
+
+    // Without --write, it is said what would be sent.
+    let stream = format!("tank-{id}");
+    for arguments in [&["replay", &stream][..], &["replay", "--since", "2020-01-01T00:00:00Z"]] {
+        let (code, said) = ledger.run(arguments);
+        assert_eq!((code, &said[0]["commits"], &said[0]["streams"]), (0, &json!(2), &json!(1)));
+    }
+    let (_, said) = ledger.run(&["replay", &stream, "--from", "2", "--to", "2"]);
+    assert_eq!(said[0]["commits"], 1);
+    assert_eq!(lag(&[]), (0, json!(1), json!(2)));
+    let sure = ["--write", "--yes", "--why", "a row was lost"];
+    assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
+    settled(&stack, &id).await;
+    assert_eq!(ledger.run(&[&["replay", &stream, "--order"][..], &sure].concat()).0, 0);
+    let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
+    let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
+    let sent = |to: &str| format!("send 2 commits of 1 streams through {to}");
+    assert_eq!(done, BTreeSet::from([sent("FanoutFunction"), sent("SequencerFunction")]));
+    for wrong in [
+        &["replay", "tank-nothing"][..],
+        &["replay", &stream, "--from", "3"],
+        &["replay", &stream, "--from", "0"],
+        &["replay", &stream, "--to", "3"],
+    ] {
+        assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
+    }
+    for wrong in [&["replay"][..], &["replay", &stream, "--since", "2020-01-01T00:00:00Z"]] {
+        assert_eq!(ledger.run(wrong).0, 2, "clap refuses {wrong:?}");
+    }
+}
+
+/// What `doctor` finds: of what, which one, and what is wrong.
+fn wrong(ledger: &Tool, arguments: &[&str]) -> (i32, BTreeSet<(String, String)>) {
+    let (code, printed) = ledger.run(&[&["doctor"], arguments].concat());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let wrong = printed.iter().filter(|line| line["wrong"].is_string());
+    (code, wrong.map(|line| (text(&line["name"]), text(&line["wrong"]))).collect())
+}
+
+#[tokio::test]
+async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
+    let stack = LocalStack::start(None).await;
+    install(&stack, 1_000).await;
+    let ledger = Tool::at(&stack);
+    assert_eq!(wrong(&ledger, &[]), (0, BTreeSet::new()));
+
+    // Somebody changes things by hand.
+    let sdk = services::sdk_config(&stack.aws_url());
+    let (dynamodb, sqs) = (aws_sdk_dynamodb::Client::new(&sdk), aws_sdk_sqs::Client::new(&sdk));
+    dynamodb.delete_table().table_name(table("FillsTable")).send().await.unwrap();
+    let queue =
+        sqs.get_queue_url().queue_name(format!("{}.fifo", table("ReadingsQueue"))).send().await.unwrap();
+    let set = sqs.set_queue_attributes().queue_url(queue.queue_url.unwrap());
+    let arn = "arn:aws:sqs:us-east-1:000000000000:tanks-HaulDeadLetterQueue.fifo";
+    let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
+    set.attributes(Name::RedrivePolicy, policy).send().await.unwrap();
+    // And a commit comes that this code does not understand.
+    stack.damage("tank-damaged").await;
+    // The workspace has another timeout than what is deployed, one function more, and one variable less.
+    let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
+    let template = template.replacen("      Timeout: 900\n", "      Timeout: 899\n", 1);
+    let template = template.replacen("  OperationsTable:\n", "  ExtraOperationsTable:\n", 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("template.yaml");
+    std::fs::write(&path, template).unwrap();
+    std::fs::copy(workspace().join("samconfig.toml"), folder.path().join("samconfig.toml")).unwrap();
+    let found = eventually("all of it is found", async || {
+        let (code, found) = wrong(&ledger, &["--template", path.to_str().unwrap()]);
+        (code == 2 && found.iter().any(|(name, _)| name.starts_with("tank-"))).then_some(found)
+    })
+    .await;
+    let has = |name: &str, what: &str| {
+        assert!(
+            found.iter().any(|(of, wrong)| of == name && wrong.contains(what)),
+            "{name}: {what}\n{found:#?}"
+        );
+    };
+    has("ReconcilerFunction", "it is deployed differently: Properties.Timeout");
+    has("ExtraOperationsTable", "it is not deployed");
+    has("OperationsTable", "this workspace does not have it");
+    has("FillsTable", "tanks-FillsTable");
+    has("ReadingsQueue", "tanks-HaulDeadLetterQueue.fifo");
+    has("ReadingsQueue", "3");
+    has("tank-damaged 1", "");
+}
+
+#[tokio::test]
+async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
+    let stack = LocalStack::start(None).await;
+    let (id, other) = (install(&stack, 1_000).await, install(&stack, 5).await);
+    for id in [&id, &other] {
+        settled(&stack, id).await;
+    }
+    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let row = async |id: &str| {
+        let get = client.get_item().table_name(table("LevelsTable"));
+        get.key("tankId", AttributeValue::S(id.to_owned())).send().await.unwrap().item
+    };
+    let untouched = row(&other).await;
+    // The row shows the right version and a wrong balance: nothing that is delivered again changes it.
+    let update = client.update_item().table_name(table("LevelsTable"));
+    let update = update.key("tankId", AttributeValue::S(id.clone()));
+    let update = update.update_expression("SET #level = :wrong");
+    let update = update.expression_attribute_names("#level", "level");
+    update.expression_attribute_values(":wrong", AttributeValue::N("7".into())).send().await.unwrap();
+    let (ledger, stream) = (Tool::at(&stack), format!("tank-{id}"));
+    let sure = ["--write", "--yes", "--why", "a wrong row"];
+    assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
+    assert_eq!(stack.get(&format!("/tanks/{id}")).await.body["level"], 7);
+
+    let path = format!("/tanks/{id}/replays");
+    let replay = ["command", "POST", &path, "--api", stack.url()];
+    assert_eq!(ledger.run(&[&replay[..], &sure].concat()).0, 0);
+    settled(&stack, &id).await;
+    let shown = stack.get(&format!("/tanks/{id}?minVersion=3")).await;
+    assert_eq!((shown.version(), &shown.body["level"]), (3, &json!(1_000)));
+    assert_eq!(row(&other).await, untouched);
+    // A replay whose state is lost is found and sent, as every other commit.
+    let delete = client.delete_item().table_name(table("LevelsTable"));
+    delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
+    let reconcile = ["reconcile", "--younger", "0", "--only", "LevelsProjectorFunction"];
+    assert_eq!(ledger.run(&[&reconcile[..], &sure].concat()).0, 0);
+    settled(&stack, &id).await;
+    assert_eq!(ledger.run(&["dead-letters"]).0, 0);
+    eventually("nobody lacks the replay", async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(()))
+        .await;
+    // Nothing but a command of operators goes this way.
+    let (code, commands) = ledger.run(&["command"]);
+    let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
+    assert_eq!((code, &*commands), (0, &["POST /tanks/{id}/replays"][..]));
+    let api = stack.url();
+    let fills = format!("/tanks/{id}/fills");
+    for wrong in [
+        &["command", "POST", "/tanks/163082d2-b005-45d7-9eb6-aa1f83efd55d/replays", "--api", api][..],
+        &["command", "POST", &fills, "--body", r#"{"amount":1}"#, "--api", api],
+        &["command", "POST", &path, "--body", "30", "--api", api],
+        // The API of a local stack at another address is not known, and a token is not sent in the clear.
+        &["command", "POST", &path],
+        &["command", "POST", &path, "--api", "http://example.com", "--token", "t"],
+        &["command", "POST"],
+    ] {
+        assert_eq!(ledger.run(&[wrong, &sure].concat()).0, 1, "{wrong:?}");
+    }
+    assert_eq!(state(&stack, &id).await.0, 3, "no other commit was appended");
+}
+
+#[tokio::test]
+async fn streams_commits_and_traces_are_shown_without_payloads() {
+    let stack = LocalStack::start(None).await;
+    let (from, to) = (install(&stack, 1_000).await, install(&stack, 0).await);
+    let asked = json!({ "fromTankId": from, "toTankId": to, "amount": 30 });
+    let headers = [("x-correlation-id", "the-delivery")];
+    let requested = stack.post_with("/hauls", &headers, asked).await;
+    let haul = requested.body["haulId"].as_str().unwrap().to_owned();
+    assert_eq!(litres_moved_once(&stack).await, BTreeMap::from([("completed".to_owned(), 1)]));
+    let ledger = Tool::at(&stack);
+    let (code, streams) = ledger.run(&["streams", "--category", "haul"]);
+    assert_eq!((code, streams.len(), &streams[0]["version"]), (0, 1, &json!(3)));
+
+    let long = |from: &str| ledger.run(&["streams", "--category", "haul", "--from", from]).1.len();
+    assert_eq!((long("3"), long("4")), (1, 0));
+    let (_, names) = ledger.run(&["names", "CommitsTable"]);
+    assert_eq!((names.len(), &names[0]["type"]), (1, &json!("AWS::DynamoDB::Table")));
+    assert!(
+        names[0]["name"].as_str().unwrap().contains("CommitsTable") && ledger.run(&["names"]).1.len() > 50
+    );
+
+    let (_, traced) = ledger.run(&["trace", "the-delivery"]);
+    let events: Vec<_> = traced.iter().map(|commit| commit["events"].as_str().unwrap()).collect();
+    assert_eq!(events[0], "HaulRequested");
+    assert!(events.contains(&"TankDrawn") && events.contains(&"TankFilled"), "{events:?}");
+    assert!(traced.iter().all(|commit| commit["data"].is_null()), "rule 14: {traced:?}");
+    eventually("everything that follows has come to it", async || {
+        let (_, traced) = ledger.run(&["trace", "the-delivery"]);
+        let in_each = |commit: &Value| (commit["in"].as_str().unwrap().to_owned(), commit["notYetIn"] == "");
+        (traced.len() == 5 && in_each(&traced[0]) == ("HaulFunction".to_owned(), true)).then_some(())
+    })
+    .await;
+    let (_, with) = ledger.run(&["trace", "the-delivery", "--payloads"]);
+    // A time, or an id, may have the same digits.
+    let has_level = |rows: &[Value]| format!("{rows:?}").contains("Number(970)");
+    assert!(!has_level(&traced) && has_level(&with), "{with:?}");
+
+    let tank = format!("tank-{from}");
+    let (_, shown) = ledger.run(&["show", &tank, "--at", "2", "--payloads"]);
+    assert_eq!((shown.len(), &shown[2]["state"]["level"]), (3, &json!(1_000)));
+    // Of the log of functions, everything that has this phrase; and there are no versions of functions here.
+    let (code, logged) = ledger.run(&["logs", &format!("haul-{haul}"), "--since", "5m"]);
+    assert!(code == 0 && logged.iter().any(|line| line["said"]["message"] == "fanout"), "{logged:?}");
+    assert_eq!(ledger.run(&["logs", "--failures"]), (0, Vec::new()));
+    let (code, shown) = ledger.run(&["show", &tank]);
+    assert_eq!((code, shown.len(), shown[2]["data"].is_null()), (0, 3, true));
+    // The order is later than the log by a second.
+    eventually("the tail has the commits of both tanks", async || {
+        let (_, tail) = ledger.run(&["tail", "--from", "beginning", "--once", "--category", "tank"]);
+        (tail.len() == 5).then_some(())
+    })
+    .await;
+
+    // Without an address, it is the one that the local stack has by default; the subcommand is none.
+    let bare = ledger.command().args(["--local", "show", "--help"]).output();
+    let help = String::from_utf8(bare.unwrap().stdout).unwrap();
+    assert!(help.contains("The version up to which it is shown"), "the help of show: {help}");
+    for wrong in [
+        &["show", "tank-nothing"][..],
+        &["show", "nothing"],
+        &["show", &tank, "--at", "9"],
+        &["trace", "x"],
+        &["tail", "--from", "yesterday"],
+        &["--stack", "other", "streams"],
+        &["logs", "--since", "yesterday"],
+        &["logs", "--access"],
+        &["versions"],
+        &["concurrency"],
+        &["names", "Nothing"],
+    ] {
+        assert_eq!(ledger.run(wrong).0, 1, "{wrong:?}");
+    }
+}
+
+/// An entry is final, and one without a commit stops every subscription: so what only claims to be a commit gets no entry, and an operator can make an entry void.
+#[tokio::test]
+async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
+    // Given a tank with a row in the stock,
+    let stack = LocalStack::start(None).await;
+    let id = install(&stack, 100).await;
+    let ledger = Tool::at(&stack);
+    let invoke = async |function: &str, stream: &str| {
+        let key = json!({ "stream": { "S": stream }, "version": { "N": "7" } });
+        let record = json!({
+            "eventID": "1", "eventName": "INSERT", "eventSourceARN": "arn:aws:dynamodb:us-east-1:000000000000:table/x/stream/1",
+            "dynamodb": { "Keys": key, "NewImage": key, "SequenceNumber": "1", "SizeBytes": 1 },
+        });
+        let url = format!("{}/2015-03-31/functions/{function}/invocations", stack.aws_url());
+        let body = json!({ "Records": [record] }).to_string();
+        let answer = reqwest::Client::new().post(url).body(body).send().await.unwrap();
+        assert_eq!(answer.json::<Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
+    };
+    let last = async || stack.get("/stock").await.body["stock"]["number"].clone();
+    let counted = async |number: u64| {
+        let what = format!("the stock has row {number}");
+        eventually(&what, async || (last().await == number).then_some(())).await;
+    };
+    counted(1).await;
+    // when an operator sends a record of a commit that the log does not have, as if the stream did,
+    invoke("SequencerFunction", "tank-forged").await;
+    fill(&stack, &id, 1).await;
+    // then it gets no entry.
+    counted(2).await;
+    let clean = async || (ledger.found(&[]) == (0, BTreeSet::new())).then_some(());
+    eventually("nothing is missing or ahead", clean).await;
+
+    // When such an entry is there nevertheless, as a faulty program leaves it,
+    invoke("SequencerFunction:live", "tank-wrong").await;
+    fill(&stack, &id, 1).await;
+    let ahead = (2, BTreeSet::from([("ahead".into(), "$all".into(), "tank-wrong".into(), 7)]));
+    eventually("the order is ahead of the log, and nothing else is wrong", async || {
+        (ledger.found(&["--only", "$all"]) == ahead).then_some(())
+    })
+    .await;
+    assert_eq!(last().await, 2, "the subscription stands still");
+    // then only an entry without a commit can be made void, with a reason,
+    let void = |stream: &str, version: &str, sure: &[&str]| {
+        ledger.run(&[&["order", "void", stream, version], sure].concat())
+    };
+    let sure = ["--write", "--yes", "--why", "a faulty program"];
+    assert_eq!(void(&format!("tank-{id}"), "1", &sure).0, 1);
+    assert_eq!(void("tank-wrong", "7", &["--write", "--yes"]).0, 2);
+    assert_eq!(void("tank-wrong", "7", &[]).1[0]["is"], "not in the log: --write makes its entry void");
+    assert_eq!(last().await, 2);
+    assert_eq!(void("tank-wrong", "7", &sure).1[0]["is"], "void");
+    assert_eq!(void("tank-wrong", "7", &sure).1[0]["is"], "void already");
+    // and every reader goes past it.
+    counted(3).await;
+    eventually("nothing is missing or ahead", clean).await;
+    let events = stack.get("/events?limit=100").await.body;
+    assert_eq!(events["commits"].as_array().unwrap().len(), 4);
+}

@@ -1,0 +1,14 @@
+//! The operator's tool at a local stack of the application of tanks, in one binary: cargo runs test
+//! binaries one after another, and most of these tests wait for a stack.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stderr,
+    reason = "in a test a panic is the report"
+)]
+
+mod dead_letters;
+mod ledger;
+mod rebuild;
+// mod reconcile;

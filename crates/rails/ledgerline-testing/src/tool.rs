@@ -1,0 +1,80 @@
+//! The operator's tool at a local stack.
+
+use std::{
+    collections::BTreeSet,
+    process::{Child, Command, Output, Stdio},
+};
+
+use super::{LocalStack, workspace};
+use serde_json::Value;
+
+/// The operator's tool at a stack.
+#[derive(Debug)]
+pub struct Tool {
+    url: String,
+}
+
+impl Tool {
+    /// The tool at this stack.
+    #[must_use]
+    pub fn at(stack: &LocalStack) -> Self {
+        Self { url: stack.aws_url() }
+    }
+
+    /// The program without any argument.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        let mut ledger = super::command("ledger");
+        ledger.current_dir(workspace());
+        ledger
+    }
+
+    /// Starts it with these arguments, at the stack.
+    #[must_use]
+    pub fn start(&self, arguments: &[&str]) -> Child {
+        let mut ledger = self.command();
+        ledger.args([&format!("--local={}", self.url), "--json"]).args(arguments);
+        ledger.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Waits for the end of the program. Returns its exit code and the values that it printed, one a line.
+    pub async fn end(child: Child) -> (i32, Vec<Value>) {
+        tokio::task::spawn_blocking(|| printed(child)).await.unwrap()
+    }
+
+    /// Compares every subscriber with the log, commits of the last minutes included. Returns the exit
+    /// code and the differences.
+    #[must_use]
+    pub fn found(&self, arguments: &[&str]) -> (i32, Differences) {
+        let (code, printed) = self.run(&[&["reconcile", "--younger", "0"], arguments].concat());
+        (code, differences(&printed))
+    }
+
+    /// Runs it with these arguments. Returns its exit code and the values that it printed, one a line.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
+        printed(self.start(arguments))
+    }
+}
+
+/// Differences between subscribers and the log: `missing` or `ahead`, the subscriber, the stream, and
+/// the version that the subscriber has.
+pub type Differences = BTreeSet<(String, String, String, u64)>;
+
+/// The differences that a comparison printed.
+#[must_use]
+pub fn differences(printed: &[Value]) -> Differences {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let found = printed.iter().filter(|line| line["what"] == "missing" || line["what"] == "ahead");
+    let found = found.map(|line| {
+        (text(&line["what"]), text(&line["who"]), text(&line["stream"]), line["there"].as_u64().unwrap())
+    });
+    found.collect()
+}
+
+fn printed(child: Child) -> (i32, Vec<Value>) {
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let lines = String::from_utf8(stdout).unwrap();
+    eprintln!("{lines}{}", String::from_utf8_lossy(&stderr));
+    (status.code().unwrap(), lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
+}
