@@ -9,6 +9,7 @@
 )]
 
 mod api;
+mod copies;
 mod log;
 mod requests;
 mod samples;
@@ -47,6 +48,7 @@ use serde_json::Value;
 
 pub use self::{
     api::{Answer, Api, eventually, eventually_within},
+    copies::copy_streams,
     log::{cold, commits, counted, event_types, send},
     requests::any_request_is_answered,
     samples::samples_are_answered,

@@ -164,7 +164,9 @@ pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
         let expected = match phase {
             Phase::Completed | Phase::Returned => 2,
             Phase::Refused => 0,
-            other => panic!("{haul} is {other:?}"),
+            Phase::Requested | Phase::Drawn | Phase::Returning | Phase::Stuck => {
+                panic!("{haul} is {phase:?}")
+            }
         };
         assert_eq!((amounts.len(), amounts.iter().sum::<i64>()), (expected, 0), "{haul}");
         *phases.entry(format!("{phase:?}").to_lowercase()).or_default() += 1;
