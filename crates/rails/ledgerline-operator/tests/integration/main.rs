@@ -11,4 +11,4 @@
 mod dead_letters;
 mod ledger;
 mod rebuild;
-// mod reconcile;
+mod reconcile;

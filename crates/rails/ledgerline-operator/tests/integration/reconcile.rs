@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::{
 use futures::future::join_all;
 use ledgerline_local::services;
 use ledgerline_testing::{
-    LocalStack, Tool, differences, eventually, table,
+    LocalStack, Tool, copy_streams, differences, eventually, table,
     tank::checks::{draw, fill, haul, install, litres_moved_once, settled, stock_adds_up},
 };
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn copy(data: &Path, streams: usize) {
     database.enable_bulk_loading().unwrap();
     let tables = ["CommitsTable", "LevelsTable", "ReadingsTable"].map(table);
     let tables: Vec<_> = tables.iter().map(String::as_str).collect();
-    assert_eq!(fill::fill(&database, tables[0], &tables, 2 * streams).unwrap(), 2 * streams);
+    assert_eq!(copy_streams(&database, "tank", &tables, 2 * streams).unwrap(), 2 * streams);
 }
 
 /// The newest row is taken from so many of so many streams, half of them in each of two views.
