@@ -10,6 +10,7 @@ use std::{
 use cargo_metadata::MetadataCommand;
 use clap::Parser;
 use comfy_table::{ContentArrangement, Table};
+use ledgerline_testing::SEED;
 
 use crate::{Effort, PROOFS, tank};
 
@@ -107,7 +108,7 @@ fn applications(args: &Args, seed: u64) -> Result<(), String> {
             "proofs",
             "--",
         ]);
-        cargo.args(["--nocapture", "--test-threads=1"]).env("PROOFS_SEED", seed.to_string());
+        cargo.args(["--nocapture", "--test-threads=1"]).env(SEED, seed.to_string());
         // Without --only, all tests run, those too that an application has of its own.
         if !args.only.is_empty() {
             cargo.args(&tests);

@@ -31,6 +31,8 @@ pub mod world;
 
 use std::{env, fmt};
 
+use ledgerline_testing::{again, seed};
+
 pub use self::{application::Application, cli::main};
 
 /// Something that is tried.
@@ -52,17 +54,15 @@ impl Proof {
     /// The command that shows the finding again. It was made of this application with this effort.
     #[must_use]
     pub fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
-        let (seed, one) = (finding.seed, self.seeded);
+        let runs = if self.seeded { effort.runs_of(finding) } else { None };
         if application.is_ledgerlines {
+            let seed = finding.seed;
             let short = if effort.long { "" } else { " --short" };
-            let one = if one { " --runs 1" } else { "" };
+            let runs = runs.map(|runs| format!(" --runs {runs}")).unwrap_or_default();
             let command = format!("cargo run --profile fast -p proofs -- --only {}", self.number);
-            return format!("Again: {command} --seed {seed}{one}{short}");
+            return format!("Again: {command} --seed {seed}{runs}{short}");
         }
-        let long = if effort.long { " PROOFS=long" } else { "" };
-        let one = if one { " PROOFS_RUNS=1" } else { "" };
-        let command = format!("cargo test -p {}-functions --test proofs {}", application.name, self.test);
-        format!("Again: PROOFS_SEED={seed}{one}{long} {command}")
+        effort.again_with(runs, finding, self.test)
     }
 }
 
@@ -159,7 +159,8 @@ pub const PROOFS: [Proof; 15] = [
 
 /// The tests of an application: all proofs of ledgerline that are about applications.
 ///
-/// `cargo test` runs the short form, the same in each run. `cargo run --profile fast -p proofs` runs the long one, with new seeds.
+/// `cargo test` runs the short form, with the seed of [`Effort::of_tests`]. `cargo run --profile
+/// fast -p proofs` runs the long one, with a new seed each time.
 #[macro_export]
 macro_rules! application_tests {
     ($application:expr) => {
@@ -205,8 +206,8 @@ pub fn test(number: u8, application: &Application) {
     let effort = Effort::of_tests();
     match (proof.run)(&effort, application) {
         Ok(tried) => cli::report(&format!(
-            "{:>2} {}, {}: {} {}; {}",
-            proof.number, proof.name, application.name, tried.count, tried.unit, tried.beside
+            "{:>2} {}, {}, seed {}: {} {}; {}",
+            proof.number, proof.name, application.name, effort.seed, tried.count, tried.unit, tried.beside
         )),
         Err(finding) => panic!("{}: {finding}\n{}", proof.name, proof.again(&finding, application, &effort)),
     }
@@ -224,13 +225,13 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// The effort of tests: short, and the same in every run, so that a test that fails here fails for everybody. `PROOFS=long`,
-    /// `PROOFS_SEED` and `PROOFS_RUNS` change it.
+    /// The effort of tests: short, with the seed of the commit ([`seed`]), so that a test that
+    /// fails here fails everywhere. `PROOFS=long`, `LEDGERLINE_SEED` and `PROOFS_RUNS` change it.
     #[must_use]
     pub fn of_tests() -> Self {
         let number = |name: &str| env::var(name).ok().and_then(|number| number.parse().ok());
         Self {
-            seed: number("PROOFS_SEED").unwrap_or(1),
+            seed: seed(),
             long: env::var("PROOFS").is_ok_and(|effort| effort == "long"),
             runs: number("PROOFS_RUNS"),
         }
@@ -240,6 +241,26 @@ impl Effort {
     #[must_use]
     pub fn runs(&self, short: u64, long: u64) -> u64 {
         self.runs.unwrap_or(if self.long { long } else { short })
+    }
+
+    /// The number of runs that repeats a finding, if it is not that of the effort's form: one run,
+    /// but for the first seed. What that seed found may be a finding about all runs together, such
+    /// as that none of them tried something.
+    fn runs_of(&self, finding: &Finding) -> Option<u64> {
+        if finding.seed == self.seed { self.runs } else { Some(1) }
+    }
+
+    /// The command that repeats a finding of the test `test` among the proofs of the package under
+    /// test.
+    #[must_use]
+    pub fn again(&self, finding: &Finding, test: &str) -> String {
+        self.again_with(self.runs_of(finding), finding, test)
+    }
+
+    fn again_with(&self, runs: Option<u64>, finding: &Finding, test: &str) -> String {
+        let long = if self.long { " PROOFS=long" } else { "" };
+        let runs = runs.map(|runs| format!(" PROOFS_RUNS={runs}")).unwrap_or_default();
+        again(finding.seed, &format!("{runs}{long}"), &format!("--test proofs {test}"))
     }
 }
 

@@ -7,7 +7,7 @@
     reason = "in a test a panic is the report"
 )]
 
-use ledgerline_proofs::{PROOFS, tank};
+use ledgerline_proofs::{Effort, Finding, PROOFS, tank};
 
 fn short(number: u8) {
     ledgerline_proofs::test(number, &tank::application());
@@ -16,6 +16,22 @@ fn short(number: u8) {
 #[test]
 fn the_numbers_of_the_proofs_are_those_of_the_tests_below() {
     assert!(PROOFS.iter().map(|proof| proof.number).eq(1..=15));
+}
+
+#[test]
+fn one_command_repeats_a_finding() {
+    let effort = Effort { seed: 7, long: false, runs: None };
+    let finding = |seed| Finding { seed, story: String::new() };
+    let again = |seed| PROOFS[12].again(&finding(seed), &tank::application(), &effort);
+    let command = "Again: cargo run --profile fast -p proofs -- --only 13 --seed";
+    assert_eq!(again(9), format!("{command} 9 --runs 1 --short"));
+    // With the first seed, the finding may be that no run tried something.
+    assert_eq!(again(7), format!("{command} 7 --short"));
+    let command = "cargo test -p ledgerline-proofs --test proofs moved";
+    assert_eq!(
+        effort.again(&finding(9), "moved"),
+        format!("Again: LEDGERLINE_SEED=9 PROOFS_RUNS=1 {command}")
+    );
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod copies;
 mod log;
 mod requests;
 mod samples;
+mod seed;
 mod sessions;
 mod stack;
 pub mod tank;
@@ -52,6 +53,7 @@ pub use self::{
     log::{cold, commits, counted, event_types, send},
     requests::any_request_is_answered,
     samples::samples_are_answered,
+    seed::{SEED, again, seed},
     sessions::sessions_are_real,
     stack::LocalStack,
     tool::{Differences, Tool, differences},

@@ -11,8 +11,6 @@ use ledgerline_local::template::{self, Event};
 
 /// The requests to each route.
 const REQUESTS: usize = 60;
-/// The variable with the seed of the requests, to repeat a run.
-const SEED: &str = "LEDGERLINE_SEED";
 /// The name of a parameter that no route has.
 const UNKNOWN: &str = "zzz";
 const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
@@ -71,7 +69,7 @@ const HEADERS: [(&str, &[&str]); 4] = [
 /// Sends requests with any names, repeats, types, lengths and encodings to every route. Every
 /// answer must say what is wrong: no failure of the server, and nothing that is ignored silently.
 pub async fn any_request_is_answered() {
-    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seed = super::seed();
     let mut rng = Rng::with_seed(seed);
     let local = LocalStack::start(None).await;
     let template = template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1");
@@ -89,8 +87,9 @@ pub async fn any_request_is_answered() {
             *answers.entry(answer.status.as_u16()).or_default() += 1;
         }
     }
-    println!("{SEED}={seed}, answers by status: {answers:?}");
-    assert!(wrong.is_empty(), "{SEED}={seed}\n{}", wrong.join("\n"));
+    println!("seed {seed}, answers by status: {answers:?}");
+    let again = super::again(seed, "", "--test samples every_route_answers");
+    assert!(wrong.is_empty(), "{}\n{again}", wrong.join("\n"));
 }
 
 #[derive(Debug)]

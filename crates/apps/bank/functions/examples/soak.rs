@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bank::{account::Account, transfer::Transfer};
 use clap::Parser;
 use ledgerline::{Aggregate, Consistency, load};
-use ledgerline_testing::LocalStack;
+use ledgerline_testing::{LocalStack, SEED};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -33,7 +33,7 @@ struct Options {
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
     /// The seed of all random choices. With the same seed, what runs at once is still in another order each time.
-    #[arg(long)]
+    #[arg(long, env = SEED)]
     seed: Option<u64>,
     /// The number of clients at once.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]

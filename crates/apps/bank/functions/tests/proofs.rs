@@ -137,7 +137,9 @@ fn two_instances_at_once_move_the_money_once() {
     let effort = Effort::of_tests();
     let world = || World::new(&["CommitsTable", "RequestsTable", "TransferPositionsTable"]);
     let found = each_seed(effort.seed, effort.runs(500, 2_000), world, transfer, |()| ());
-    assert!(found.is_ok(), "{found:?}");
+    if let Err(finding) = found {
+        panic!("{finding}\n{}", effort.again(&finding, "two_instances_at_once"));
+    }
 }
 
 /// A transfer whose events go to two instances of its process manager at once. The money moves once, or not at all, and

@@ -1,0 +1,51 @@
+//! The seed of the random choices that tests make.
+
+use std::{env, process::Command, sync::LazyLock};
+
+/// The variable with the seed.
+pub const SEED: &str = "LEDGERLINE_SEED";
+
+/// The seed of all random choices of a run of tests.
+///
+/// It is the number in `LEDGERLINE_SEED`, and without that variable the first 32 bits of the id of
+/// the commit that git has checked out. Each change is therefore tested with other seeds, and all
+/// runs on one commit have the same seed. The seed is 1 where git has no commit.
+#[must_use]
+pub fn seed() -> u64 {
+    static FOUND: LazyLock<u64> = LazyLock::new(|| {
+        let given = env::var(SEED).ok();
+        // Another seed than the given one would repeat nothing.
+        let given = given.map(|seed| seed.parse().expect("LEDGERLINE_SEED is a whole number"));
+        given.or_else(of_commit).unwrap_or(1)
+    });
+    *FOUND
+}
+
+fn of_commit() -> Option<u64> {
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).output().ok()?;
+    of_id(std::str::from_utf8(&head.stdout).ok()?)
+}
+
+fn of_id(commit: &str) -> Option<u64> {
+    u64::from_str_radix(commit.get(..8)?, 16).ok()
+}
+
+/// The command that repeats the test `test` of the package under test with this seed and these
+/// other variables.
+#[must_use]
+pub fn again(seed: u64, variables: &str, test: &str) -> String {
+    let package = env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();
+    format!("Again: {SEED}={seed}{variables} cargo test{package} {test}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_the_beginning_of_the_commits_id() {
+        assert_eq!(of_id("417686b10c5e5b8e0f8a\n"), Some(0x4176_86b1));
+        assert_eq!(of_id(""), None);
+        assert_eq!(of_id("fatal: not a git repository"), None);
+    }
+}
