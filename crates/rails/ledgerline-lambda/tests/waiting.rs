@@ -99,10 +99,19 @@ async fn a_stranger_waits_for_nothing_whatever_there_is() {
 
 #[tokio::test]
 async fn who_waited_in_vain_does_not_wait_again_at_once() {
-    let views = views(SHORT).await;
-    let began = Instant::now();
-    let (reads, _) = always(&views, 2, Shown::Version(1)).await;
-    assert!(reads > 1 && began.elapsed() >= SHORT, "{reads}");
+    let mut short = SHORT;
+    let views = loop {
+        let views = views(short).await;
+        let began = Instant::now();
+        let (reads, _) = always(&views, 2, Shown::Version(1)).await;
+        assert!(began.elapsed() >= short);
+        if reads > 1 {
+            break views;
+        }
+        // On a busy machine, the question to the log alone may take as long.
+        short *= 2;
+        assert!(short < LONG, "the view is read once in {short:?}");
+    };
     let (reads, behind) = always(&views, 2, Shown::Version(1)).await;
     assert_eq!((reads, behind.unwrap_err().version), (1, Some(1)));
 }

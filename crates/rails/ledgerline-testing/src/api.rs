@@ -2,14 +2,16 @@
 
 use std::{
     collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
 
-/// A time longer than anything takes, so that a hang ends as a failure.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+/// The time after which a test that nothing happens to fails. Requests have it as well: API Gateway
+/// and the local stack answer each of them after 30 seconds at the latest.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The API as one of its users.
 #[derive(Debug, Clone)]
@@ -116,19 +118,103 @@ impl Api {
     }
 }
 
-/// Waits until a condition holds, and not for a fixed time.
-pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-    eventually_within(PATIENCE, what, check).await
+/// The number of lines of progress that the local stacks of this process have printed.
+static DONE: AtomicU64 = AtomicU64::new(0);
+
+/// Notes a line that a local stack printed. A line counts if it names a hop behind the log.
+/// Requests come from the test itself, and a schedule invokes a function again that fails each
+/// time: if their lines counted, a wait might never end.
+pub(super) fn note(line: &str) {
+    let mut words = line.split_whitespace();
+    let is_time = words.next().is_some_and(|word| word.parse::<jiff::civil::Time>().is_ok());
+    let is_progress = match words.next() {
+        None | Some("http" | "query" | "command" | "commit" | "denied") => false,
+        Some("invoke") => !line.contains(" failed: "),
+        Some(_) => true,
+    };
+    if is_time && is_progress {
+        DONE.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
-/// Waits until a condition holds, and fails if it does not hold within this time.
-pub async fn eventually_within<T>(patience: Duration, what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-    let deadline = Instant::now() + patience;
+/// Waits until a condition holds, and fails when nothing happens any more.
+///
+/// The wait fails if no local stack of this process does anything for two minutes. How many seconds
+/// a condition takes depends on the machine and its load, so no wait ends because of their total.
+pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
+    let (mut quiet, mut done) = (Quiet::new(PATIENCE), None);
     loop {
         if let Some(found) = check().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "not within {patience:?}: {what}");
+        let now = DONE.load(Ordering::Relaxed);
+        let changed = done.replace(now) != Some(now);
+        assert!(!quiet.is_over(changed), "nothing happens any more, for {PATIENCE:?}: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A time in which nothing happens.
+#[derive(Debug)]
+pub struct Quiet {
+    since: Instant,
+    looks: u32,
+    patience: Duration,
+}
+
+impl Quiet {
+    /// The looks that a quiet time has at least. A look is a request or a program on the same
+    /// machine: where one takes longer because of the machine's load, so does everything else.
+    const LOOKS: u32 = 100;
+
+    /// A quiet time that begins, and is over after this duration.
+    #[must_use]
+    pub fn new(patience: Duration) -> Self {
+        Self { since: Instant::now(), looks: 0, patience }
+    }
+
+    /// Notes a look, and whether anything had changed at it. The result says whether the quiet time
+    /// is over.
+    pub fn is_over(&mut self, changed: bool) -> bool {
+        if changed {
+            *self = Self::new(self.patience);
+        }
+        self.looks += 1;
+        self.looks > Self::LOOKS && self.since.elapsed() > self.patience
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_hops_behind_the_log_are_progress() {
+        for (line, is_progress) in [
+            ("12:00:00.000  projector  account-1 v2 by balances-projector in 3 ms", true),
+            ("12:00:00.000  fanout     account-1 v2 in 3 ms", true),
+            ("12:00:00.000  function   fanout started (pid 7)", true),
+            ("12:00:00.000  query      GET /accounts answered 200 by account-queries in 3 ms", false),
+            ("12:00:00.000  commit     account-1 v2", false),
+            ("12:00:00.000  invoke     bookings failed: Unhandled: a commit cannot be read", false),
+            ("12:00:00.000  invoke     gave up account-1 v2 after 3 tries", true),
+            ("[fanout] {}", false),
+            ("Ready at http://127.0.0.1:3000. ", false),
+        ] {
+            let before = DONE.load(Ordering::Relaxed);
+            note(line);
+            assert_eq!(DONE.load(Ordering::Relaxed) > before, is_progress, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_quiet_time_begins_again_with_each_change_and_needs_looks() {
+        let mut quiet = Quiet::new(Duration::ZERO);
+        let looks = |quiet: &mut Quiet| (1..).find(|_| quiet.is_over(false));
+        assert_eq!(looks(&mut quiet), Some(101));
+        assert!(!quiet.is_over(true));
+        assert_eq!(looks(&mut quiet), Some(100));
+        let mut patient = Quiet::new(Duration::from_secs(600));
+        assert!((0..1_000).all(|_| !patient.is_over(false)));
     }
 }

@@ -48,7 +48,7 @@ use dynoxide::Database;
 use serde_json::Value;
 
 pub use self::{
-    api::{Answer, Api, eventually, eventually_within},
+    api::{Answer, Api, Quiet, eventually},
     copies::copy_streams,
     log::{cold, commits, counted, event_types, send},
     requests::any_request_is_answered,

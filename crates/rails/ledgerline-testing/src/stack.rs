@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     Api,
-    api::{PATIENCE, eventually_within},
+    api::{eventually, note},
     table, workspace,
 };
 use ledgerline_local::{services, template};
@@ -98,13 +98,13 @@ impl LocalStack {
             let seen = Arc::clone(&lines);
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    note(&line);
                     seen.lock().unwrap().push(line);
                 }
             });
         }
         let mut this = Self { process, lines, api: Api::new(String::new(), None), turns };
-        // The first start builds the functions.
-        this.api.url = eventually_within(PATIENCE * 5, "the stack is ready", async || {
+        this.api.url = eventually("the stack is ready", async || {
             assert!(this.process_runs(), "the stack ended");
             this.find(|line| {
                 line.strip_prefix("Ready at ")

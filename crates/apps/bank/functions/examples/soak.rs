@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail, ensure};
 use bank::{account::Account, transfer::Transfer};
 use clap::Parser;
 use ledgerline::{Aggregate, Consistency, load};
-use ledgerline_testing::{LocalStack, SEED};
+use ledgerline_testing::{LocalStack, Quiet, SEED};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -191,7 +191,8 @@ impl World {
     /// Sends a command until its outcome is certain, and returns the status of the answer.
     async fn command(&self, path: &str, body: &Value) -> Result<u16> {
         let key = Uuid::new_v4().to_string();
-        let until = Instant::now() + Duration::from_secs(900);
+        let mut quiet = Quiet::new(Duration::from_secs(900));
+        let mut commands = 0;
         loop {
             let url = self.url.read().unwrap_or_else(PoisonError::into_inner).clone();
             let sent =
@@ -205,7 +206,12 @@ impl World {
                 Ok(status) => bail!("{path} is answered {status}"),
             }
             self.again.fetch_add(1, Ordering::Relaxed);
-            ensure!(Instant::now() < until, "nobody says what became of {path} for a quarter of an hour");
+            let done = self.commands.load(Ordering::Relaxed);
+            let changed = std::mem::replace(&mut commands, done) != done;
+            ensure!(
+                !quiet.is_over(changed),
+                "no command is answered for a quarter of an hour, {path} neither"
+            );
             tokio::time::sleep(Duration::from_millis(fastrand::u64(50..500))).await;
         }
     }
@@ -402,14 +408,20 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// Waits until everything compares as right, for up to twenty minutes, and returns the number of dead letters.
+/// Waits until everything compares as right, and returns the number of dead letters. Fails if the
+/// same is wrong for twenty minutes.
 async fn right(world: &World, stack: &LocalStack) -> Result<usize> {
-    let (mut told, until) = (Instant::now(), Instant::now() + Duration::from_secs(1_200));
+    let (mut told, mut wrong) = (Instant::now(), String::new());
+    let mut quiet = Quiet::new(Duration::from_secs(1_200));
     loop {
         match compare(world, stack).await {
             Ok(()) => break,
-            Err(error) if Instant::now() > until => return Err(error.context("it does not become right")),
             Err(error) => {
+                let found = format!("{error:#}");
+                let changed = std::mem::replace(&mut wrong, found.clone()) != found;
+                if quiet.is_over(changed) {
+                    return Err(error.context("it does not become right"));
+                }
                 if told.elapsed() > Duration::from_secs(30) {
                     told = Instant::now();
                     println!("not yet: {error:#}");

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -14,13 +14,16 @@ use bank::{
 use futures::{StreamExt, TryStreamExt, stream};
 use ledgerline::{Commit, Consistency, EventStore, Range, StreamId, load};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::services;
+use ledgerline_local::{
+    ledgerline_testing::{self, Quiet},
+    services,
+};
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::{Value, json};
 use url::Url;
 use uuid::Uuid;
 
-/// After this time, a command that a view does not show counts as lost.
+/// After this time without a change, a command that a view does not show counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The number of accounts that are opened, compared and waited for at once.
@@ -85,19 +88,26 @@ impl Bank {
         let (id, _) = &self.accounts[account];
         let view = if view == 1 { "" } else { "/transactions" };
         let path = format!("/accounts/{id}{view}?minVersion={version}&limit=1");
-        let deadline = Instant::now() + PATIENCE;
+        let (mut last, mut quiet) = (None, Quiet::new(PATIENCE));
         loop {
             let response = self.http.get(format!("{}{path}", self.url)).send().await?;
             let shown =
                 response.headers().get("etag").and_then(|etag| etag.to_str().ok()).unwrap_or_default();
-            let shown: u64 = shown.trim_matches('"').parse().unwrap_or(0);
+            // The version is followed by the hash of the row.
+            let shown = shown
+                .trim_matches('"')
+                .split('.')
+                .next()
+                .and_then(|version| version.parse().ok())
+                .unwrap_or(0_u64);
             if response.status() == StatusCode::OK && shown >= version {
                 return Ok(());
             }
             let status = response.status();
+            let changed = last.replace(shown) != Some(shown);
             ensure!(
-                Instant::now() < deadline,
-                "GET {path} answers {status}, version {shown}, after {PATIENCE:?}"
+                !quiet.is_over(changed),
+                "GET {path} answers {status}, version {shown}, for {PATIENCE:?}"
             );
         }
     }
