@@ -29,6 +29,10 @@ pub(crate) trait Accounts {
     /// All transactions, newest first, page by page.
     async fn transactions(&self, id: &str) -> Vec<Value>;
 
+    /// Checks the balance of the last month that an account shows: a month may have ended since the
+    /// first booking.
+    async fn shows_its_month(&self, shown: &Value);
+
     /// All bookings of the bank in their order, in pages of this size.
     async fn bookings(&self, limit: usize) -> Vec<Value>;
 }
@@ -77,6 +81,19 @@ impl Accounts for Api {
                 None => return all,
             }
         }
+    }
+
+    async fn shows_its_month(&self, shown: &Value) {
+        let (id, month) = (shown["accountId"].as_str().unwrap(), shown["lastMonth"].as_str().unwrap());
+        self.shows_its_transactions(id, shown["version"].as_u64().unwrap()).await;
+        // The day is the last part of a date.
+        let month = month.rsplit_once('-').unwrap().0;
+        let rows = self.transactions(id).await;
+        let of_month = rows.iter().filter(|row| row["bookedOn"].as_str().unwrap().starts_with(month));
+        let sum: i64 = of_month
+            .map(|row| row["amount"].as_i64().unwrap() * if row["kind"] == "credit" { 1 } else { -1 })
+            .sum();
+        assert_eq!(shown["lastMonthBalance"], sum, "{rows:?}");
     }
 
     async fn bookings(&self, limit: usize) -> Vec<Value> {
