@@ -14,10 +14,8 @@ use bank::{
 use futures::{StreamExt, TryStreamExt, stream};
 use ledgerline::{Commit, Consistency, EventStore, Range, StreamId, load};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::{
-    ledgerline_testing::{self, Quiet},
-    services,
-};
+use ledgerline_local::services;
+use ledgerline_testing::Quiet;
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::{Value, json};
 use url::Url;
