@@ -73,6 +73,7 @@ pub fn names(handlers: &[&[Handler]]) -> impl Iterator<Item = String> {
 }
 
 #[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro is for libraries")]
 mod tests {
     use super::*;
 

@@ -65,13 +65,17 @@ pub(crate) fn functions(
     names: &[&str],
     own_binaries: bool,
 ) -> Result<BTreeMap<String, PathBuf>> {
-    let has_handlers = root.join("crates").join(HANDLERS).join("Cargo.toml").exists();
-    if own_binaries || !has_handlers || std::env::var_os(BUILT).is_some() {
+    if own_binaries || std::env::var_os(BUILT).is_some() || !has_handlers(root) {
         return build(root, names);
     }
     let programs = build(root, &[HANDLERS])?;
     let program = programs.get(HANDLERS).context("cargo built no development binary")?;
     Ok(names.iter().map(|name| ((*name).to_owned(), program.clone())).collect())
+}
+
+/// Whether the workspace at `root` has a development binary.
+fn has_handlers(root: &Path) -> bool {
+    root.join("crates").join(HANDLERS).join("Cargo.toml").exists()
 }
 
 /// The same as [`build`], with the profile of a deployment, for measurements.
