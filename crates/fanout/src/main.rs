@@ -1,8 +1,6 @@
 //! Hands every new commit to views and process managers, and its events to the bus.
 
-use applications::All;
-
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::fanout::run::<All>().await
+    fanout::fanout().await
 }

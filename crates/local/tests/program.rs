@@ -78,6 +78,29 @@ fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptor
     local.wait().unwrap();
 }
 
+/// The binaries that SAM ships are tested by everything else; this is the program that a developer runs.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_function_is_a_process_of_the_development_binary_or_of_its_own() {
+    for (arguments, expected) in [(&[][..], "handlers"), (&["--own-binaries"], "fanout")] {
+        let mut local = Command::new(env!("CARGO_BIN_EXE_local"))
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .args(["--port", "0", "--aws-address", "127.0.0.1:0"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(local.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let pid = lines.find_map(|line| {
+            line.split_once(" fanout started (pid ")?.1.strip_suffix(')').map(ToOwned::to_owned)
+        });
+        let program = std::fs::read_link(format!("/proc/{}/exe", pid.unwrap())).unwrap();
+        local.kill().unwrap();
+        local.wait().unwrap();
+        assert!(program.ends_with(expected), "{}", program.display());
+    }
+}
+
 /// The answer to a request, with its head.
 fn answer(address: &str, request: &str, headers: &[(&str, &str)], body: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();

@@ -1,5 +1,5 @@
-//! The deletion of an application, in a copy of this repository: of its folder, its events, its line in the list, and its parts of the template. No
-//! other file is touched except `Cargo.lock`, and all checks and tests pass afterwards.
+//! The deletion of an application, in a copy of this repository: of its folder, its events, its line in each of the two lists,
+//! and its parts of the template. No other file is touched except `Cargo.lock`, and all checks and tests pass afterwards.
 
 #![allow(
     clippy::unwrap_used,
@@ -94,10 +94,14 @@ fn delete(root: &Path, application: &str) {
         fs::remove_dir_all(root.join("events").join(binary.file_stem().unwrap())).unwrap();
     }
     fs::remove_dir_all(&folder).unwrap();
-    edit(&root.join("crates/applications/Cargo.toml"), |list| {
-        let line = format!("{application} = ");
-        list.lines().filter(|listed| !listed.starts_with(&line)).map(|line| format!("{line}\n")).collect()
-    });
+    for (list, package) in
+        [("applications", application.to_owned()), ("handlers", format!("{application}-functions"))]
+    {
+        edit(&root.join("crates").join(list).join("Cargo.toml"), |list| {
+            let line = format!("{package} = ");
+            list.lines().filter(|listed| !listed.starts_with(&line)).map(|line| format!("{line}\n")).collect()
+        });
+    }
     edit(&root.join("template.yaml"), |template| without(template, application));
 }
 
@@ -193,7 +197,8 @@ fn a_deleted_application_is_missed_by_nobody() {
         .lines()
         .filter(|line| !line.starts_with(" D events/") && !line.starts_with(" D crates/apps/"))
         .collect();
-    assert_eq!(others, [" M Cargo.lock", " M crates/applications/Cargo.toml", " M template.yaml"]);
+    let lists = ["applications", "handlers"].map(|list| format!(" M crates/{list}/Cargo.toml"));
+    assert_eq!(others, [" M Cargo.lock", &lists[0], &lists[1], " M template.yaml"]);
 
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);

@@ -8,6 +8,7 @@ pub mod events;
 pub mod fanout;
 pub mod fifo;
 mod function_url;
+pub mod handlers;
 pub mod http;
 mod line;
 pub mod log_projector;

@@ -9,6 +9,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 
+use crate::progress;
+
+/// The package with the development binary, and the binary: one program with the handlers of all functions.
+const HANDLERS: &str = "handlers";
+
 /// A binary that is up to date.
 #[derive(Debug)]
 pub(crate) struct Built {
@@ -50,7 +55,30 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
     }
 }
 
-/// The same, with the profile of a deployment, for measurements.
+/// The programs of the functions with these names. The development binary is the program of each of them, if the
+/// workspace has it and the functions' own binaries are neither asked for nor built already, as they are for tests.
+///
+/// # Errors
+/// As those of [`build`].
+pub(crate) fn functions(
+    root: &Path,
+    names: &[&str],
+    own_binaries: bool,
+) -> Result<BTreeMap<String, PathBuf>> {
+    if own_binaries || std::env::var_os(BUILT).is_some() || !has_handlers(root) {
+        return build(root, names);
+    }
+    let programs = build(root, &[HANDLERS])?;
+    let program = programs.get(HANDLERS).context("cargo built no development binary")?;
+    Ok(names.iter().map(|name| ((*name).to_owned(), program.clone())).collect())
+}
+
+/// Whether the workspace at `root` has a development binary.
+fn has_handlers(root: &Path) -> bool {
+    root.join("crates").join(HANDLERS).join("Cargo.toml").exists()
+}
+
+/// The same as [`build`], with the profile of a deployment, for measurements.
 ///
 /// # Errors
 /// As those of [`build`].
@@ -119,8 +147,9 @@ fn build_targets(
     mut each: impl FnMut(Built),
 ) -> Result<()> {
     let mut command = cargo();
-    // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
-    command.env_remove("LD_PRELOAD").current_dir(root).args([
+    // libfaketime's library is for the functions only, because cargo has been seen to hang with it. Cargo's bar of
+    // progress has no estimate, and would share its line with the one that has.
+    command.env_remove("LD_PRELOAD").env("CARGO_TERM_PROGRESS_WHEN", "never").current_dir(root).args([
         "build",
         // The functions may belong to another package than the folder.
         "--workspace",
@@ -134,9 +163,11 @@ fn build_targets(
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
     let output = child.stdout.take().context("cargo has no output")?;
     let mut missing: BTreeSet<_> = names.iter().copied().collect();
+    let progress = progress::Build::start(root, names);
     for message in Message::parse_stream(std::io::BufReader::new(output)) {
-        if let Message::CompilerArtifact(artifact) = message.context("cargo's output")?
-            && let Some(executable) = artifact.executable
+        let Message::CompilerArtifact(artifact) = message.context("cargo's output")? else { continue };
+        progress.note(&artifact);
+        if let Some(executable) = artifact.executable
             && (artifact.target.is_bin() || artifact.target.is_example())
         {
             missing.remove(artifact.target.name.as_str());

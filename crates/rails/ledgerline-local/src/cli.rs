@@ -13,8 +13,8 @@ use crate::{
     template,
 };
 
-/// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and the Lambda
-/// binaries that SAM ships behind a Lambda Runtime API. Needs no Docker, no account and no network.
+/// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and the functions behind a
+/// Lambda Runtime API. Needs no Docker, no account and no network.
 #[derive(Debug, Parser)]
 #[command(name = "local")]
 struct Arguments {
@@ -48,6 +48,9 @@ struct Arguments {
     /// Serve edits of the functions' code: build and replace what has changed, without stopping or losing data.
     #[arg(long)]
     watch: bool,
+    /// Run the functions' own binaries, as SAM ships them, and not the development binary (crates/handlers).
+    #[arg(long)]
+    own_binaries: bool,
 }
 
 fn parameter(text: &str) -> Result<(String, String)> {
@@ -110,6 +113,7 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         logs: arguments.logs,
         quiet: arguments.quiet,
         watch: arguments.watch,
+        own_binaries: arguments.own_binaries,
     })
     .await?;
     output::line(format_args!(""));

@@ -6,7 +6,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
-    path::PathBuf,
+    path::{self, PathBuf},
     process::Stdio,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
@@ -64,7 +64,7 @@ pub struct Launch {
     pub name: String,
     /// ARN.
     pub arn: String,
-    /// The binary.
+    /// Its own binary, or the development binary, which finds the function by the name.
     pub program: PathBuf,
     /// The variables of its environment, besides those that Lambda itself sets.
     pub environment: BTreeMap<String, String>,
@@ -282,6 +282,11 @@ impl Function {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.launch.name
+    }
+
+    /// Its program.
+    pub(crate) fn program(&self) -> &path::Path {
+        &self.launch.program
     }
 
     /// ARN.

@@ -17,6 +17,7 @@ mod outages;
 mod output;
 mod pattern;
 pub mod permissions;
+pub mod progress;
 mod properties;
 pub mod samples;
 pub mod services;

@@ -64,6 +64,8 @@ pub struct Options {
     pub quiet: bool,
     /// Serve edits of the functions' sources.
     pub watch: bool,
+    /// Run the functions' own binaries, even if the workspace has a development binary.
+    pub own_binaries: bool,
 }
 
 /// A running stack. It ends with the process.
@@ -117,11 +119,8 @@ impl Stack {
         let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
         let folder = options.template.parent().filter(|folder| !folder.as_os_str().is_empty());
         let root = folder.unwrap_or(Path::new("."));
-        hops.always(
-            "build",
-            &format!("{} functions: cargo shows how far it is, the first time for minutes", binaries.len()),
-        );
-        let programs = build::build(root, &binaries)?;
+        hops.always("build", &format!("{} functions", binaries.len()));
+        let programs = build::functions(root, &binaries, options.own_binaries)?;
         let problems = wiring::problems(&source, &wiring::needs(&programs)?);
         if !problems.is_empty() {
             bail!("the template and the functions differ:\n{}", problems.join("\n"));

@@ -2,7 +2,7 @@
 //! wait meanwhile.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -32,7 +32,7 @@ pub(crate) struct Watch {
     pub(crate) functions: Vec<Arc<Function>>,
     /// The template, as it was read at the start.
     pub(crate) source: Source,
-    /// The functions' binaries, by their names.
+    /// The functions' programs, by the functions' names.
     pub(crate) programs: BTreeMap<String, PathBuf>,
     pub(crate) hops: Hops,
 }
@@ -96,23 +96,29 @@ impl Watch {
         sources_of(&self.root)
     }
 
-    /// Builds all functions, first the one of the last request, because somebody is trying it out. Each goes on as soon as it is built. The result is
-    /// the number of functions that were replaced.
+    /// Builds all functions, first the one of the last request, because its caller waits. Each is released as soon as it is
+    /// built. Returns the number of functions that were replaced.
     async fn build(&self, seen: &Sources) -> Result<usize> {
+        let all = self.functions.iter().map(|function| binary(function)).collect::<BTreeSet<_>>();
         let first = self.functions.iter().max_by_key(|function| function.last_requested());
-        let first = first.filter(|function| function.last_requested() > 0);
+        let first = first.filter(|function| function.last_requested() > 0 && all.len() > 1);
         let mut replaced = 0;
-        for round in [first.into_iter().cloned().collect(), self.functions.clone()] {
-            if round.is_empty() {
+        for binaries in [first.iter().map(|function| binary(function)).collect(), all.clone()] {
+            if binaries.is_empty() {
                 continue;
             }
             let (root, hops, seen) = (self.root.clone(), self.hops, seen.clone());
-            let all = self.functions.clone();
-            let built = move || build_and_replace(&root, &round, &all, hops, &seen);
+            let functions = self.functions.clone();
+            let built = move || build_and_replace(&root, &binaries, &functions, hops, &seen);
             replaced += tokio::task::spawn_blocking(built).await??;
         }
         Ok(replaced)
     }
+}
+
+/// The name of a function's program: its own, or that of the development binary.
+fn binary(function: &Function) -> String {
+    function.program().file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn sources_of(root: &Path) -> Sources {
@@ -124,29 +130,31 @@ fn sources_of(root: &Path) -> Sources {
     sources
 }
 
-/// Builds these functions, and releases each built function unless a source is newer than `seen`:
+/// Builds these binaries, and releases the functions of each unless a source is newer than `seen`:
 /// a released function must not answer with code that is older than its source.
 fn build_and_replace(
     root: &Path,
+    binaries: &BTreeSet<String>,
     functions: &[Arc<Function>],
-    all: &[Arc<Function>],
     hops: Hops,
     seen: &Sources,
 ) -> Result<usize> {
-    let names: Vec<_> = functions.iter().map(|function| function.name()).collect();
+    let binaries: Vec<_> = binaries.iter().map(String::as_str).collect();
     let mut replaced = 0;
-    build::build_each(build::profile(), root, &names, |Built { name, fresh, .. }| {
-        let Some(function) = functions.iter().find(|function| function.name() == name) else { return };
+    build::build_each(build::profile(), root, &binaries, |Built { name, fresh, .. }| {
         let is_current = difference(seen, &sources_of(root)).is_none();
-        if !fresh {
-            hops.line("watch", &format!("{name} is replaced"));
-            function.end_instances();
-            replaced += 1;
+        for function in functions.iter().filter(|function| binary(function) == name) {
+            if !fresh {
+                hops.line("watch", &format!("{} is replaced", function.name()));
+                function.end_instances();
+                replaced += 1;
+            }
+            if is_current {
+                function.release();
+            }
         }
-        if is_current {
-            function.release();
-        } else {
-            all.iter().for_each(|function| function.hold());
+        if !is_current {
+            functions.iter().for_each(|function| function.hold());
         }
     })?;
     Ok(replaced)

@@ -159,13 +159,14 @@ struct Call {
     variable: String,
 }
 
-/// Asks functions for their needs. The keys are the names of the binaries, the values their paths.
+/// Asks functions for their needs. The keys are the names of the functions, the values the paths of their programs.
 ///
 /// # Errors
 /// When one cannot be run, or prints something else.
 pub fn needs(programs: &BTreeMap<String, PathBuf>) -> Result<BTreeMap<String, Needs>> {
     let ask = |(name, program): (&String, &PathBuf)| {
-        let output = Command::new(program).arg("--needs").output();
+        // The development binary is told which function it is, as Lambda tells every function.
+        let output = Command::new(program).arg("--needs").env("AWS_LAMBDA_FUNCTION_NAME", name).output();
         let output = output.with_context(|| format!("cannot run {}", program.display()))?;
         if !output.status.success() {
             bail!("{name} --needs ended with {}", output.status);

@@ -129,7 +129,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Soak { arguments } => {
             let mut cargo = cargo();
-            cargo.args(["run", "--quiet", "--example", "soak", "--"]).args(arguments);
+            cargo.args(["run", "--example", "soak", "--"]).args(arguments);
             tools::run(&mut cargo)
         }
         Task::Samples { address, no_build, sam_arguments } => {

@@ -30,8 +30,8 @@ fn advisories(deny: &Path) -> Result<()> {
 
 pub(crate) fn run<L: Aggregates>() -> Result<()> {
     let sam = tools::sam()?;
-    tools::run(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
-    tools::run(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
+    tools::run_silent(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
+    tools::run_silent(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
         "--config-file",
         ".cfn-lint-serverless.yaml",
         // The list of rules in the template itself counts too.
@@ -50,7 +50,7 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
         bail!("checkov did not check anything");
     }
     let deny = tools::cargo_deny()?.join("cargo-deny");
-    tools::run(Command::new(&deny).args(["check", "licenses", "bans", "sources"]))?;
+    tools::run_silent(Command::new(&deny).args(["check", "licenses", "bans", "sources"]))?;
     advisories(&deny)?;
 
     // The permissions are checked again, because SAM adds to them.

@@ -30,6 +30,12 @@ use crate::{permissions, tools};
 
 /// The manifest with the list of applications.
 const LIST: &str = "crates/applications/Cargo.toml";
+/// The manifest with the list of packages that have functions, for the development binary.
+const HANDLERS: &str = "crates/handlers/Cargo.toml";
+/// The library of the functions that are of no application.
+const FANOUT: &str = "crates/fanout/src/lib.rs";
+/// The line before the functions of a package.
+const DECLARED: &str = "ledgerline_lambda::handlers! {";
 
 /// The kind of thing that is laid down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -109,13 +115,14 @@ const TYPES: [&str; 42] = [
 
 /// Packages of a workspace, and those that the packages of an application name. An application must not have such a name, nor must a
 /// function have the name of a program of the workspace.
-const PACKAGES: [&str; 24] = [
+const PACKAGES: [&str; 25] = [
     "alloc",
     "anyhow",
     "applications",
     "core",
     "fanout",
     "fastrand",
+    "handlers",
     "http",
     "jiff",
     "ledger",
@@ -473,7 +480,11 @@ fn application(words: &Words, change: &mut Change) {
     change.file(format!("{functions}/src/commands.rs"), words.fill(text!("functions-commands.rs")));
     change.file(format!("{functions}/tests/proofs.rs"), words.fill(text!("proofs.rs")));
     let app = words.get("app");
-    change.application(&format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
+    change.application(LIST, format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
+    // A workspace without a development binary does without.
+    if Path::new(HANDLERS).exists() {
+        change.application(HANDLERS, format!("{app}-functions = {{ path = \"../apps/{app}/functions\" }}\n"));
+    }
 }
 
 fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
@@ -490,6 +501,10 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     change.file(format!("{functions}/src/commands/{module}.rs"), words.fill(text!("commands.rs")));
     change.sorted(&format!("{functions}/src/commands.rs"), "pub mod ", &format!("{module};"));
     change.file(format!("{functions}/src/bin/{name}-commands.rs"), words.fill(text!("commands-bin.rs")));
+    change.handler(
+        words,
+        "{{module}}_commands: ledgerline_lambda::commands::run(commands::{{module}}::routes());",
+    );
     let proofs = format!("{functions}/tests/proofs.rs");
     let whole = words.fill("{{crate}}::{{module}}::{{Name}}");
     change.tried(
@@ -540,6 +555,11 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     change.file(
         format!("{functions}/src/bin/{name}-projector.rs"),
         words.fill(text!("state-projector-bin.rs")),
+    );
+    let view = "::{{crate}}::views::{{module}}::VIEW";
+    change.handler(
+        words,
+        &format!("{{{{module}}}}_projector: ledgerline_lambda::state_projector::run({view});"),
     );
     let mut state: Value = serde_json::from_str(words.get("state"))?;
     let mut row = state.clone();
@@ -603,6 +623,9 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
     change
         .file(format!("{functions}/src/bin/{name}-projector.rs"), words.fill(text!("log-projector-bin.rs")));
+    let view = "::{{crate}}::views::{{module}}::VIEW";
+    change
+        .handler(words, &format!("{{{{module}}}}_projector: ledgerline_lambda::log_projector::run({view});"));
     let projected = words.fill("log_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
     change.section(words, words.fill(text!("log-projector.yaml")));
@@ -645,6 +668,10 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
     let code = if log { text!("log-query.rs") } else { text!("state-query.rs") };
     change.file(format!("{functions}/src/queries/{module}.rs"), words.fill(code));
     change.file(format!("{functions}/src/bin/{name}-queries.rs"), words.fill(text!("query-bin.rs")));
+    change.handler(
+        words,
+        "{{module}}_queries: ledgerline_lambda::queries::run(queries::{{module}}::routes());",
+    );
     let mut request: Value = serde_json::from_str(
         &text!("request.json")
             .replace("{{method}}", "GET")
@@ -678,6 +705,11 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
     );
     change.sorted(&list, "pub mod ", &format!("{module};"));
     change.file(format!("{functions}/src/bin/{name}.rs"), words.fill(text!("process-manager-bin.rs")));
+    let manager = "process_managers::{{module}}::{{Name}}";
+    change.handler(
+        words,
+        &format!("{{{{module}}}}: ledgerline_lambda::process_manager::run(async |_, _| Ok({manager}));"),
+    );
     change.section(words, words.fill(text!("process-manager.yaml")));
     change.named("Functions", words.get("Name").to_owned());
     let (function, table) = (format!("{upper}Function"), format!("{upper}PositionsTable"));
@@ -721,6 +753,11 @@ fn subscription(words: &Words, change: &mut Change) -> Result<()> {
     change.file(
         format!("{functions}/src/bin/{name}-subscription.rs"),
         words.fill(text!("subscription-bin.rs")),
+    );
+    let view = "::{{crate}}::views::{{module}}::VIEW";
+    change.handler(
+        words,
+        &format!("{{{{module}}}}_subscription: ledgerline_lambda::subscription::run({view});"),
     );
     let events = format!("events/{name}-subscription");
     change.file(format!("{events}/again.json"), AGAIN.to_owned());
@@ -769,6 +806,7 @@ fn operators(change: &mut Change) -> Result<()> {
     change.named("Functions", "Reconciler".to_owned());
     change.inserted("crates/fanout/Cargo.toml", "[dependencies]", text!("operators-bin.toml"));
     change.file("crates/fanout/src/reconciler.rs".to_owned(), text!("operators-reconciler.rs").to_owned());
+    change.fanout("reconciler: ledgerline_lambda::reconciler::run();");
     change.file("events/reconciler/daily.json".to_owned(), AGAIN.to_owned());
     let answer = "| daily.json | the schedule: it compares what was written in the last two days | `null` |";
     change.file("events/reconciler/answers.md".to_owned(), answers(answer));
@@ -788,6 +826,8 @@ fn order(change: &mut Change) -> Result<()> {
     change.inserted(&format!("{fanout}/Cargo.toml"), "[dependencies]", text!("order-bins.toml"));
     change.file(format!("{fanout}/src/sequencer.rs"), text!("order-sequencer.rs").to_owned());
     change.file(format!("{fanout}/src/events_queries.rs"), text!("order-events-queries.rs").to_owned());
+    change.fanout("events_queries: ledgerline_lambda::events::run::<All>();");
+    change.fanout("sequencer: ledgerline_lambda::sequencer::run();");
     change.inserted("docs/runbook.md", "## Dead letters", text!("order-runbook.md"));
     let records = fs::read_to_string("events/fanout/commits.json").context("events/fanout/commits.json")?;
     change.file("events/sequencer/commits.json".to_owned(), records);
@@ -897,7 +937,10 @@ struct Change {
     named: Vec<(&'static str, String)>,
     /// Lists in other files: the file, what the lines of the list begin with, and the rest of the new one.
     sorted: Vec<(PathBuf, String, String)>,
-    applications: Vec<String>,
+    /// Lists of packages of applications: the manifest, and the new line.
+    applications: Vec<(&'static str, String)>,
+    /// Functions of packages: the library of the package, and the line that declares the function.
+    declared: Vec<(PathBuf, String)>,
     /// The file of an application's proofs, and what it tries in addition.
     tried: Vec<(PathBuf, String)>,
     /// The file of an application's proofs, and a history for it.
@@ -953,9 +996,29 @@ impl Change {
         self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
     }
 
-    /// Adds a line to the list of applications.
-    fn application(&mut self, line: &str) {
-        self.applications.push(line.to_owned());
+    /// Adds a line to the list of packages of applications in this manifest.
+    fn application(&mut self, list: &'static str, line: String) {
+        self.applications.push((list, line));
+    }
+
+    /// Declares a function of the application.
+    fn handler(&mut self, words: &Words, line: &str) {
+        let [_, functions] = words.packages();
+        self.declared(&format!("{functions}/src/lib.rs"), words.fill(line).trim_end());
+    }
+
+    /// Declares a function that is of no application. Where the functions have no library, it is laid down.
+    fn fanout(&mut self, line: &str) {
+        let library = Path::new(FANOUT);
+        if !library.exists() {
+            self.files.entry(library.into()).or_insert_with(|| text!("workspace/fanout-lib.rs").to_owned());
+        }
+        self.declared(FANOUT, line);
+    }
+
+    /// Declares a function of the package with this library.
+    fn declared(&mut self, library: &str, line: &str) {
+        self.declared.push((library.into(), line.to_owned()));
     }
 
     /// Adds something that the proofs of an application try.
@@ -1019,20 +1082,25 @@ impl Change {
         changed.insert(TEMPLATE.into(), template);
         type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);
         let lines = self.sorted.clone();
-        let (tried, histories) = (self.tried.clone(), self.histories.clone());
-        let edits = lines
-            .iter()
-            .map(|(path, begins, line)| -> Edit<'_> {
-                (path, Box::new(move |text| Ok(with_line(text, begins, line))))
-            })
-            .chain(
-                tried
-                    .iter()
-                    .map(|(path, what)| -> Edit<'_> { (path, Box::new(move |text| with_tried(text, what))) }),
-            )
-            .chain(histories.iter().map(|(path, history)| -> Edit<'_> {
-                (path, Box::new(move |text| with_history(text, history)))
-            }));
+        let (tried, histories, declared) =
+            (self.tried.clone(), self.histories.clone(), self.declared.clone());
+        let edits =
+            lines
+                .iter()
+                .map(|(path, begins, line)| -> Edit<'_> {
+                    (path, Box::new(move |text| Ok(with_line(text, begins, line))))
+                })
+                .chain(
+                    tried.iter().map(|(path, what)| -> Edit<'_> {
+                        (path, Box::new(move |text| with_tried(text, what)))
+                    }),
+                )
+                .chain(histories.iter().map(|(path, history)| -> Edit<'_> {
+                    (path, Box::new(move |text| with_history(text, history)))
+                }))
+                .chain(declared.iter().map(|(path, line)| -> Edit<'_> {
+                    (path, Box::new(move |text| with_declared(text, line)))
+                }));
         for (path, edit) in edits {
             let text = match self.files.get(path).or(changed.get(path)) {
                 Some(text) => text.clone(),
@@ -1044,12 +1112,9 @@ impl Change {
                 None => _ = changed.insert(path.clone(), text),
             }
         }
-        if !self.applications.is_empty() {
-            let mut text = fs::read_to_string(LIST).context(LIST)?;
-            for line in &self.applications {
-                text = with_application(&text, line)?;
-            }
-            changed.insert(LIST.into(), text);
+        for (list, line) in &self.applications {
+            let text = fs::read_to_string(list).context(*list)?;
+            changed.insert(list.into(), with_application(&text, line).context(*list)?);
         }
         for (path, text) in self.files.iter().chain(&changed) {
             if let Some(folder) = path.parent() {
@@ -1104,6 +1169,14 @@ fn with_history(proofs: &str, history: &str) -> Result<String> {
     Ok(format!("{before}{history}\n{TESTS}{after}"))
 }
 
+/// The library of a package with one more function, in its alphabetical place. The first one brings the list with it.
+fn with_declared(library: &str, line: &str) -> Result<String> {
+    if library.lines().any(|line| line == DECLARED) {
+        return with_listed(library, DECLARED, "    ", line);
+    }
+    Ok(format!("{}\n\n{DECLARED}\n    {line}\n}}\n", library.trim_end()))
+}
+
 /// The list of applications with one more, in its alphabetical place.
 fn with_application(list: &str, line: &str) -> Result<String> {
     let is_one = |listed: &&str| listed.contains("path = \"../apps/");
@@ -1115,7 +1188,7 @@ fn with_application(list: &str, line: &str) -> Result<String> {
             None => list.find("\n[build-dependencies]"),
         },
     };
-    let place = place.with_context(|| format!("{LIST} has no [build-dependencies] after its list"))?;
+    let place = place.context("it has no [build-dependencies] after its list")?;
     let (before, after) = list.split_at(place);
     Ok(format!("{before}{line}{after}"))
 }
@@ -1140,6 +1213,20 @@ mod tests {
             with_line(body, "        v.visit::<", "A>();"),
             "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
         );
+    }
+
+    #[test]
+    fn a_function_stands_in_its_alphabetical_place_in_the_list_of_its_package() {
+        let list = |functions: &[&str]| {
+            let lines: String = functions.iter().map(|name| format!("    {name}: run();\n")).collect();
+            format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n{lines}}}\n\nfn y() {{\n    a();\n}}\n")
+        };
+        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+            let declared = with_declared(&list(&["b", "d"]), &format!("{name}: run();")).unwrap();
+            assert_eq!(declared, list(&expected));
+        }
+        let first = with_declared("//! Shop.\n\npub mod x;\n", "a: run();").unwrap();
+        assert_eq!(first, format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n    a: run();\n}}\n"));
     }
 
     #[test]

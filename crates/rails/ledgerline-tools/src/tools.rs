@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use ledgerline_local::progress::Progress;
 
 /// The SAM CLI, and cargo-lambda, with which it builds functions.
 pub(crate) fn sam() -> Result<PathBuf> {
@@ -46,7 +47,7 @@ fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
         let mut pip = Command::new(bin.join("pip"));
-        run(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
+        run_silent(pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages))?;
         fs::write(&stamp, wanted)?;
     }
     Ok(bin)
@@ -82,9 +83,16 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// The same, for a command that prints nothing while it works.
+pub(crate) fn run_silent(command: &mut Command) -> Result<()> {
+    let _shown = progress(command);
+    run(command)
+}
+
 /// Shows a command and runs it. The result is its standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     show(command);
+    let _shown = progress(command);
     let output = command
         .stderr(std::process::Stdio::inherit())
         .output()
@@ -95,8 +103,18 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
+/// Prints how long a command has run.
+fn progress(command: &Command) -> Progress {
+    let program = program_name(command);
+    Progress::start(move |elapsed| format!("  {program} has run for {} s", elapsed.as_secs()))
+}
+
+fn program_name(command: &Command) -> String {
+    Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
 fn show(command: &Command) {
-    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
+    let program = program_name(command);
     let arguments = command.get_args().map(|argument| argument.to_string_lossy());
     eprintln!("$ {program} {}", arguments.collect::<Vec<_>>().join(" "));
 }

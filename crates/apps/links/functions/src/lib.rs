@@ -1,6 +1,16 @@
-//! Users who rate links and follow each other: the functions. Each module holds what a binary runs.
+//! Users who rate links and follow each other: the functions. Each handler is the function of a binary.
 
 pub mod commands;
 pub mod process_managers;
 pub mod projectors;
 pub mod queries;
+
+ledgerline_lambda::handlers! {
+    feeds_projector: projectors::feeds::run();
+    link_commands: ledgerline_lambda::commands::run(commands::link::routes());
+    link_ratings_projector: ledgerline_lambda::log_projector::run(links::views::link_ratings::VIEW);
+    rating_queries: ledgerline_lambda::queries::run(queries::rating::routes());
+    user_commands: ledgerline_lambda::commands::run(commands::user::routes());
+    user_ratings_projector: ledgerline_lambda::log_projector::run(links::views::user_ratings::VIEW);
+    welcome_email: process_managers::welcome_email::run();
+}

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use super::{Kind, Known, Words, finish, lay_down as lay};
 
 /// The files, and what is in them.
-const FILES: [(&str, &str); 31] = [
+const FILES: [(&str, &str); 35] = [
     ("Cargo.toml", text!("workspace/Cargo.toml")),
     ("README.md", text!("workspace/README.md")),
     ("template.yaml", text!("workspace/template.yaml")),
@@ -28,7 +28,11 @@ const FILES: [(&str, &str); 31] = [
     ("crates/applications/build.rs", text!("workspace/applications-build.rs")),
     ("crates/applications/src/lib.rs", text!("workspace/applications-lib.rs")),
     ("crates/fanout/Cargo.toml", text!("workspace/fanout-Cargo.toml")),
+    ("crates/fanout/src/lib.rs", text!("workspace/fanout-lib.rs")),
     ("crates/fanout/src/main.rs", text!("workspace/fanout-main.rs")),
+    ("crates/handlers/Cargo.toml", text!("workspace/handlers-Cargo.toml")),
+    ("crates/handlers/build.rs", text!("workspace/handlers-build.rs")),
+    ("crates/handlers/src/main.rs", text!("workspace/handlers-main.rs")),
     ("crates/ledger/Cargo.toml", text!("workspace/ledger-Cargo.toml")),
     ("crates/ledger/src/main.rs", text!("workspace/ledger-main.rs")),
     ("crates/local/Cargo.toml", text!("workspace/local-Cargo.toml")),
@@ -158,6 +162,8 @@ pub(crate) mod tests {
             "crates/applications/build.rs",
             "crates/applications/src/lib.rs",
             "crates/fanout/src/main.rs",
+            "crates/handlers/build.rs",
+            "crates/handlers/src/main.rs",
             "crates/local/src/main.rs",
             "crates/local/tests/samples.rs",
             "crates/proofs/src/main.rs",

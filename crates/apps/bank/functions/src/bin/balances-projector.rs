@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::state_projector::run(bank::views::balances::VIEW).await
+    bank_functions::balances_projector().await
 }

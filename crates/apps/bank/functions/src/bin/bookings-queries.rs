@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::queries::run(bank_functions::queries::bookings::routes()).await
+    bank_functions::bookings_queries().await
 }

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::subscription::run(bank::views::bookings::VIEW).await
+    bank_functions::bookings_subscription().await
 }

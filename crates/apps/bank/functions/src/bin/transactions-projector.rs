@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::log_projector::run(bank::views::transactions::VIEW).await
+    bank_functions::transactions_projector().await
 }

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::log_projector::run(links::views::link_ratings::VIEW).await
+    links_functions::link_ratings_projector().await
 }

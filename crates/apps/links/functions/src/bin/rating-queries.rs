@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::queries::run(links_functions::queries::rating::routes()).await
+    links_functions::rating_queries().await
 }

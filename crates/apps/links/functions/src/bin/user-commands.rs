@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(links_functions::commands::user::routes()).await
+    links_functions::user_commands().await
 }

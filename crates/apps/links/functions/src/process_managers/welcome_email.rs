@@ -17,10 +17,11 @@ use aws_sdk_sesv2::{
 use ledgerline::{Aggregate, Commit, decode};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
+    Error, config,
     fifo::ApplyError,
     metrics,
     needs::{Action, Needs, Table},
-    process_manager::{POSITIONS, Reaction},
+    process_manager::{self, POSITIONS, Reaction},
 };
 use links::user::{Event, User};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,20 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
     // Both timeouts are set, because an attempt would otherwise have only the time that is enough for a database.
     let timeout = TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
     Builder::from(sdk).retry_config(RetryConfig::disabled()).timeout_config(timeout.build())
+}
+
+/// Runs the function.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run() -> Result<(), Error> {
+    process_manager::run(async |sdk, _| {
+        let sender = config::parsed_or("MAIL_SENDER", String::new())?;
+        let mails = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(POSITIONS.variable)?);
+        let ses = Client::from_conf(ses(&sdk).build());
+        Ok(WelcomeEmail { mails, ses, sender: Some(sender).filter(|sender| !sender.is_empty()) })
+    })
+    .await
 }
 
 impl Reaction for WelcomeEmail {

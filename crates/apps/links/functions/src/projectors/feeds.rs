@@ -4,9 +4,10 @@ use ledgerline::{
     Changes, Commit,
     guard::{Verdict, judge},
 };
-use ledgerline_dynamodb::{PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{KeyNames, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
-    fifo::{ApplyError, Consumer},
+    Error, config,
+    fifo::{self, ApplyError, Consumer},
     needs::{Action, Needs, Source, Table},
     queries::of_log,
 };
@@ -32,6 +33,20 @@ pub fn needs() -> Needs {
     // One write is for the changes of a commit itself, with the position; batches are for the entries that it brings into feeds.
     let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
     Needs::new(Source::Queue(OF.to_vec())).table(Table::with(TABLE, actions))
+}
+
+/// Runs the function.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn run() -> Result<(), Error> {
+    fifo::run(needs(), async |sdk| {
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?);
+        // This opens the connection, so that the first message does not wait for it.
+        let _ = table.generations(KeyNames::from(&TABLE)).await;
+        Ok(FeedProjector { table })
+    })
+    .await
 }
 
 impl Consumer for FeedProjector {

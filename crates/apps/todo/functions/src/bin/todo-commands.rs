@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(todo_functions::commands::todo::routes()).await
+    todo_functions::todo_commands().await
 }

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::state_projector::run(todo::views::todos::VIEW).await
+    todo_functions::todos_projector().await
 }

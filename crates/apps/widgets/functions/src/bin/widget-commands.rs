@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::commands::run(widgets_functions::commands::widget::routes()).await
+    widgets_functions::widget_commands().await
 }

@@ -2,5 +2,5 @@
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
-    ledgerline_lambda::queries::run(widgets_functions::queries::widget::routes()).await
+    widgets_functions::widget_queries().await
 }

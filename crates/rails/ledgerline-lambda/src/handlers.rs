@@ -1,0 +1,95 @@
+//! The handlers of many functions in one program, for development: one link instead of one for each function.
+//!
+//! [`handlers!`](crate::handlers!) declares the functions of a package. The binary of a function calls one of them, and
+//! the development binary of a workspace finds all of them by name.
+
+use futures::future::LocalBoxFuture;
+
+use crate::{Error, config};
+
+/// A function that runs: it starts, and handles events until its process ends.
+pub type Running = LocalBoxFuture<'static, Result<(), Error>>;
+
+/// A function: its name, with `_` for `-`, and its start.
+pub type Handler = (&'static str, fn() -> Running);
+
+/// Declares the functions of a package: the name of each, with `_` for `-`, and the runner that it awaits.
+///
+/// Each function becomes a `pub fn` of its name, which the binary of this function awaits, and an entry of `HANDLERS`.
+/// A binary must not find its own function in `HANDLERS`: all functions of the package would be part of it.
+///
+/// ```
+/// # struct All;
+/// # impl ledgerline::Aggregates for All {
+/// #     fn visit(_: &mut impl ledgerline::Visitor) {}
+/// # }
+/// ledgerline_lambda::handlers! {
+///     events_queries: ledgerline_lambda::events::run::<All>();
+///     fanout: ledgerline_lambda::fanout::run::<All>();
+/// }
+/// # fn main() {
+/// assert_eq!(HANDLERS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["events_queries", "fanout"]);
+/// # }
+/// ```
+#[macro_export]
+macro_rules! handlers {
+    ($($name:ident: $runner:expr;)*) => {
+        $(
+            #[doc = concat!("Runs the function `", stringify!($name), "`.")]
+            pub fn $name() -> $crate::handlers::Running {
+                ::std::boxed::Box::pin(async { $runner.await })
+            }
+        )*
+
+        /// The functions of this package, for the development binary.
+        pub const HANDLERS: &[$crate::handlers::Handler] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+/// The name of the variable that says which function a process is. Lambda sets it.
+const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
+
+/// Runs the function that `AWS_LAMBDA_FUNCTION_NAME` names. This is the development binary: the local stack starts one
+/// process of it for each function, under the name of the function's own binary.
+///
+/// # Errors
+/// When no function has this name, and those of the function.
+pub async fn run(handlers: &[&[Handler]]) -> Result<(), Error> {
+    named(handlers, &config::text(FUNCTION)?)?().await
+}
+
+fn named(handlers: &[&[Handler]], name: &str) -> Result<fn() -> Running, Error> {
+    let declared = name.replace('-', "_");
+    let found = handlers.iter().copied().flatten().find(|(known, _)| *known == declared);
+    found.map(|(_, start)| *start).ok_or_else(|| {
+        let known = names(handlers).collect::<Vec<_>>().join(", ");
+        format!("`{name}` is no function of this program; {FUNCTION} names one of: {known}").into()
+    })
+}
+
+/// The names of the functions, as the template has them.
+pub fn names(handlers: &[&[Handler]]) -> impl Iterator<Item = String> {
+    handlers.iter().copied().flatten().map(|(name, _)| name.replace('_', "-"))
+}
+
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "the macro is for libraries")]
+mod tests {
+    use super::*;
+
+    handlers! {
+        tank_commands: async { Err("commands".into()) };
+        tanks_projector: async { Err("projector".into()) };
+    }
+
+    #[tokio::test]
+    async fn a_function_is_found_by_the_name_of_its_binary() {
+        for (name, runs) in [("tank-commands", "commands"), ("tanks-projector", "projector")] {
+            let error = named(&[&[], HANDLERS], name).unwrap()().await.unwrap_err();
+            assert_eq!(error.to_string(), runs);
+        }
+        let unknown = named(&[HANDLERS], "tank-queries").unwrap_err().to_string();
+        assert!(unknown.contains("`tank-queries` is no function of this program"), "{unknown}");
+        assert!(unknown.ends_with("tank-commands, tanks-projector"), "{unknown}");
+    }
+}
