@@ -220,7 +220,7 @@ async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let (from, to) = (install(&stack, 100_000).await, install(&stack, 0).await);
     let cut_off = AtomicBool::new(false);
     let requests = async {
-        let mut requested = 0;
+        let mut requested = 0_usize;
         while !cut_off.load(Ordering::Relaxed) {
             // Of three hauls, one arrives, one goes to a tank that does not exist and comes back, and
             // one wants more than there is.
@@ -245,7 +245,7 @@ async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let (requested, ()) = tokio::join!(requests, kill);
     let ended = litres_moved_once(&stack).await;
     let number = |phase: &str| ended.get(phase).copied().unwrap_or_default();
-    let expected = [(requested + 2) / 3, (requested + 1) / 3, requested / 3];
+    let expected = [requested.div_ceil(3), (requested + 1) / 3, requested / 3];
     assert_eq!(["completed", "returned", "refused"].map(number), expected, "{ended:?}");
     let arrived = i64::try_from(expected[0]).unwrap() * 10;
     let level = async |id: &str| state(&stack, id).await.1.level();

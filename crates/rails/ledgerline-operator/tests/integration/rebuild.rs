@@ -79,7 +79,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let (ends, right_ones) = (AtomicBool::new(false), AtomicUsize::new(0));
     let write = async |id: &String| {
         while !ends.load(Ordering::Relaxed) {
-            fill(&stack, &id, 1).await;
+            fill(&stack, id, 1).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
