@@ -63,10 +63,10 @@ enum Task {
     },
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
-    /// The workspace's example `soak`: an hour of load on a local stack in which everything is killed and fails for a while, again and
-    /// again, and then a check that everything is right.
+    /// Put load on a local stack of tanks for an hour, while functions are killed and services fail for
+    /// a while, and then check that nothing is lost or doubled. Only for work on ledgerline itself.
     Soak {
-        /// Arguments that are passed on to it, such as --minutes.
+        /// Arguments for the example `soak` of `ledgerline-testing`, such as --minutes.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
@@ -127,11 +127,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
         }
         Task::Lint => lint::run::<L>(),
         Task::E2e { no_build } => e2e::run(!no_build),
-        Task::Soak { arguments } => {
-            let mut cargo = cargo();
-            cargo.args(["run", "--example", "soak", "--"]).args(arguments);
-            tools::run(&mut cargo)
-        }
+        Task::Soak { arguments } => soak(&MetadataCommand::new().no_deps().exec()?, &arguments),
         Task::Samples { address, no_build, sam_arguments } => {
             samples::run(address.as_deref(), !no_build, &sam_arguments)
         }
@@ -153,6 +149,23 @@ pub fn main<L: Aggregates>() -> ExitCode {
 /// When the name is not allowed, the folder is not empty, or a file cannot be written.
 pub fn new_workspace(folder: &Path) -> Result<()> {
     new::workspace::lay_down(folder)
+}
+
+/// The package whose example the soak is.
+const SOAKED: &str = "ledgerline-testing";
+
+/// Runs the soak. It runs the application on which the libraries are tested, which a workspace that uses
+/// the libraries does not have.
+fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
+    if !metadata.workspace_packages().iter().any(|package| package.name.as_str() == SOAKED) {
+        bail!(
+            "`{SOAKED}`, whose example is the soak, is no package of this workspace; \
+             run `cargo xtask soak` in a clone of ledgerline's own repository"
+        );
+    }
+    tools::run(
+        cargo().args(["run", "--quiet", "--package", SOAKED, "--example", "soak", "--"]).args(arguments),
+    )
 }
 
 /// Goes to the folder with the workspace's manifest.
@@ -453,5 +466,17 @@ mod tests {
         let found = problems();
         assert!(found.starts_with("crates/apps/water/model/shapes/tank.json: event TankFilled"), "{found}");
         assert!(found.contains("has the next schema number"), "{found}");
+    }
+
+    #[test]
+    fn a_workspace_without_the_application_of_tanks_has_no_soak() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("src")).unwrap();
+        fs::write(root.path().join("src/lib.rs"), "").unwrap();
+        let manifest = root.path().join("Cargo.toml");
+        fs::write(&manifest, "[package]\nname = \"water\"").unwrap();
+        let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+        let refused = soak(&metadata, &[]).unwrap_err().to_string();
+        assert!(refused.starts_with("`ledgerline-testing`"), "{refused}");
     }
 }

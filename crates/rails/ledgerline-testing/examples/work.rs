@@ -1,4 +1,5 @@
-//! Does parts of the functions' work by themselves, so that the test `instructions` can count their instructions: `work <what> <times>`.
+//! Does parts of the functions' work by themselves, so that the test `instructions` can count their
+//! instructions: `work <what> <times>`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is the report")]
 
@@ -14,14 +15,11 @@ use aws_smithy_runtime_api::{
     },
     http::StatusCode,
 };
-use bank::{
-    account::{Account, Booking, Command, Event},
-    views::{balances, transactions},
-};
 use jiff::civil::date;
 use ledgerline::{
-    Aggregate, Aggregates, Cache, Commit, Consistency, Context, EventStore, Execution, MemoryStore, Meta,
-    Visitor, decode, encode, encode_state, execute, load,
+    Aggregate, Cache, Commit, Consistency, Context, EventStore, Execution, MemoryStore, Meta, decode, encode,
+    encode_state, execute, load,
+    tank::{Amount, Command, Event, Tank, Tanks},
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
@@ -32,27 +30,28 @@ use ledgerline_lambda::{
     stream::{Batch, Handler, Record, records},
     wire::Message,
 };
+use ledgerline_testing::tank::views::{LEVELS_VIEW, READINGS_VIEW};
 use serde_json::{Value, json};
 
-const ACCOUNT: &str = "0190163d-8694-739b-aea5-966c26f8ad91";
+const TANK: &str = "0190163d-8694-739b-aea5-966c26f8ad91";
 
-/// The reference of a credit.
-const REFERENCE: Option<&str> = Some("November's rent");
+/// The note of a fill.
+const NOTE: Option<&str> = Some("November's rain");
 
-fn event(version: u64, reference: Option<&str>) -> Event {
-    let booked_on = date(2026, 11, 21);
+fn event(version: u64, note: Option<&str>) -> Event {
+    let on = date(2026, 11, 21);
     match version {
-        1 => Event::AccountOpened {
-            owner: "Ada Lovelace".into(),
-            currency: "EUR".into(),
-            opened_by: Some("ada".into()),
-            booked_on,
+        1 => Event::TankInstalled {
+            site: "North Harbour".into(),
+            liquid: "oil".into(),
+            installed_by: Some("ada".into()),
+            on,
         },
-        _ => Event::AccountCredited {
+        _ => Event::TankFilled {
             amount: 100,
-            balance: 100 * i64::try_from(version).unwrap(),
-            booked_on,
-            reference: reference.map(Into::into),
+            level: 100 * i64::try_from(version).unwrap(),
+            on,
+            note: note.map(Into::into),
         },
     }
 }
@@ -67,11 +66,11 @@ fn meta() -> Meta {
     }
 }
 
-fn commit(version: u64, reference: Option<&str>) -> Commit {
+fn commit(version: u64, note: Option<&str>) -> Commit {
     Commit {
-        stream: Account::stream(ACCOUNT).unwrap(),
+        stream: Tank::stream(TANK).unwrap(),
         version,
-        events: vec![encode::<Account>(&event(version, reference)).unwrap()],
+        events: vec![encode::<Tank>(&event(version, note)).unwrap()],
         state: None,
         command: format!("0190163d-8694-739b-aea5-{version:012}"),
         at: "2026-11-21T09:30:00.123456Z".parse().unwrap(),
@@ -80,61 +79,62 @@ fn commit(version: u64, reference: Option<&str>) -> Commit {
 }
 
 /// The images of commits in the records of the table's stream.
-fn images(times: u64, reference: Option<&str>) -> Vec<serde_dynamo::Item> {
-    (1..=times).map(|version| serde_dynamo::to_item(commit(version, reference)).unwrap()).collect()
+fn images(times: u64, note: Option<&str>) -> Vec<serde_dynamo::Item> {
+    (1..=times).map(|version| serde_dynamo::to_item(commit(version, note)).unwrap()).collect()
 }
 
-/// The answer of the database to a query for commits, newest first. It has the attributes that a fold needs.
-fn page(times: u64, reference: Option<&str>) -> String {
+/// The answer of the database to a query for commits, newest first, with the attributes that a fold
+/// needs.
+fn page(times: u64, note: Option<&str>) -> String {
     let asked = |image: serde_dynamo::Item| {
         let attributes = image.into_inner().into_iter();
         attributes
             .filter(|(name, _)| ["version", "events", "state"].contains(&name.as_str()))
             .collect::<HashMap<_, _>>()
     };
-    let items: Vec<_> = images(times, reference).into_iter().rev().map(asked).collect();
+    let items: Vec<_> = images(times, note).into_iter().rev().map(asked).collect();
     json!({ "Count": times, "ScannedCount": times, "Items": items }).to_string()
 }
 
-/// Loads an account from the database's answer to a query.
-async fn loaded(times: u64, reference: Option<&str>) {
+/// Loads a tank from the database's answer to a query.
+async fn loaded(times: u64, note: Option<&str>) {
     let store = DynamoDbStore::new(
-        aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, reference) })),
+        aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, note) })),
         "Commits",
     );
-    let stream = Account::stream(ACCOUNT).unwrap();
-    let loaded = load::<Account>(&store, &stream, None, Consistency::Eventual).await.unwrap();
-    assert!(loaded.version == times && loaded.state.opened().is_some());
+    let stream = Tank::stream(TANK).unwrap();
+    let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await.unwrap();
+    assert!(loaded.version == times && loaded.state.installed().is_some());
 }
 
-/// Reads the items of the same answer with the SDK, and leaves them where they are: to free them belongs to `load`.
-async fn items(times: u64, reference: Option<&str>) {
-    let client = aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, reference) }));
+/// Reads the items of the same answer with the SDK. It does not free them: that belongs to `load`.
+async fn items(times: u64, note: Option<&str>) {
+    let client = aws_sdk_dynamodb::Client::new(&sdk(Aws { commits: page(times, note) }));
     let query = client.query().table_name("Commits").projection_expression("version, events, state");
     let output = query.send().await.unwrap();
     assert!(std::mem::ManuallyDrop::new(output).items().len() as u64 == times);
 }
 
 /// Decodes a stored event.
-fn decoded(times: u64, reference: Option<&str>) {
-    let recorded = encode::<Account>(&event(2, reference)).unwrap();
+fn decoded(times: u64, note: Option<&str>) {
+    let recorded = encode::<Tank>(&event(2, note)).unwrap();
     for _ in 0..times {
-        black_box(decode::<Account>(black_box(&recorded)).unwrap());
+        black_box(decode::<Tank>(black_box(&recorded)).unwrap());
     }
 }
 
 /// Executes commands on this store.
-async fn commands(store: &impl EventStore, times: u64, reference: Option<&str>) {
-    let cache = Cache::<Account>::new(NonZeroUsize::new(1_000).unwrap());
-    let stream = Account::stream(ACCOUNT).unwrap();
+async fn commands(store: &impl EventStore, times: u64, note: Option<&str>) {
+    let cache = Cache::<Tank>::new(NonZeroUsize::new(1_000).unwrap());
+    let stream = Tank::stream(TANK).unwrap();
     let context = Context { at: "2026-11-21T09:30:00.123456Z".parse().unwrap(), actor: Some("ada".into()) };
     let meta = meta();
     for n in 0..times {
         let command = if n == 0 {
-            Command::Open("Ada Lovelace".parse().unwrap(), "EUR".parse().unwrap())
+            Command::Install { site: "North Harbour".parse().unwrap(), liquid: "oil".parse().unwrap() }
         } else {
-            let reference = reference.map(|reference| reference.parse().unwrap());
-            Command::Credit(Booking { amount: "100".parse().unwrap(), reference })
+            let note = note.map(|note| note.parse().unwrap());
+            Command::Fill(Amount { amount: "100".parse().unwrap(), note })
         };
         let id = format!("0190163d-8694-739b-aea5-{n:012}");
         let execution =
@@ -154,7 +154,7 @@ fn stream_records(times: u64) {
             "awsRegion": "us-east-1",
             "dynamodb": {
                 "ApproximateCreationDateTime": 1_795_253_400.0,
-                "Keys": { "stream": { "S": format!("account-{ACCOUNT}") }, "version": { "N": "2" } },
+                "Keys": { "stream": { "S": format!("tank-{TANK}") }, "version": { "N": "2" } },
                 "NewImage": image,
                 "SequenceNumber": "4421584500000000017450439091",
                 "SizeBytes": 700,
@@ -164,14 +164,15 @@ fn stream_records(times: u64) {
         })
     };
     let batch =
-        json!({ "Records": images(10, REFERENCE).into_iter().map(record).collect::<Vec<_>>() }).to_string();
+        json!({ "Records": images(10, NOTE).into_iter().map(record).collect::<Vec<_>>() }).to_string();
     for _ in 0..times / 10 {
         let read = records(serde_json::from_str::<Batch>(black_box(&batch)).unwrap());
         assert!(read.len() == 10 && read.iter().all(|record| record.commit.is_ok()));
     }
 }
 
-/// A stand-in for AWS, as far as the work needs it: it answers each operation at once, and always in the same way.
+/// A stand-in for AWS, as far as the work needs it. It answers each operation at once, and always in the
+/// same way.
 #[derive(Debug, Clone, Default)]
 struct Aws {
     /// The answer to a query for commits.
@@ -220,37 +221,28 @@ fn sdk(aws: Aws) -> SdkConfig {
         .build()
 }
 
-/// The second commits of ten accounts, with their states.
+/// The second commits of ten tanks, with their states.
 fn second_commits() -> Vec<Commit> {
-    let fold = |state, version| Account::evolve(state, &event(version, REFERENCE));
-    let state = (1..=2).fold(Account::initial(), fold);
-    let of = |account| Commit {
-        stream: Account::stream(&format!("0190163d-8694-739b-aea5-{account:012}")).unwrap(),
-        state: Some(encode_state::<Account>(&state).unwrap()),
-        ..commit(2, REFERENCE)
+    let fold = |state, version| Tank::evolve(state, &event(version, NOTE));
+    let state = (1..=2).fold(Tank::initial(), fold);
+    let of = |tank| Commit {
+        stream: Tank::stream(&format!("0190163d-8694-739b-aea5-{tank:012}")).unwrap(),
+        state: Some(encode_state::<Tank>(&state).unwrap()),
+        ..commit(2, NOTE)
     };
     (0..10).map(of).collect()
-}
-
-/// The aggregates of the fanout.
-struct Accounts;
-
-impl Aggregates for Accounts {
-    fn visit(visitor: &mut impl Visitor) {
-        visitor.visit::<Account>();
-    }
 }
 
 /// Fans commits out, in batches of ten, to a state view, a queue and, if `bus` is set, the bus.
 async fn fanned_out(times: u64, bus: bool) {
     let sdk = sdk(Aws::default());
-    let of_accounts = |name: &str| [(name.to_owned(), vec![Account::CATEGORY.to_owned()])].into();
+    let of_tanks = |name: &str| [(name.to_owned(), vec![Tank::CATEGORY.to_owned()])].into();
     let wiring = Wiring {
         event_bus: "bus".into(),
         event_source: "ledgerline".into(),
         bus_events: (!bus).then(Default::default),
-        state_views: of_accounts("balances:live"),
-        log_queues: of_accounts("http://aws.invalid/transactions.fifo"),
+        state_views: of_tanks("levels:live"),
+        log_queues: of_tanks("http://aws.invalid/readings.fifo"),
         dead_letter_queue: "http://aws.invalid/dead-letters".into(),
         max_message_bytes: 256 * 1024,
     };
@@ -260,7 +252,7 @@ async fn fanned_out(times: u64, bus: bool) {
         aws_sdk_lambda::Client::new(&sdk),
         aws_sdk_sqs::Client::new(&sdk),
     );
-    let fanout = Fanout::new::<Accounts>(store, clients, wiring);
+    let fanout = Fanout::new::<Tanks>(store, clients, wiring);
     let record = |commit| Record {
         sequence_number: "4421584500000000017450439091".into(),
         created: None,
@@ -276,8 +268,8 @@ async fn fanned_out(times: u64, bus: bool) {
 /// Writes the rows of a log view, from commits in batches of ten.
 async fn logged(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-    let table = ReadTable::new(client.clone(), "Transactions");
-    let consumer = LogProjector { table, view: transactions::VIEW };
+    let table = ReadTable::new(client.clone(), "Readings");
+    let consumer = LogProjector { table, view: READINGS_VIEW };
     let fifo = Fifo { store: DynamoDbStore::new(client, "Commits"), consumer };
     let message = |commit: Commit| {
         let mut message = SqsMessage::default();
@@ -293,12 +285,11 @@ async fn logged(times: u64) {
     }
 }
 
-/// Writes the rows of a state view, from states that come ten at once.
+/// Writes the rows of a state view, from batches of ten states.
 async fn shown(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-    let table = ReadTable::new(client.clone(), "Balances");
-    let projector =
-        StateProjector { table, log: DynamoDbStore::new(client, "Commits"), view: balances::VIEW };
+    let table = ReadTable::new(client.clone(), "Levels");
+    let projector = StateProjector { table, log: DynamoDbStore::new(client, "Commits"), view: LEVELS_VIEW };
     let detail = |commit: Commit| {
         let state = commit.state.unwrap();
         let mut fields: Value = serde_json::from_str(&state.data).unwrap();
@@ -325,20 +316,21 @@ async fn shown(times: u64) {
 async fn main() {
     let mut arguments = env::args().skip(1);
     let (what, times) = (arguments.next().unwrap(), arguments.next().unwrap().parse().unwrap());
-    let (what, reference) = match what.strip_suffix("-without-reference") {
+    let (what, note) = match what.strip_suffix("-without-note") {
         Some(what) => (what, None),
-        None => (what.as_str(), REFERENCE),
+        None => (what.as_str(), NOTE),
     };
     match what {
-        "decode" => decoded(times, reference),
-        // The test subtracts these from what it counts for `load`: the answer that is not made by our code, and what the SDK does with it.
-        "page" => assert!(!black_box(page(times, reference)).is_empty()),
-        "items" => items(times, reference).await,
-        "load" => loaded(times, reference).await,
-        "commands" => commands(&MemoryStore::default(), times, reference).await,
+        "decode" => decoded(times, note),
+        // The test subtracts these from its count for `load`: the answer, which the database makes, and
+        // the SDK's reading of it.
+        "page" => assert!(!black_box(page(times, note)).is_empty()),
+        "items" => items(times, note).await,
+        "load" => loaded(times, note).await,
+        "commands" => commands(&MemoryStore::default(), times, note).await,
         "commands-with-sdk" => {
             let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-            commands(&DynamoDbStore::new(client, "Commits"), times, reference).await;
+            commands(&DynamoDbStore::new(client, "Commits"), times, note).await;
         }
         "fanout" => fanned_out(times, false).await,
         "fanout-with-bus" => fanned_out(times, true).await,

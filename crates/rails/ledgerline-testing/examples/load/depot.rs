@@ -1,4 +1,4 @@
-//! The bank under load: accounts, credits, and the two views of them.
+//! The tanks under load: fills, and the two views of them.
 
 use std::{
     collections::BTreeMap,
@@ -7,15 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use bank::{
-    account::Account,
-    views::{balances, transactions},
-};
 use futures::{StreamExt, TryStreamExt, stream};
-use ledgerline::{Commit, Consistency, EventStore, Range, StreamId, load};
+use ledgerline::{Aggregate, Commit, Consistency, EventStore, Range, StreamId, load, tank::Tank};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_local::services;
-use ledgerline_testing::Quiet;
+use ledgerline_testing::{Quiet, table, tank::views};
 use reqwest::{Client, StatusCode, redirect::Policy};
 use serde_json::{Value, json};
 use url::Url;
@@ -24,21 +20,21 @@ use uuid::Uuid;
 /// After this time without a change, a command that a view does not show counts as lost.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The number of accounts that are opened, compared and waited for at once.
+/// The number of tanks that are installed, compared and waited for at once.
 const AT_ONCE: usize = 16;
 
-/// Accounts of a run, and the versions that were acknowledged.
+/// The tanks of a run, and the versions that were acknowledged.
 #[derive(Debug)]
-pub(super) struct Bank {
+pub(super) struct Depot {
     http: Client,
     url: String,
     store: DynamoDbStore,
-    accounts: Vec<(String, AtomicU64)>,
+    tanks: Vec<(String, AtomicU64)>,
 }
 
-impl Bank {
-    /// Opens this number of new accounts.
-    pub(super) async fn open(url: &Url, aws_url: &Url, accounts: u64, clients: u64) -> Result<Self> {
+impl Depot {
+    /// Installs this number of new tanks.
+    pub(super) async fn install(url: &Url, aws_url: &Url, tanks: u64, clients: u64) -> Result<Self> {
         // No proxy and no redirection: nothing leaves this machine.
         let http = Client::builder()
             .no_proxy()
@@ -47,57 +43,50 @@ impl Bank {
             .timeout(Duration::from_secs(40))
             .build()?;
         let aws = services::sdk_config(aws_url.as_str().trim_end_matches('/'));
-        let store = DynamoDbStore::new(
-            aws_sdk_dynamodb::Client::new(&aws),
-            ledgerline_testing::table("CommitsTable"),
-        );
-        let accounts = (0..accounts).map(|_| (Uuid::new_v4().to_string(), AtomicU64::new(0))).collect();
-        let this = Self { http, url: url.as_str().trim_end_matches('/').to_owned(), store, accounts };
-        let opened = stream::iter(&this.accounts).map(|(id, version)| {
-            let body = json!({ "accountId": id, "owner": "Load", "currency": "EUR" });
+        let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&aws), table("CommitsTable"));
+        let tanks = (0..tanks).map(|_| (Uuid::new_v4().to_string(), AtomicU64::new(0))).collect();
+        let this = Self { http, url: url.as_str().trim_end_matches('/').to_owned(), store, tanks };
+        let installed = stream::iter(&this.tanks).map(|(id, version)| {
+            let body = json!({ "tankId": id, "site": "Load", "liquid": "water" });
             let this = &this;
             async move {
-                version.store(this.post("/accounts", body).await?, Ordering::Relaxed);
+                version.store(this.post("/tanks", body).await?, Ordering::Relaxed);
                 anyhow::Ok(())
             }
         });
-        opened
+        installed
             .buffer_unordered(AT_ONCE)
             .try_collect::<Vec<()>>()
             .await
-            .context("cannot open the accounts")?;
+            .context("cannot install the tanks")?;
         Ok(this)
     }
 
-    pub(super) fn any_account(&self) -> usize {
-        fastrand::usize(..self.accounts.len())
+    pub(super) fn any_tank(&self) -> usize {
+        fastrand::usize(..self.tanks.len())
     }
 
-    /// Credits an account, and returns the version after the credit.
-    pub(super) async fn credit(&self, account: usize) -> Result<u64> {
-        let (id, newest) = &self.accounts[account];
-        let version = self.post(&format!("/accounts/{id}/credits"), json!({ "amount": 1 })).await?;
+    /// Fills a tank, and returns the version after the fill.
+    pub(super) async fn fill(&self, tank: usize) -> Result<u64> {
+        let (id, newest) = &self.tanks[tank];
+        let version = self.post(&format!("/tanks/{id}/fills"), json!({ "amount": 1 })).await?;
         newest.fetch_max(version, Ordering::Relaxed);
         Ok(version)
     }
 
-    /// Waits until a view shows this version: 1 is the balance, 2 the transactions.
-    pub(super) async fn shows(&self, account: usize, view: usize, version: u64) -> Result<()> {
-        let (id, _) = &self.accounts[account];
-        let view = if view == 1 { "" } else { "/transactions" };
-        let path = format!("/accounts/{id}{view}?minVersion={version}&limit=1");
+    /// Waits until a view shows this version: 1 is the level, 2 the readings.
+    pub(super) async fn shows(&self, tank: usize, view: usize, version: u64) -> Result<()> {
+        let (id, _) = &self.tanks[tank];
+        let view = if view == 1 { "" } else { "/readings" };
+        let path = format!("/tanks/{id}{view}?minVersion={version}&limit=1");
         let (mut last, mut quiet) = (None, Quiet::new(PATIENCE));
         loop {
             let response = self.http.get(format!("{}{path}", self.url)).send().await?;
             let shown =
                 response.headers().get("etag").and_then(|etag| etag.to_str().ok()).unwrap_or_default();
-            // The version is followed by the hash of the row.
-            let shown = shown
-                .trim_matches('"')
-                .split('.')
-                .next()
-                .and_then(|version| version.parse().ok())
-                .unwrap_or(0_u64);
+            // The tag is the version, a dot and a hash.
+            let shown = shown.trim_matches('"').split('.').next().unwrap_or_default();
+            let shown: u64 = shown.parse().unwrap_or(0);
             if response.status() == StatusCode::OK && shown >= version {
                 return Ok(());
             }
@@ -112,45 +101,43 @@ impl Bank {
 
     /// Waits until both views show all that was acknowledged.
     pub(super) async fn all_shown(&self) -> Result<()> {
-        let accounts = stream::iter(0..self.accounts.len()).map(|account| async move {
-            let version = self.accounts[account].1.load(Ordering::Relaxed);
-            self.shows(account, 1, version).await?;
-            self.shows(account, 2, version).await
+        let tanks = stream::iter(0..self.tanks.len()).map(|tank| async move {
+            let version = self.tanks[tank].1.load(Ordering::Relaxed);
+            self.shows(tank, 1, version).await?;
+            self.shows(tank, 2, version).await
         });
-        accounts.buffer_unordered(AT_ONCE).try_collect().await
+        tanks.buffer_unordered(AT_ONCE).try_collect().await
     }
 
     /// Compares every row of both views with the fold of the log.
     pub(super) async fn views_are_the_fold(&self) -> Result<String> {
-        let accounts = stream::iter(&self.accounts).map(|(id, version)| async move {
+        let tanks = stream::iter(&self.tanks).map(|(id, version)| async move {
             let acknowledged = version.load(Ordering::Relaxed);
-            let stream = StreamId::new("account", id)?;
+            let stream = Tank::stream(id)?;
             let commits = self.commits(&stream).await?;
             let versions = commits.iter().map(|commit| commit.version);
             ensure!(
                 versions.eq(1..=commits.len() as u64),
-                "account {id} has holes or doubles in its versions"
+                "tank {id} has gaps or duplicates in its versions"
             );
-            ensure!(commits.len() as u64 >= acknowledged, "account {id} has lost acknowledged commits");
+            ensure!(commits.len() as u64 >= acknowledged, "tank {id} has lost acknowledged commits");
 
-            let folded = load::<Account>(&self.store, &stream, None, Consistency::Strong).await?;
-            let mut expected = json!(balances::row(id, folded.version, folded.state));
-            // The API does not show the keys of the list.
-            for hidden in ["openedBy", "listing"] {
-                expected.as_object_mut().and_then(|row| row.remove(hidden));
-            }
-            let shown = self.get(&format!("/accounts/{id}")).await?;
-            ensure!(shown == expected, "account {id} is shown as {shown}, not as {expected}");
+            let folded = load::<Tank>(&self.store, &stream, None, Consistency::Strong).await?;
+            let mut expected = json!(views::level(id, folded.version, folded.state));
+            // The API does not show the installer.
+            expected.as_object_mut().and_then(|row| row.remove("installedBy"));
+            let shown = self.get(&format!("/tanks/{id}")).await?;
+            ensure!(shown == expected, "tank {id} is shown as {shown}, not as {expected}");
 
-            let rows: Result<Vec<_>, _> = commits.iter().map(transactions::rows).collect();
+            let rows: Result<Vec<_>, _> = commits.iter().map(views::readings_of).collect();
             let expected: Vec<_> = rows?.into_iter().flatten().map(|row| compared(&json!(row))).collect();
-            let shown = self.transactions(id).await?;
-            ensure!(shown == expected, "account {id} has other transactions than the log");
+            let shown = self.readings(id).await?;
+            ensure!(shown == expected, "tank {id} has other readings than the log");
             anyhow::Ok(shown.len())
         });
-        let rows: Vec<usize> = accounts.buffer_unordered(AT_ONCE).try_collect().await?;
+        let rows: Vec<usize> = tanks.buffer_unordered(AT_ONCE).try_collect().await?;
         Ok(format!(
-            "{} balances and {} transactions are equal to the fold of the log",
+            "{} levels and {} readings are equal to the fold of the log",
             rows.len(),
             rows.iter().sum::<usize>()
         ))
@@ -171,12 +158,12 @@ impl Bank {
         }
     }
 
-    /// All transactions as they are shown, oldest first.
-    async fn transactions(&self, id: &str) -> Result<Vec<Value>> {
+    /// All readings as they are shown, oldest first.
+    async fn readings(&self, id: &str) -> Result<Vec<Value>> {
         let (mut all, mut cursor) = (Vec::new(), String::new());
         loop {
-            let page = self.get(&format!("/accounts/{id}/transactions?limit=100{cursor}")).await?;
-            all.extend(page["transactions"].as_array().into_iter().flatten().map(compared));
+            let page = self.get(&format!("/tanks/{id}/readings?limit=100{cursor}")).await?;
+            all.extend(page["readings"].as_array().into_iter().flatten().map(compared));
             match page["cursor"].as_str() {
                 Some(next) => cursor = format!("&cursor={next}"),
                 None => {
@@ -204,7 +191,7 @@ impl Bank {
     }
 }
 
-/// The fields of a transaction that are compared.
+/// The fields of a reading that are compared.
 fn compared(row: &Value) -> Value {
-    json!([row["version"], row["kind"], row["amount"], row["balance"], row["at"]])
+    json!([row["version"], row["amount"], row["level"], row["at"]])
 }

@@ -1,6 +1,7 @@
-//! Counts the instructions of the account's command function and of the core by itself: instructions are the same on every day, and seconds are not.
+//! Counts the instructions of the command function of tanks, and of the core by itself: instructions do
+//! not depend on the load of the machine, and seconds do.
 //!
-//! `ACCOUNT_COMMANDS` names another build of the function, to compare with.
+//! `TANK_COMMANDS` names another build of the function, to compare with.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,45 +16,47 @@ use std::{env, fs, iter, os::unix::fs::PermissionsExt, path::Path, process::Comm
 
 use ledgerline_local::{build, host::invoked};
 use ledgerline_testing::{dynamodb, workspace};
-
 use tempfile::NamedTempFile;
 
 use crate::secured::{behind_tls, environment, sample};
 
-/// The instructions from the start, with its connection, to the first answer. docs/sizes.md has these figures.
-const START: u64 = 5_403_000;
-/// The instructions of another command to the same account, which the instance has in its cache.
-const WARM: u64 = 785_500;
+/// The instructions from the start, with its connection, to the first answer. docs/sizes.md has these
+/// figures.
+const START: u64 = 5_400_500;
+/// The instructions of another command to the same tank, which the instance has in its cache.
+const WARM: u64 = 779_500;
 /// The most memory that was resident after twenty more commands, in KB.
 const RESIDENT: u64 = 8_100;
 
-/// The work of the example `work`, the instructions for each event, command, record or commit of it, and the number of these that are counted.
+/// The work of the example `work`, the instructions for each event, command, record or commit of it, and
+/// the number of these that are counted.
 const WORK: [(&str, u64, u64); 13] = [
-    ("decode", 2_335, 1_000),
-    ("decode-without-reference", 1_670, 1_000),
-    ("load", 23_100, 1_000),
-    ("fold", 6_230, 1_000),
-    ("fold-without-reference", 5_540, 1_000),
-    ("commands", 29_450, 1_000),
-    ("commands-without-reference", 27_100, 1_000),
-    ("commands-with-sdk-without-reference", 471_200, 100),
-    ("records", 61_100, 1_000),
-    ("fanout", 246_200, 100),
-    ("fanout-with-bus", 357_800, 100),
-    ("shown", 556_400, 100),
-    ("logged", 567_200, 100),
+    ("decode", 2_320, 1_000),
+    ("decode-without-note", 1_670, 1_000),
+    ("load", 22_560, 1_000),
+    ("fold", 6_150, 1_000),
+    ("fold-without-note", 5_620, 1_000),
+    ("commands", 27_100, 1_000),
+    ("commands-without-note", 24_460, 1_000),
+    ("commands-with-sdk-without-note", 464_600, 100),
+    ("records", 60_650, 1_000),
+    ("fanout", 234_500, 100),
+    ("fanout-with-bus", 340_100, 100),
+    ("shown", 523_200, 100),
+    ("logged", 542_500, 100),
 ];
 
-/// The most memory, in KB, that was resident in the function after a start and this number of
-/// commands. The first of them opens the account that the others credit. `prefix` is the program
-/// that runs the function, if any. The function's process has been asked to end; its id is the
-/// second part of the result.
+/// The most memory, in KB, that was resident in the function after a start and this number of commands.
+/// The first of them installs the tank that the others fill. `prefix` is the program that runs the
+/// function, if any. The second part of the result is the id of the function's process, which has a
+/// signal to terminate.
 async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String) {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, (Duration::ZERO, Duration::ZERO)).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let (script, pid) = (folder.path().join("account-commands"), folder.path().join("pid"));
-    // The function runs in a session of its own: if it were killed with the script, callgrind would not write what it counted.
+    let (script, pid) = (folder.path().join("tank-commands"), folder.path().join("pid"));
+    // The function runs in a session of its own: if it were killed with the script, callgrind would not
+    // write its counts.
     let run = format!(
         "#!/bin/sh\nPATH=/usr/local/bin:/usr/bin:/bin\nsetsid {prefix} {} &\necho $! > {}\nwait\n",
         program.display(),
@@ -61,8 +64,8 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
     );
     fs::write(&script, run).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let (open, credit) = (sample("open").unwrap(), sample("credit").unwrap());
-    let events = iter::once(open).chain(iter::repeat_n(credit, commands - 1));
+    let (install, fill) = (sample("install").unwrap(), sample("fill").unwrap());
+    let events = iter::once(install).chain(iter::repeat_n(fill, commands - 1));
     let answers = invoked(&script, environment(&tls, None).unwrap(), events).await.unwrap();
     for answer in answers {
         assert!(matches!(answer["statusCode"].as_u64(), Some(200 | 201)), "{answer}");
@@ -79,7 +82,8 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
 async fn instructions(program: &Path, commands: usize) -> u64 {
     let folder = tempfile::tempdir().unwrap();
     let (clock, counts) = (folder.path().join("slow_clock.so"), folder.path().join("counts"));
-    // Otherwise it would depend on the machine's speed whether a start makes one connection or two: slow_clock.c says why.
+    // Otherwise the machine's speed would decide whether a start makes one connection or two:
+    // slow_clock.c says why.
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/slow_clock.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-shared", "-fPIC", source, "-o"]).arg(&clock);
@@ -96,7 +100,7 @@ async fn instructions(program: &Path, commands: usize) -> u64 {
         if let Some(counted) = counted(&counts) {
             return counted;
         }
-        assert!(!had_ended, "valgrind says nothing");
+        assert!(!had_ended, "valgrind wrote no counts to {}", counts.display());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -126,7 +130,8 @@ fn work(program: &Path, what: &str, times: u64) -> u64 {
     counted(counts.path()).unwrap()
 }
 
-/// The least of three counts, because the instructions that the system's scheduling adds are not the function's.
+/// The least of three counts, because the instructions that the system's scheduling adds are not the
+/// function's.
 async fn least(program: &Path, commands: usize) -> u64 {
     let mut counts = Vec::new();
     for _ in 0..3 {
@@ -136,13 +141,13 @@ async fn least(program: &Path, commands: usize) -> u64 {
 }
 
 #[tokio::test]
-#[ignore = "it needs valgrind: cargo test -p bank-functions --test instructions -- --ignored --nocapture"]
-async fn a_command_takes_no_more_instructions_than_it_may() {
-    let program = match env::var_os("ACCOUNT_COMMANDS") {
+#[ignore = "it needs valgrind: cargo test -p ledgerline-testing --test instructions -- --ignored --nocapture"]
+async fn a_command_takes_no_more_instructions_than_its_budget() {
+    let program = match env::var_os("TANK_COMMANDS") {
         Some(program) => program.into(),
-        None => build::build_for_release(&workspace(), &["account-commands"])
+        None => build::build_for_release(&workspace(), &["tank-commands"])
             .unwrap()
-            .remove("account-commands")
+            .remove("tank-commands")
             .unwrap(),
     };
     let start = least(&program, 1).await;
@@ -158,20 +163,21 @@ async fn a_command_takes_no_more_instructions_than_it_may() {
 
 #[test]
 #[ignore = "it needs valgrind, too"]
-fn the_core_takes_no_more_instructions_than_it_may() {
+fn the_core_takes_no_more_instructions_than_its_budget() {
     let cargo = env::var_os("CARGO").unwrap();
-    let build = ["build", "--release", "--package", "bank-functions", "--example", "work"];
+    let build = ["build", "--release", "--package", "ledgerline-testing", "--example", "work"];
     assert!(Command::new(cargo).current_dir(workspace()).args(build).status().unwrap().success());
-    // The build for release lies beside the build that this test belongs to.
-    let program = Path::new(env!("CARGO_BIN_EXE_account-commands"));
+    // The build for release is beside the build that this test belongs to.
+    let program = Path::new(env!("CARGO_BIN_EXE_tank-commands"));
     let program = program.ancestors().nth(2).unwrap().join("release/examples/work");
     for (what, may, times) in WORK {
         let each = |what| (work(&program, what, 100 + times) - work(&program, what, 100)) / times;
-        // A load without what makes the database's answer, and without the SDK's reading of it, too.
+        // A load without the making of the database's answer, and a fold also without the SDK's reading
+        // of it.
         let counted = match what {
             "load" => each("load") - each("page"),
             "fold" => each("load") - each("items"),
-            "fold-without-reference" => each("load-without-reference") - each("items-without-reference"),
+            "fold-without-note" => each("load-without-note") - each("items-without-note"),
             _ => each(what),
         };
         eprintln!("{what}: {counted}");

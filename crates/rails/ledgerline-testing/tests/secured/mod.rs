@@ -1,4 +1,4 @@
-//! The account's command function, which reaches emulated services by TLS only.
+//! The command function of tanks, which reaches emulated services by TLS only.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,8 @@ use tokio_rustls::{
     rustls::{ServerConfig, pki_types::PrivateKeyDer},
 };
 
-/// The time for which no handshake ends in time, and the time that each handshake takes after that.
+/// The time in which no handshake completes before a client gives up, and the duration of each handshake
+/// after that.
 pub(crate) type Slowness = (Duration, Duration);
 
 /// A service behind TLS.
@@ -63,8 +64,8 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
     Ok(Tls { url: format!("https://localhost:{port}"), authority: file })
 }
 
-/// The environment of the function as the template has it, with this service in place of AWS. The function trusts the authority that signed the
-/// service's certificate, or the certificate `trusted` in its place.
+/// The environment of the function from the template, with this service in place of AWS. The function
+/// trusts the authority that signed the service's certificate, or the certificate `trusted` in its place.
 pub(crate) fn environment(tls: &Tls, trusted: Option<&str>) -> anyhow::Result<BTreeMap<String, String>> {
     if let Some(trusted) = trusted {
         fs::write(tls.authority.path(), trusted)?;
@@ -73,7 +74,7 @@ pub(crate) fn environment(tls: &Tls, trusted: Option<&str>) -> anyhow::Result<BT
     let source = Source::parse(&fs::read_to_string(&template)?, &template)?;
     let template = source.template(&BTreeMap::default(), "http://127.0.0.1")?;
     let functions = template.functions.into_iter();
-    let mut of = functions.filter(|function| function.binary == "account-commands");
+    let mut of = functions.filter(|function| function.binary == "tank-commands");
     let mut environment = of.next().map(|function| function.environment).unwrap_or_default();
     for (name, value) in [
         ("COMMITS_TABLE", table("CommitsTable")),
@@ -91,5 +92,5 @@ pub(crate) fn environment(tls: &Tls, trusted: Option<&str>) -> anyhow::Result<BT
 
 /// A sample event of the function.
 pub(crate) fn sample(name: &str) -> anyhow::Result<Vec<u8>> {
-    Ok(fs::read(workspace().join(format!("events/account-commands/{name}.json")))?)
+    Ok(fs::read(workspace().join(format!("events/tank-commands/{name}.json")))?)
 }

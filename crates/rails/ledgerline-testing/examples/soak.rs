@@ -1,5 +1,5 @@
-//! Runs the bank on a local stack under load, while processes are killed and services fail for a while, again and again, and then checks whether
-//! everything is right: `cargo xtask soak`.
+//! Runs the application of tanks on a local stack under load, while processes are killed and services
+//! fail for a while, and then checks that nothing is lost or doubled: `cargo xtask soak`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
@@ -16,30 +16,39 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail, ensure};
-use bank::{account::Account, transfer::Transfer};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
-use ledgerline::{Aggregate, Consistency, load};
-use ledgerline_testing::{LocalStack, Quiet, SEED};
+use ledgerline::{Aggregate, Consistency, load, tank::Tank};
+use ledgerline_dynamodb::{PageQuery, ReadTable};
+use ledgerline_lambda::queries::of_log;
+use ledgerline_local::services;
+use ledgerline_testing::{
+    LocalStack, Quiet, SEED, table,
+    tank::{
+        haul::{Haul, Phase},
+        views::FILLS,
+    },
+};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Kills functions and the stack, lets tables, bus and queues fail, and looks whether anything is lost or doubled.
+/// Kill functions and the stack, let tables, the bus and queues fail, and check that nothing is lost or
+/// doubled.
 #[derive(Debug, Parser)]
 struct Options {
     /// The length of the soak in minutes.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
-    /// The seed of all random choices. With the same seed, what runs at once is still in another order each time.
+    /// The seed of all random choices. The order of what runs at once does not depend on it.
     #[arg(long, env = SEED)]
     seed: Option<u64>,
     /// The number of clients at once.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]
     clients: u64,
-    /// The library of libfaketime, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1: with it, the clock of stack and functions is moved
-    /// too, by up to ten minutes either way.
+    /// Move the clock of the stack and its functions too, by up to ten minutes either way, with this
+    /// library of libfaketime, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1.
     #[arg(long)]
     clock: Option<PathBuf>,
     /// Rebuild a state view, a log view and a view of `$all` in a loop.
@@ -48,7 +57,7 @@ struct Options {
 }
 
 /// The views that are rebuilt: of states, of the log, of `$all`.
-const REBUILT: [&str; 3] = ["Balances", "Transactions", "Bookings"];
+const REBUILT: [&str; 3] = ["Levels", "Readings", "Stock"];
 
 /// The clock of the stack, its services and its functions.
 struct Clock {
@@ -89,34 +98,40 @@ impl Clock {
 }
 
 /// The functions that are killed.
-const FUNCTIONS: [&str; 8] = [
-    "account-commands",
-    "account-queries",
-    "balances-projector",
-    "fanout",
-    "transactions-projector",
-    "transfer",
-    "transfer-commands",
-    "transfers-projector",
+const FUNCTIONS: [&str; 10] = [
+    "fills-projector",
+    "haul",
+    "haul-commands",
+    "levels-projector",
+    "readings-projector",
+    "stock-subscription",
+    "tank-commands",
+    "tank-fanout",
+    "tank-queries",
+    "tank-sequencer",
 ];
 
 /// The services that fail for a while: tables, queues and the bus, as `POST /outages` names them.
-const SERVICES: [&str; 9] = [
-    "BalancesTable",
+const SERVICES: [&str; 12] = [
     "CommitsTable",
+    "FillsQueue.fifo",
+    "FillsTable",
+    "HaulPositionsTable",
+    "HaulQueue.fifo",
+    "LevelsTable",
+    "ReadingsQueue.fifo",
+    "ReadingsTable",
     "RequestsTable",
-    "TransactionsQueue.fifo",
-    "TransactionsTable",
-    "TransferPositionsTable",
-    "TransferQueue.fifo",
-    "TransfersTable",
+    "SequenceTable",
+    "StockTable",
     "events",
 ];
 
-/// The number of accounts.
-const ACCOUNTS: usize = 20;
+/// The number of tanks.
+const TANKS: usize = 20;
 
-/// The memory and the descriptors that the stack's process may have at the end: twice what they come to in an hour.
+/// The memory and the descriptors that the stack's process may have at the end: twice those that it
+/// has after an hour.
 const MEMORY_KB: u64 = 600_000;
 const DESCRIPTORS: usize = 1_000;
 
@@ -177,13 +192,14 @@ struct World {
     url: RwLock<String>,
     /// The address of its services.
     aws: RwLock<String>,
-    accounts: Vec<String>,
-    /// The credits minus the debits that were acknowledged.
-    money: AtomicI64,
-    transfers: RwLock<Vec<String>>,
+    tanks: Vec<String>,
+    /// The litres that were filled in minus those that were drawn, as far as they were acknowledged.
+    litres: AtomicI64,
+    hauls: RwLock<Vec<String>>,
     commands: AtomicU64,
-    /// The number of answers that left the outcome open, after which a command was sent again with its key.
-    again: AtomicU64,
+    /// The number of retries: the answer left the outcome open, and the command was sent once more with
+    /// its idempotency key.
+    retries: AtomicU64,
     ends: AtomicBool,
 }
 
@@ -203,14 +219,14 @@ impl World {
                     return Ok(status);
                 }
                 Ok(409 | 429 | 500..=599) | Err(_) => {}
-                Ok(status) => bail!("{path} is answered {status}"),
+                Ok(status) => bail!("POST {path} is answered {status}"),
             }
-            self.again.fetch_add(1, Ordering::Relaxed);
+            self.retries.fetch_add(1, Ordering::Relaxed);
             let done = self.commands.load(Ordering::Relaxed);
             let changed = std::mem::replace(&mut commands, done) != done;
             ensure!(
                 !quiet.is_over(changed),
-                "no command is answered for a quarter of an hour, {path} neither"
+                "no command has a certain outcome within a quarter of an hour, and neither has POST {path}"
             );
             tokio::time::sleep(Duration::from_millis(fastrand::u64(50..500))).await;
         }
@@ -218,28 +234,31 @@ impl World {
 
     async fn client(self: Arc<Self>) -> Result<()> {
         while !self.ends.load(Ordering::Relaxed) {
-            // The load is steady and not high: the machine needs time for the functions that start again, and room for an hour's data.
+            // The load is steady and not high: the machine needs time for the functions that start again,
+            // and room for an hour's data.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(50..250))).await;
-            let account = &self.accounts[fastrand::usize(..ACCOUNTS)];
+            let tank = &self.tanks[fastrand::usize(..TANKS)];
             let amount = fastrand::i64(1..100);
             match fastrand::u32(..4) {
                 0..=1 => {
-                    self.command(&format!("/accounts/{account}/credits"), &json!({ "amount": amount }))
-                        .await?;
-                    self.money.fetch_add(amount, Ordering::Relaxed);
+                    let path = format!("/tanks/{tank}/fills");
+                    let status = self.command(&path, &json!({ "amount": amount })).await?;
+                    ensure!(status < 300, "a tank that is far from full refuses {amount} litres");
+                    self.litres.fetch_add(amount, Ordering::Relaxed);
                 }
                 2 => {
-                    let path = format!("/accounts/{account}/debits");
+                    let path = format!("/tanks/{tank}/draws");
                     if self.command(&path, &json!({ "amount": amount })).await? < 300 {
-                        self.money.fetch_sub(amount, Ordering::Relaxed);
+                        self.litres.fetch_sub(amount, Ordering::Relaxed);
                     }
                 }
                 _ => {
-                    let to = &self.accounts[fastrand::usize(..ACCOUNTS)];
+                    let to = &self.tanks[fastrand::usize(..TANKS)];
                     let id = Uuid::new_v4().to_string();
-                    let body = json!({ "transferId": id, "fromAccountId": account, "toAccountId": to, "amount": amount, "currency": "EUR" });
-                    if self.command("/transfers", &body).await? < 300 {
-                        self.transfers.write().unwrap_or_else(PoisonError::into_inner).push(id);
+                    let body = json!({ "haulId": id, "fromTankId": tank, "toTankId": to, "amount": amount });
+                    // A haul from a tank to itself is refused.
+                    if self.command("/hauls", &body).await? < 300 {
+                        self.hauls.write().unwrap_or_else(PoisonError::into_inner).push(id);
                     }
                 }
             }
@@ -252,9 +271,9 @@ impl World {
         stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Rebuilds the views in turn, and drops the rows before. A tool that fails, as when the stack
-    /// is killed, is started again and resumes. Returns how often reads switched to new rows, and
-    /// how often the tool failed.
+    /// Rebuilds the views in turn, and drops the previous generation. A tool that fails, as when the
+    /// stack is killed, is started again and resumes. Returns how often reads switched to a new
+    /// generation, and how often the tool failed.
     async fn rebuild(self: Arc<Self>) -> Result<(u32, u32)> {
         let (mut switched, mut failed) = (0, 0);
         for view in REBUILT.iter().cycle() {
@@ -290,16 +309,16 @@ async fn soak(options: Options) -> Result<()> {
         http: Client::builder().no_proxy().timeout(Duration::from_secs(40)).build()?,
         url: RwLock::new(stack.url().to_owned()),
         aws: RwLock::new(stack.aws_url().to_owned()),
-        accounts: (0..ACCOUNTS).map(|_| Uuid::new_v4().to_string()).collect(),
-        money: AtomicI64::new(0),
-        transfers: RwLock::default(),
+        tanks: (0..TANKS).map(|_| Uuid::new_v4().to_string()).collect(),
+        litres: AtomicI64::new(0),
+        hauls: RwLock::default(),
         commands: AtomicU64::new(0),
-        again: AtomicU64::new(0),
+        retries: AtomicU64::new(0),
         ends: AtomicBool::new(false),
     });
-    for account in &world.accounts {
-        let body = json!({ "accountId": account, "owner": "Soak", "currency": "EUR" });
-        ensure!(world.command("/accounts", &body).await? == 201, "the accounts are new");
+    for tank in &world.tanks {
+        let body = json!({ "tankId": tank, "site": "Soak", "liquid": "water" });
+        ensure!(world.command("/tanks", &body).await? == 201, "the tanks are new");
     }
     println!("seed {seed}, {} minutes, {} clients", options.minutes, options.clients);
     let mut clients = JoinSet::new();
@@ -356,16 +375,16 @@ async fn soak(options: Options) -> Result<()> {
         ended??;
     }
     println!(
-        "killed {killed:?}; the stack {restarts} times; failed for so many seconds {failed:?}; the clock moved {moved} times"
+        "killed {killed:?}; the stack {restarts} times; seconds of outages {failed:?}; the clock moved {moved} times"
     );
     if let Some(rebuilds) = rebuilds {
         let (switched, failed) = rebuilds.await??;
         println!("views were rebuilt {switched} times, and the tool failed {failed} times");
     }
-    let letters = right(&world, &stack).await?;
+    let letters = settle(&world, &stack).await?;
     let sizes = Sizes::of(&stack, data.path());
     println!(
-        "{}; {sizes}; money is what it should be, rows are the fold, nothing is under way, {letters} dead letters",
+        "{}; {sizes}; litres are those acknowledged, rows are the fold, nothing is under way, {letters} dead letters",
         counted(&world),
     );
     ensure!(letters == 0, "there are dead letters");
@@ -375,9 +394,9 @@ async fn soak(options: Options) -> Result<()> {
 }
 
 fn counted(world: &World) -> String {
-    let transfers = world.transfers.read().unwrap_or_else(PoisonError::into_inner).len();
-    let (commands, again) = (world.commands.load(Ordering::Relaxed), world.again.load(Ordering::Relaxed));
-    format!("{commands} commands, {transfers} transfers among them, asked again {again} times")
+    let hauls = world.hauls.read().unwrap_or_else(PoisonError::into_inner).len();
+    let (commands, retries) = (world.commands.load(Ordering::Relaxed), world.retries.load(Ordering::Relaxed));
+    format!("{commands} commands, {hauls} hauls among them, {retries} retries")
 }
 
 /// Memory in kB and descriptors of the stack's process, and its data in bytes.
@@ -408,19 +427,19 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// Waits until everything compares as right, and returns the number of dead letters. Fails if the
-/// same is wrong for twenty minutes.
-async fn right(world: &World, stack: &LocalStack) -> Result<usize> {
-    let (mut told, mut wrong) = (Instant::now(), String::new());
+/// Waits until every comparison holds, and returns the number of dead letters. Fails if the same
+/// difference stays for twenty minutes.
+async fn settle(world: &World, stack: &LocalStack) -> Result<usize> {
+    let (mut told, mut difference) = (Instant::now(), String::new());
     let mut quiet = Quiet::new(Duration::from_secs(1_200));
     loop {
         match compare(world, stack).await {
             Ok(()) => break,
             Err(error) => {
                 let found = format!("{error:#}");
-                let changed = std::mem::replace(&mut wrong, found.clone()) != found;
+                let changed = std::mem::replace(&mut difference, found.clone()) != found;
                 if quiet.is_over(changed) {
-                    return Err(error.context("it does not become right"));
+                    return Err(error.context("the stack does not settle"));
                 }
                 if told.elapsed() > Duration::from_secs(30) {
                     told = Instant::now();
@@ -437,26 +456,35 @@ async fn right(world: &World, stack: &LocalStack) -> Result<usize> {
     Ok(letters.len())
 }
 
-/// Money is what was acknowledged, transfers have come to an end, rows are what the log says, and no queue holds anything.
+/// Compares the levels with the litres that were acknowledged, the rows of every view with the log,
+/// and checks that hauls have ended and that no queue holds a message.
 async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
-    let (store, mut sum) = (stack.store(), 0);
+    let (store, mut sum, mut moves) = (stack.store(), 0, 0);
+    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let fills = ReadTable::new(client, table("FillsTable"));
     let get = async |path: String| -> Result<Value> {
         let url = world.url.read().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(world.http.get(format!("{url}{path}")).send().await?.error_for_status()?.json().await?)
     };
-    for id in &world.accounts {
-        let account = load::<Account>(&store, &Account::stream(id)?, None, Consistency::Strong).await?;
-        let balance = serde_json::to_value(&account.state)?["totalBalance"].as_i64().context("a balance")?;
-        sum += balance;
-        let row = get(format!("/accounts/{id}")).await?;
-        let shown = (row["version"].as_u64(), row["totalBalance"].as_i64());
-        ensure!(shown == (Some(account.version), Some(balance)), "{id} is shown as {shown:?}");
-        let (mut cursor, mut booked, mut newest) = (String::new(), 0, 0);
+    for id in &world.tanks {
+        let tank = load::<Tank>(&store, &Tank::stream(id)?, None, Consistency::Strong).await?;
+        let level = tank.state.level();
+        sum += level;
+        let row = get(format!("/tanks/{id}")).await?;
+        let shown = (row["version"].as_u64(), row["level"].as_i64());
+        ensure!(
+            shown == (Some(tank.version), Some(level)),
+            "tank {id} is shown as {shown:?}, and is at version {} with {level} litres",
+            tank.version
+        );
+        let (mut cursor, mut moved, mut filled, mut newest) = (String::new(), 0, 0, 0);
         loop {
-            let page = get(format!("/accounts/{id}/transactions?limit=200{cursor}")).await?;
-            for row in page["transactions"].as_array().context("a list")? {
+            let page = get(format!("/tanks/{id}/readings?limit=100{cursor}")).await?;
+            for row in page["readings"].as_array().context("a list")? {
                 let amount = row["amount"].as_i64().context("an amount")?;
-                booked += if row["kind"] == "debit" { -amount } else { amount };
+                moved += amount;
+                filled += amount.max(0);
+                moves += 1;
                 newest = newest.max(row["version"].as_u64().unwrap_or(0));
             }
             match page["cursor"].as_str() {
@@ -464,27 +492,36 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
                 None => break,
             }
         }
-        // A stream begins with a commit that books nothing.
+        // The first commit of a stream installs the tank, and has no reading.
         ensure!(
-            booked == balance && newest == account.version.max(1) * u64::from(account.version > 1),
-            "the bookings of {id} come to {booked}, up to {newest}"
+            moved == level && newest == if tank.version > 1 { tank.version } else { 0 },
+            "the readings of tank {id} add up to {moved}, up to version {newest}, and its level is {level}"
         );
+        let shown = sum_of_fills(&fills, id).await?;
+        ensure!(shown == filled, "the fills of tank {id} add up to {shown}, and its readings to {filled}");
     }
-    let transfers = world.transfers.read().unwrap_or_else(PoisonError::into_inner).clone();
-    for id in transfers {
-        let transfer = load::<Transfer>(&store, &Transfer::stream(&id)?, None, Consistency::Strong).await?;
-        let row = get(format!("/transfers/{id}")).await?;
-        ensure!(
-            row["version"].as_u64() == Some(transfer.version),
-            "transfer {id} is shown at {}",
-            row["version"]
-        );
-        let ended = ["completed", "refused", "refunded", "stuck"].iter().any(|end| row["status"] == *end);
-        ensure!(ended, "transfer {id} is {}", row["status"]);
+    let hauls = world.hauls.read().unwrap_or_else(PoisonError::into_inner).clone();
+    for id in hauls {
+        let haul = load::<Haul>(&store, &Haul::stream(&id)?, None, Consistency::Strong).await?;
+        let phase = haul.state.phase;
+        let ended = matches!(phase, Phase::Completed | Phase::Refused | Phase::Returned);
+        ensure!(ended, "haul {id} is {phase:?} at version {}", haul.version);
     }
+    let stock = get("/stock?limit=1".to_owned()).await?;
+    let expected = json!({ "number": moves, "inTanks": sum, "underWay": 0 });
+    ensure!(stock["stock"] == expected, "the stock is {}, and not {expected}", stock["stock"]);
     let under_way = stack.under_way().await;
     ensure!(under_way.is_empty(), "messages are under way: {under_way:?}");
-    let expected = world.money.load(Ordering::Relaxed);
-    ensure!(sum == expected, "{sum} on all accounts, and {expected} was acknowledged");
+    let expected = world.litres.load(Ordering::Relaxed);
+    ensure!(sum == expected, "{sum} litres are in all tanks, and {expected} were acknowledged");
     Ok(())
+}
+
+/// The litres that were filled into a tank, as the active generation of the fills has them.
+async fn sum_of_fills(fills: &ReadTable, tank: &str) -> Result<i64> {
+    // The sort key of the sum is greater than that of any amount.
+    let query = PageQuery { newest_first: true, ..of_log(&FILLS, tank, 1, None) };
+    let Some(sum) = fills.page::<Value>(&query).await?.rows.into_iter().next() else { return Ok(0) };
+    let sum = sum.map_err(|row| anyhow!("the sum of the fills of tank {tank} is unreadable: {row:?}"))?;
+    sum["filled"].as_i64().with_context(|| format!("the fills of tank {tank} have no sum"))
 }

@@ -1,10 +1,10 @@
-//! Puts load on a running local stack, measures it from outside, and checks afterwards whether its views are right:
-//! `cargo run --profile fast -p bank-functions --example load`.
+//! Puts load on a running local stack of tanks, measures it from outside, and then compares its views
+//! with the log: `cargo run --profile fast -p ledgerline-testing --example load`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
-mod bank;
-mod fill;
+mod copy;
+mod depot;
 
 use std::{
     net::IpAddr,
@@ -17,25 +17,26 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
-use bank::Bank;
 use clap::{Args, Parser, ValueEnum};
+use depot::Depot;
 use tokio::task::JoinSet;
 use url::{Host, Url};
 
-/// The bank under load, on this machine.
+/// Put load on a local stack of tanks, on this machine.
 #[derive(Debug, Parser)]
 enum Task {
-    /// Sends commands to a running local stack, and compares its views with the log afterwards.
+    /// Send commands to a running local stack, and then compare its views with the log.
     Run(Options),
-    /// Copies the accounts in the data of a local stack that does not run, until there are as many commits as after a long time.
-    Fill(fill::Options),
+    /// Copy the tanks in the data of a stopped local stack, until its log is as long as after a long
+    /// time.
+    Copy(copy::Options),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let done = match Task::parse() {
         Task::Run(options) => run(options).await,
-        Task::Fill(options) => fill::run(&options),
+        Task::Copy(options) => copy::run(&options),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,18 +50,18 @@ async fn main() -> ExitCode {
 /// The commands that are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
-    /// Credits to accounts that are chosen at random.
-    Credits,
-    /// Credits to one account: every command races with all others.
-    OneAccount,
+    /// Fills of tanks that are chosen at random.
+    Fills,
+    /// Fills of one tank: every command races with all others.
+    OneTank,
 }
 
 #[derive(Debug, Args)]
 struct Options {
     /// The commands that are sent.
-    #[arg(default_value = "credits")]
+    #[arg(default_value = "fills")]
     scenario: Scenario,
-    /// The address of the local stack's HTTP API. Only addresses of this machine are taken.
+    /// The address of the local stack's HTTP API, on this machine.
     #[arg(long, default_value = "http://127.0.0.1:3000")]
     url: Url,
     /// The address of its AWS services, from which the log is read.
@@ -69,12 +70,13 @@ struct Options {
     /// The number of clients at once. Each sends its next command when the last one is answered.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     clients: u64,
-    /// The commands a second, however long the answers take, with at most `--clients` at once. Without it, each client sends without a pause.
+    /// The commands a second, however long the answers take, with at most `--clients` at once. Without
+    /// it, each client sends without a pause.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: Option<u64>,
-    /// The number of accounts that the credits go to.
+    /// The number of tanks that are filled.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..=100_000))]
-    accounts: u64,
+    tanks: u64,
     /// The number of seconds for which commands are sent.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=7_200))]
     seconds: u64,
@@ -89,9 +91,9 @@ const LOOK: Duration = Duration::from_millis(250);
 async fn run(options: Options) -> Result<()> {
     require_loopback(&options.url)?;
     require_loopback(&options.aws_url)?;
-    let accounts = if options.scenario == Scenario::OneAccount { 1 } else { options.accounts };
-    println!("{} clients, {accounts} accounts, {} s, at {}", options.clients, options.seconds, options.url);
-    let bank = Arc::new(Bank::open(&options.url, &options.aws_url, accounts, options.clients).await?);
+    let tanks = if options.scenario == Scenario::OneTank { 1 } else { options.tanks };
+    println!("{} clients, {tanks} tanks, {} s, at {}", options.clients, options.seconds, options.url);
+    let depot = Arc::new(Depot::install(&options.url, &options.aws_url, tanks, options.clients).await?);
 
     let load = Arc::new(Load::default());
     let started = Instant::now();
@@ -100,16 +102,16 @@ async fn run(options: Options) -> Result<()> {
     for client in 0..options.clients {
         let pace = options.rate.map(|rate| Duration::from_secs_f64(options.clients as f64 / rate as f64));
         let first = started + pace.unwrap_or_default().mul_f64(client as f64 / options.clients as f64);
-        running.spawn(client_runs(Arc::clone(&bank), Arc::clone(&load), first, pace, end));
+        running.spawn(client_runs(Arc::clone(&depot), Arc::clone(&load), first, pace, end));
     }
-    let looks = tokio::spawn(look(Arc::clone(&bank), Arc::clone(&load), end));
+    let looks = tokio::spawn(look(Arc::clone(&depot), Arc::clone(&load), end));
     let intervals = progress(&load, started, end, Duration::from_secs(options.interval)).await;
     while let Some(ended) = running.join_next().await {
         ended?;
     }
     looks.await?;
     let sent_for = started.elapsed();
-    bank.all_shown().await?;
+    depot.all_shown().await?;
     let shown_after = started.elapsed();
 
     let answered = load.answered.load(Ordering::Relaxed);
@@ -143,13 +145,14 @@ async fn run(options: Options) -> Result<()> {
     }
     println!("\nerrors     {}", errors.len());
     errors.iter().take(10).for_each(|error| println!("  {error}"));
-    let compared = bank.views_are_the_fold().await?;
+    let compared = depot.views_are_the_fold().await?;
     println!("views      {compared}");
     ensure!(errors.is_empty(), "{} commands failed", errors.len());
     Ok(())
 }
 
-/// Refuses addresses of other machines: with a mistyped address, the load would go to somebody else's server.
+/// Refuses addresses of other machines: with a mistyped address, the load would go to a server of
+/// others.
 fn require_loopback(url: &Url) -> Result<()> {
     let loopback = match url.host() {
         Some(Host::Ipv4(address)) => IpAddr::V4(address).is_loopback(),
@@ -178,7 +181,7 @@ struct Hops([(&'static str, Vec<Duration>); 3]);
 
 impl Default for Hops {
     fn default() -> Self {
-        Self(["its answer", "the balance", "the transactions"].map(|hop| (hop, Vec::new())))
+        Self(["its answer", "the level", "the readings"].map(|hop| (hop, Vec::new())))
     }
 }
 
@@ -190,13 +193,13 @@ impl Load {
     fn failed(&self, error: &anyhow::Error) {
         let mut errors = lock(&self.errors);
         errors.push(format!("{error:#}"));
-        // A stack that has ended fails thousands of times a second.
+        // A stack that was stopped fails thousands of times a second.
         if errors.len() >= 1_000 {
             self.stopped.store(true, Ordering::Relaxed);
         }
     }
 
-    fn goes_on(&self, end: Instant) -> bool {
+    fn runs_until(&self, end: Instant) -> bool {
         Instant::now() < end && !self.stopped.load(Ordering::Relaxed)
     }
 }
@@ -205,27 +208,33 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One client. With a pace, the time of a command counts from when it was due, so that a stall is seen in every command
-/// that it held up.
-async fn client_runs(bank: Arc<Bank>, load: Arc<Load>, first: Instant, pace: Option<Duration>, end: Instant) {
+/// Sends the commands of one client. With a pace, the time of a command counts from when it was due, so
+/// that a stall is seen in every command that it held up.
+async fn client_runs(
+    depot: Arc<Depot>,
+    load: Arc<Load>,
+    first: Instant,
+    pace: Option<Duration>,
+    end: Instant,
+) {
     let mut due = first;
-    while load.goes_on(end) {
+    while load.runs_until(end) {
         match pace {
             Some(pace) => {
                 tokio::time::sleep_until(due.into()).await;
-                if !load.goes_on(end) {
+                if !load.runs_until(end) {
                     return;
                 }
-                send(&bank, &load, due).await;
+                send(&depot, &load, due).await;
                 due += pace;
             }
-            None => send(&bank, &load, Instant::now()).await,
+            None => send(&depot, &load, Instant::now()).await,
         }
     }
 }
 
-async fn send(bank: &Bank, load: &Load, from: Instant) {
-    match bank.credit(bank.any_account()).await {
+async fn send(depot: &Depot, load: &Load, from: Instant) {
+    match depot.fill(depot.any_tank()).await {
         Ok(_) => {
             load.took(0, from.elapsed());
             load.answered.fetch_add(1, Ordering::Relaxed);
@@ -235,16 +244,16 @@ async fn send(bank: &Bank, load: &Load, from: Instant) {
 }
 
 /// Watches a command now and then until both views show it.
-async fn look(bank: Arc<Bank>, load: Arc<Load>, end: Instant) {
-    while load.goes_on(end) {
-        let account = bank.any_account();
+async fn look(depot: Arc<Depot>, load: Arc<Load>, end: Instant) {
+    while load.runs_until(end) {
+        let tank = depot.any_tank();
         let sent = Instant::now();
         let looked = async {
-            let version = bank.credit(account).await?;
+            let version = depot.fill(tank).await?;
             load.took(0, sent.elapsed());
             load.answered.fetch_add(1, Ordering::Relaxed);
             let views = [1, 2].map(async |view| {
-                bank.shows(account, view, version).await?;
+                depot.shows(tank, view, version).await?;
                 load.took(view, sent.elapsed());
                 anyhow::Ok(())
             });
@@ -261,7 +270,7 @@ async fn look(bank: Arc<Bank>, load: Arc<Load>, end: Instant) {
 async fn progress(load: &Load, started: Instant, end: Instant, interval: Duration) -> Vec<f64> {
     let mut rates = Vec::new();
     let (mut from, mut before) = (started, 0);
-    while load.goes_on(end) {
+    while load.runs_until(end) {
         let to = (from + interval).min(end);
         tokio::time::sleep_until(to.into()).await;
         let answered = load.answered.load(Ordering::Relaxed);

@@ -1,0 +1,34 @@
+//! Copies tanks in the data of a stopped local stack, so that it holds as much as after a long time.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use clap::Args;
+use ledgerline::{Aggregate, tank::Tank};
+use ledgerline_local::{services, template};
+use ledgerline_testing::{copy_streams, workspace};
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The folder that the local stack was started with as `--data`. The stack must not run.
+    data: PathBuf,
+    /// The least number of commits of tanks in the log after the copy.
+    #[arg(long, default_value_t = 1_000_000)]
+    commits: usize,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(options.data.is_dir(), "{} is no folder of a local stack's data", options.data.display());
+    let database = services::open(&options.data)?;
+    let template = template::load(&workspace().join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    // A copy of a row of `$all` would have the place of the row itself.
+    let is_ordered = |table: &&str| table.ends_with("SequenceTable") || table.ends_with("StockTable");
+    let tables = template.tables.iter().map(|table| table.name.as_str());
+    let tables: Vec<_> = tables.filter(|table| !is_ordered(table)).collect();
+    let started = Instant::now();
+    database.enable_bulk_loading().map_err(|error| anyhow!("{error}"))?;
+    let commits = copy_streams(&database, Tank::CATEGORY, &tables, options.commits)
+        .with_context(|| options.data.display().to_string())?;
+    println!("{commits} commits of tanks after {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
