@@ -163,9 +163,7 @@ fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
              run `cargo xtask soak` in a clone of ledgerline's own repository"
         );
     }
-    tools::run(
-        cargo().args(["run", "--quiet", "--package", SOAKED, "--example", "soak", "--"]).args(arguments),
-    )
+    tools::run(cargo().args(["run", "--package", SOAKED, "--example", "soak", "--"]).args(arguments))
 }
 
 /// Goes to the folder with the workspace's manifest.
