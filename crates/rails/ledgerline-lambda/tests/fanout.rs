@@ -301,9 +301,9 @@ fn batch(commits: impl IntoIterator<Item = Commit>) -> Vec<Record> {
     commits.into_iter().enumerate().map(record).collect()
 }
 
-/// A sample event of the rails.
+/// A sample event of the application of tanks.
 fn file<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    let path = format!("{}/../ledgerline-proofs/events/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = ledgerline_testing::workspace().join(format!("events/{name}.json"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -314,7 +314,7 @@ fn sample(name: &str) -> Vec<Record> {
 #[tokio::test]
 async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queue() {
     let world = World::new().await;
-    assert_eq!(world.fanout.handle(&sample("fanout/commits")).await, None);
+    assert_eq!(world.fanout.handle(&sample("tank-fanout/commits")).await, None);
 
     let taken = world.taken();
     let expected: Value = file("levels-projector/drawn");
@@ -466,7 +466,7 @@ async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
 #[tokio::test]
 async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
     let world = World::new().await;
-    let records = sample("fanout/unreadable");
+    let records = sample("tank-fanout/unreadable");
     assert_eq!(records.len(), 3, "the MODIFY is no new commit");
     assert_eq!(world.fanout.handle(&records).await, None);
     assert_eq!(world.queued().iter().map(|(_, version)| *version).collect::<Vec<_>>(), [1, 3]);
@@ -482,7 +482,7 @@ async fn rule_11_an_unreadable_record_goes_to_the_dead_letters_by_itself() {
 async fn a_dead_letter_that_is_not_taken_fails_its_record() {
     let world = World::new().await;
     world.taken().refuse_dead_letters = true;
-    let records = sample("fanout/unreadable");
+    let records = sample("tank-fanout/unreadable");
     assert_eq!(world.fanout.handle(&records).await, Some(1));
     let answer = serde_json::to_value(response(&records, Some(1))).unwrap();
     assert_eq!(answer, json!({ "batchItemFailures": [{ "itemIdentifier": records[1].sequence_number }] }));
@@ -564,7 +564,7 @@ async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
 async fn dead_letters_are_not_written_for_what_comes_again() {
     let world = World::new().await;
     world.refuse("\"version\":1,\"events\"", usize::MAX);
-    assert_eq!(world.fanout.handle(&sample("fanout/unreadable")).await, Some(0));
+    assert_eq!(world.fanout.handle(&sample("tank-fanout/unreadable")).await, Some(0));
     assert_eq!(world.taken().dead_letters.len(), 0);
 }
 
@@ -742,7 +742,7 @@ async fn tries_are_counted_only_of_what_is_late() {
 async fn each_replay_has_ids_of_its_own_and_a_repeated_call_of_it_the_same() {
     let world = World::new().await;
     let replayed = |arn: &str| {
-        let mut batch: Value = file("fanout/commits");
+        let mut batch: Value = file("tank-fanout/commits");
         for record in batch["Records"].as_array_mut().unwrap() {
             record["eventSourceARN"] = arn.into();
         }

@@ -54,10 +54,10 @@ pub use self::{
     requests::any_request_is_answered,
     samples::samples_are_answered,
     seed::{SEED, again, seed},
-    sessions::sessions_are_real,
+    sessions::{session_of_application_is_real, sessions_are_real},
     stack::LocalStack,
     tool::{Differences, Tool, differences},
-    under_test::{UnderTest, subject},
+    under_test::{UnderTest, fresh_id, subject},
 };
 use ledgerline_local::{
     build,

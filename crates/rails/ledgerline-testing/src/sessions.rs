@@ -8,6 +8,12 @@ use serde_json::Value;
 
 use super::{LocalStack, eventually};
 
+/// The same for the README of the application whose functions the tests are about.
+pub async fn session_of_application_is_real() {
+    let functions = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+    sessions_are_real(&Path::new(&functions).join("../README.md")).await;
+}
+
 /// A command and what is printed below it.
 struct Step {
     command: String,

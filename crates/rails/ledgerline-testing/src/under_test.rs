@@ -117,6 +117,12 @@ impl Deref for UnderTest {
     }
 }
 
+/// An id that no earlier run used: a deployment keeps what tests created.
+#[must_use]
+pub fn fresh_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
 /// The subject of a caller's token, if it is a real one.
 #[must_use]
 pub fn subject(api: &Api) -> Option<String> {

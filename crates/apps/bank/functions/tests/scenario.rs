@@ -11,21 +11,15 @@ mod accounts;
 
 use accounts::Accounts;
 use futures::future::join_all;
-use ledgerline_testing::{Answer, Api, UnderTest, eventually};
+use ledgerline_testing::{Answer, Api, UnderTest, eventually, fresh_id};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use uuid::Uuid;
-
-/// An id that no run before used.
-fn fresh() -> String {
-    Uuid::new_v4().to_string()
-}
 
 /// The table of requests and answers, from opening an account to closing it.
 #[tokio::test]
 async fn an_account_lives_from_opening_to_closing() {
     let bank = UnderTest::start().await;
-    let id = fresh();
+    let id = fresh_id();
     let account = format!("/accounts/{id}");
 
     // Opened once, under an id of the client's choice.
@@ -125,7 +119,7 @@ async fn an_account_lives_from_opening_to_closing() {
     bank.shows_its_transactions(&id, 6).await;
 
     // An account that does not exist is not found, and a version that is not in the log is not waited for.
-    let nobody = format!("/accounts/{}", fresh());
+    let nobody = format!("/accounts/{}", fresh_id());
     for path in [nobody.clone(), format!("{nobody}/transactions")] {
         let missing = bank.get(&path).await;
         assert_eq!((missing.status, missing.problem()), (StatusCode::NOT_FOUND, "unknown-account"));
@@ -142,7 +136,7 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     let bank = UnderTest::start().await;
     let id = bank.account(100).await;
     let path = format!("/accounts/{id}/debits");
-    let key = fresh();
+    let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let first = bank.post_with(&path, &key, json!({ "amount": 100 })).await;
     assert_eq!((first.status, first.version()), (StatusCode::OK, 3));
@@ -163,12 +157,12 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     assert_eq!((other.status, other.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused"));
 
     // A creation without an id gives the same account again, and not a second one. A refusal stays a refusal.
-    let key = fresh();
+    let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let opened = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
     let again = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
     assert_eq!((same(&opened), &opened.headers["location"]), (same(&again), &again.headers["location"]));
-    let key = fresh();
+    let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let refused = bank.post_with(&path, &key, json!({ "amount": 501 })).await;
     assert_eq!(refused.problem(), "insufficient-funds");
@@ -325,7 +319,7 @@ async fn an_account_belongs_to_who_opened_it() {
     assert!(listed.iter().all(|row| row["accountId"] != id), "{listed:?}");
 
     // Two callers may use the same key: each gets an answer of their own.
-    let key = fresh();
+    let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let mine = bank.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
     let theirs = stranger.post_with(&format!("{account}/debits"), &key, json!({ "amount": 1 })).await;
@@ -358,7 +352,7 @@ async fn money_is_transferred_or_comes_back() {
     let other = bank.stranger();
     let (from, to) = (bank.account(100).await, other.account(0).await);
     let transfer = async |amount: i64, currency: &str| {
-        let id = fresh();
+        let id = fresh_id();
         let body = json!({
             "transferId": &id, "fromAccountId": &from, "toAccountId": &to, "amount": amount, "currency": currency,
         });
@@ -398,7 +392,7 @@ async fn stuck(bank: &UnderTest) -> String {
     for _ in 0..100 {
         let (from, to) = (bank.account(30).await, bank.account(0).await);
         bank.post(&format!("/accounts/{to}/close"), json!({})).await;
-        let id = fresh();
+        let id = fresh_id();
         let body = json!({
             "transferId": &id, "fromAccountId": &from, "toAccountId": &to, "amount": 30, "currency": "EUR",
         });

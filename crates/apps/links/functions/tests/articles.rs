@@ -181,3 +181,8 @@ async fn a_handler_that_fails_stops_no_other_and_catches_up() {
         eventually(path, async || (count(path, name).await == expected).then_some(())).await;
     }
 }
+
+#[tokio::test]
+async fn the_session_in_the_readme_is_real() {
+    ledgerline_testing::session_of_application_is_real().await;
+}

@@ -7,15 +7,9 @@
     reason = "in a test a panic is the report"
 )]
 
-use ledgerline_testing::{Api, UnderTest, eventually, subject};
+use ledgerline_testing::{Api, UnderTest, eventually, fresh_id, subject};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use uuid::Uuid;
-
-/// An id that no run before used.
-fn fresh() -> String {
-    Uuid::new_v4().to_string()
-}
 
 /// The project Beenion: ratings, follows and feeds.
 #[tokio::test]
@@ -37,7 +31,7 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
         links.call(method, &path, &[], String::new()).await
     };
     assert_eq!(follow(Method::DELETE).await.status, StatusCode::OK);
-    let url = format!("https://example.com/{}", fresh());
+    let url = format!("https://example.com/{}", fresh_id());
     let rate = async |api: &Api, id: &str, body: Value| api.post(&format!("/users/{id}/ratings"), body).await;
     let rated =
         rate(&other, &bob, json!({ "linkUrl": &url, "rating": 4, "title": "It", "tags": ["x"] })).await;
@@ -66,7 +60,7 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     // Later ratings come into the feed too; another rating of a link is shown where the first one was.
     rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
     eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2)).await;
-    let newer = format!("https://example.com/{}", fresh());
+    let newer = format!("https://example.com/{}", fresh_id());
     rate(&other, &bob, json!({ "linkUrl": &newer, "rating": 5 })).await;
     let newest = eventually("the newest is first", async || {
         let page = links.get(&format!("{feed}?limit=1")).await;

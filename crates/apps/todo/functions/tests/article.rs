@@ -55,3 +55,8 @@ async fn create_get_update_and_delete_are_guarded_by_the_etag() {
     let log = commits(&local.store(), &StreamId::new("todo", id).unwrap()).await;
     assert_eq!(event_types(&log), [["TodoCreated"], ["TodoUpdated"], ["TodoDeleted"]]);
 }
+
+#[tokio::test]
+async fn the_session_in_the_readme_is_real() {
+    ledgerline_testing::session_of_application_is_real().await;
+}

@@ -8,21 +8,15 @@
 )]
 
 use futures::future::join_all;
-use ledgerline_testing::{UnderTest, eventually};
+use ledgerline_testing::{UnderTest, eventually, fresh_id};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
-use uuid::Uuid;
-
-/// An id that no run before used.
-fn fresh() -> String {
-    Uuid::new_v4().to_string()
-}
 
 /// The article on the event log and bus: its todos, on its paths.
 #[tokio::test]
 async fn a_todo_is_changed_by_who_has_seen_it() {
     let todos = UnderTest::start().await;
-    let id = fresh();
+    let id = fresh_id();
     let todo = format!("/todo/{id}");
     let create = json!({ "id": &id, "title": "TODO", "message": "Make coffee" });
     let created = todos.post("/todo", create.clone()).await;
@@ -32,7 +26,7 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
         let headers: Vec<_> = if_match.map(|tag| ("If-Match", tag)).into_iter().collect();
         todos.post_with(path, &headers, json!({ "title": "TODO", "message": "Make 2 coffees" })).await
     };
-    assert_eq!(change(Some("\"1\""), &format!("/todo/{}", fresh())).await.status, StatusCode::NOT_FOUND);
+    assert_eq!(change(Some("\"1\""), &format!("/todo/{}", fresh_id())).await.status, StatusCode::NOT_FOUND);
     assert_eq!(change(None, &todo).await.status, StatusCode::PRECONDITION_REQUIRED);
     assert_eq!(change(Some("\"1\""), &todo).await.etag(), Some("\"2\""));
     assert_eq!(change(Some("\"1\""), &todo).await.status, StatusCode::PRECONDITION_FAILED);
@@ -54,7 +48,7 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(todos.get(&format!("{todo}?minVersion=3")).await.problem(), "unknown-todo");
     eventually("it is listed no more", async || (!is_listed().await).then_some(())).await;
     assert_eq!(change(Some("\"3\""), &todo).await.problem(), "unknown-todo");
-    let without = todos.post("/todo", json!({ "id": fresh(), "title": "TODO", "message": null })).await;
+    let without = todos.post("/todo", json!({ "id": fresh_id(), "title": "TODO", "message": null })).await;
     assert_eq!(without.status, StatusCode::CREATED, "null is no message");
     let again = todos.post("/todo", json!({ "id": &id, "title": "Again" })).await;
     assert_eq!(again.problem(), "todo-exists");
@@ -72,7 +66,7 @@ async fn of_two_changes_at_once_one_is_told_that_it_lost() {
         if round >= 10 && lost.contains(&overtaken) {
             break;
         }
-        let id = fresh();
+        let id = fresh_id();
         todos.post("/todo", json!({ "id": &id, "title": "TODO" })).await;
         let path = format!("/todo/{id}");
         let change = |title: &'static str| {

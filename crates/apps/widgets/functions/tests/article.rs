@@ -197,3 +197,8 @@ async fn the_stream_brings_a_widget_to_the_read_side() {
     let shown = local.get(&format!("/widgets/{id}?minVersion=2")).await;
     assert_eq!(shown.body["name"], "Cog");
 }
+
+#[tokio::test]
+async fn the_session_in_the_readme_is_real() {
+    ledgerline_testing::session_of_application_is_real().await;
+}

@@ -7,21 +7,15 @@
     reason = "in a test a panic is the report"
 )]
 
-use ledgerline_testing::{UnderTest, eventually};
+use ledgerline_testing::{UnderTest, eventually, fresh_id};
 use reqwest::StatusCode;
 use serde_json::json;
-use uuid::Uuid;
-
-/// An id that no run before used.
-fn fresh() -> String {
-    Uuid::new_v4().to_string()
-}
 
 /// The article on the AWS event store: its widgets.
 #[tokio::test]
 async fn a_widget_changes_its_name_description_and_stock() {
     let widgets = UnderTest::start().await;
-    let id = fresh();
+    let id = fresh_id();
     let widget = format!("/widgets/{id}");
     let create = json!({ "widgetId": &id, "name": "Sprocket", "description": null, "stock": 5 });
     let created = widgets.post("/widgets", create).await;

@@ -1,6 +1,6 @@
 //! The sessions in the documents are real.
 
-use ledgerline_testing::{sessions_are_real, workspace};
+use ledgerline_testing::{session_of_application_is_real, sessions_are_real, workspace};
 
 #[tokio::test]
 async fn the_session_in_the_readme_is_real() {
@@ -9,7 +9,7 @@ async fn the_session_in_the_readme_is_real() {
 
 #[tokio::test]
 async fn the_session_of_the_application_is_real() {
-    sessions_are_real(&workspace().join("crates/apps/bank/README.md")).await;
+    session_of_application_is_real().await;
 }
 
 #[tokio::test]
