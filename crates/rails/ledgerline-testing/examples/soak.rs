@@ -28,6 +28,7 @@ use ledgerline_testing::{
         haul::{Haul, Phase},
         views::FILLS,
     },
+    workspace,
 };
 use reqwest::Client;
 use serde_json::{Value, json};
@@ -273,29 +274,33 @@ impl World {
 
     /// Rebuilds the views in turn, and drops the previous generation. A tool that fails, as when the
     /// stack is killed, is started again and resumes. Returns how often reads switched to a new
-    /// generation, and how often the tool failed.
-    async fn rebuild(self: Arc<Self>) -> Result<(u32, u32)> {
-        let (mut switched, mut failed) = (0, 0);
+    /// generation, how often the tool failed, and its last error.
+    async fn rebuild(self: Arc<Self>) -> Result<(u32, u32, String)> {
+        let (mut switched, mut failed, mut last) = (0, 0, String::new());
         for view in REBUILT.iter().cycle() {
             for drop in [&[][..], &["--drop"]] {
                 loop {
                     if self.ends.load(Ordering::Relaxed) {
-                        return Ok((switched, failed));
+                        return Ok((switched, failed, last));
                     }
                     let aws = self.aws.read().unwrap_or_else(PoisonError::into_inner).clone();
                     let mut ledger = tokio::process::Command::from(ledgerline_testing::command("ledger"));
+                    // The tool takes the name of the stack from samconfig.toml there.
+                    let ledger = ledger.current_dir(workspace());
                     let ledger = ledger.arg(format!("--local={aws}")).args(["rebuild", view]);
                     let ledger = ledger.args(["--write", "--yes", "--why", "a soak"]).args(drop);
-                    if ledger.kill_on_drop(true).output().await?.status.success() {
+                    let ended = ledger.kill_on_drop(true).output().await?;
+                    if ended.status.success() {
                         switched += u32::from(drop.is_empty());
                         break;
                     }
                     failed += 1;
+                    last = String::from_utf8_lossy(&ended.stderr).into_owned();
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
             }
         }
-        Ok((switched, failed))
+        Ok((switched, failed, last))
     }
 }
 
@@ -378,8 +383,9 @@ async fn soak(options: Options) -> Result<()> {
         "killed {killed:?}; the stack {restarts} times; seconds of outages {failed:?}; the clock moved {moved} times"
     );
     if let Some(rebuilds) = rebuilds {
-        let (switched, failed) = rebuilds.await??;
-        println!("views were rebuilt {switched} times, and the tool failed {failed} times");
+        let (switched, failed, last) = rebuilds.await??;
+        println!("views were rebuilt {switched} times, and the tool failed {failed} times: {last}");
+        ensure!(switched > 0, "no view was rebuilt");
     }
     let letters = settle(&world, &stack).await?;
     let sizes = Sizes::of(&stack, data.path());

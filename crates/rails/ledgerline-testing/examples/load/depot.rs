@@ -77,8 +77,10 @@ impl Depot {
     /// Waits until a view shows this version: 1 is the level, 2 the readings.
     pub(super) async fn shows(&self, tank: usize, view: usize, version: u64) -> Result<()> {
         let (id, _) = &self.tanks[tank];
-        let view = if view == 1 { "" } else { "/readings" };
-        let path = format!("/tanks/{id}{view}?minVersion={version}&limit=1");
+        let path = match view {
+            1 => format!("/tanks/{id}?minVersion={version}"),
+            _ => format!("/tanks/{id}/readings?minVersion={version}&limit=1"),
+        };
         let (mut last, mut quiet) = (None, Quiet::new(PATIENCE));
         loop {
             let response = self.http.get(format!("{}{path}", self.url)).send().await?;
