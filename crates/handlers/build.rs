@@ -1,4 +1,5 @@
-//! Writes the table of handlers from the dependencies in `Cargo.toml`, so that an application is one line there.
+//! Writes the table of handlers from the dependencies in `Cargo.toml`, so that an application is
+//! one line there.
 
 use std::{env, fs, path::Path};
 

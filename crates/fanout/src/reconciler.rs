@@ -1,4 +1,5 @@
-//! The reconciler: compares everything that follows the log with the streams that were written lately.
+//! The reconciler: compares everything that follows the log with the streams that were written
+//! lately.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {

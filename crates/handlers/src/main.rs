@@ -1,5 +1,5 @@
-//! The development binary: the handlers of all functions. `cargo run -p local` starts one process of it for each
-//! function, so that a build links one program. It is never shipped.
+//! The development binary: the handlers of all functions. `cargo run -p local` starts one process
+//! of it for each function, so that a build links one program. It is never shipped.
 
 include!(concat!(env!("OUT_DIR"), "/handlers.rs"));
 

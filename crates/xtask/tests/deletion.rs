@@ -1,5 +1,6 @@
-//! The deletion of an application, in a copy of this repository: of its folder, its events, its line in each of the two lists,
-//! and its parts of the template. No other file is touched except `Cargo.lock`, and all checks and tests pass afterwards.
+//! The deletion of an application, in a copy of this repository: of its folder, its events, its
+//! line in each of the two lists, and its parts of the template. No other file is touched except
+//! `Cargo.lock`, and all checks and tests pass afterwards.
 
 #![allow(
     clippy::unwrap_used,
@@ -41,8 +42,8 @@ impl Copy {
             fs::copy(here.join(file), to).unwrap();
         }
         let this = Self { root, target };
-        // The copy gets a version of its own, so that its compiled files stand beside those of this repository and of other copies, and do not
-        // replace them.
+        // The copy gets a version of its own, so that its compiled files stand beside those of this
+        // repository and of other copies, and do not replace them.
         let manifest = this.root.join("Cargo.toml");
         let ours = fs::read_to_string(&manifest).unwrap();
         let copied = ours.replace("version = \"0.1.0\"", &format!("version = \"0.1.0-{name}\""));
@@ -112,8 +113,9 @@ fn edit(path: &Path, change: impl Fn(&str) -> String) {
     fs::write(path, after).unwrap();
 }
 
-/// The template without the application's part, without its names in the lists of loops, without the other lines that name one of its resources,
-/// without loops that have no name left, and without the parameters that only this application used.
+/// The template without the application's part, without its names in the lists of loops, without
+/// the other lines that name one of its resources, without loops that have no name left, and
+/// without the parameters that only this application used.
 fn without(template: &str, application: &str) -> String {
     let begins = template.find(&format!("  # === {application} =")).unwrap();
     let after = &template[begins + 1..];
@@ -127,8 +129,8 @@ fn without(template: &str, application: &str) -> String {
         .map(|line| line.trim_end_matches(':'))
         .collect();
     assert!(ids.len() >= 5, "{ids:?}");
-    // A line of a list is a name: that of a function, of the aggregate that it takes commands to (as a category it begins with a small letter), of
-    // its view, or of its queue.
+    // A line of a list is a name: that of a function, of the aggregate that it takes commands to
+    // (as a category it begins with a small letter), of its view, or of its queue.
     let is_listed = |line: &str| {
         let name = line.strip_prefix("    - - ").or_else(|| line.strip_prefix("      - "));
         let of = |name: &str| {
@@ -202,7 +204,8 @@ fn a_deleted_application_is_missed_by_nobody() {
 
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-    // The libraries know no application: `cargo xtask check` proves it, and their tests are the same.
+    // The libraries know no application: `cargo xtask check` proves it, and their tests are the
+    // same.
     copy.cargo(&["test", "--workspace", "--exclude", "ledgerline*"]);
     copy.cargo(&["xtask", "check"]);
     // The linters take three minutes: LINT=1 runs them too.

@@ -1,4 +1,5 @@
-//! The guards, tested over a real connection: rows and positions in one write, newer rows only, and the number of calls.
+//! The guards, tested over a real connection: rows and positions in one write, newer rows only, and
+//! the number of calls.
 
 #![allow(
     clippy::unwrap_used,
@@ -162,7 +163,8 @@ async fn what_was_begun_comes_again_until_it_is_done() {
     assert_eq!(table.begin(&KEYS, STREAM, 1, &rows(1, 1), None).await.unwrap(), (Verdict::Skip, 1));
 }
 
-/// Many streams change one sum: each waits for its turn, so that no message has to be delivered again.
+/// Many streams change one sum: each waits for its turn, so that no message has to be delivered
+/// again.
 #[tokio::test]
 async fn one_sum_over_many_streams_is_exact() {
     let (table, _) = table("FillsTable").await;
@@ -239,8 +241,8 @@ fn tank() -> StreamId {
     StreamId::new("tank", "1").unwrap()
 }
 
-/// A commit of one row costs one read unit and one write unit, and the first commit of a stream one read unit more. A transaction of the row and the
-/// position costs four write units.
+/// A commit of one row costs one read unit and one write unit, and the first commit of a stream one
+/// read unit more. A transaction of the row and the position costs four write units.
 #[tokio::test]
 async fn the_newest_row_that_was_inserted_is_the_position() {
     let (table, wire) = table("FillsTable").await;
@@ -264,7 +266,8 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
 }
 
-/// Commits without rows put the position beside the rows. The newer one of the two positions counts.
+/// Commits without rows put the position beside the rows. The newer one of the two positions
+/// counts.
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     let (table, _) = table("FillsTable").await;
@@ -288,7 +291,8 @@ async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     assert_eq!(shown(&table).await, [2, 2, 3, 6]);
 }
 
-/// Earlier versions of the program wrote rows without a position, and the position always beside them. Such a table can be continued.
+/// Earlier versions of the program wrote rows without a position, and the position always beside
+/// them. Such a table can be continued.
 #[tokio::test]
 async fn rows_of_before_go_on_from_the_position_beside_them() {
     let (table, _) = table("FillsTable").await;
@@ -309,7 +313,8 @@ async fn rows_of_before_go_on_from_the_position_beside_them() {
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 5);
 }
 
-/// The rows of ten streams are one call, and a second row of a stream is written after the first one.
+/// The rows of ten streams are one call, and a second row of a stream is written after the first
+/// one.
 #[tokio::test]
 async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_order() {
     let (table, wire) = table("FillsTable").await;
@@ -323,7 +328,8 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     assert_eq!(calls.iter().filter(|operation| *operation == "BatchWriteItem").count(), 1);
     assert_eq!(calls.len(), 10 + 10 + 1, "each first commit of a stream looks for a position at two places");
 
-    // Two commits of a stream, of which one has two rows, a gap, a repetition, and a commit without rows after one with a row.
+    // Two commits of a stream, of which one has two rows, a gap, a repetition, and a commit without
+    // rows after one with a row.
     let [a, b, c] = [&streams[0], &streams[1], &streams[2]];
     let next = [
         of(a, 2, 2),
@@ -357,8 +363,9 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     assert_eq!(shown(&table).await, [1, 2, 2, 3]);
 }
 
-/// A database that has no rows yet and leaves the second row of the first batch over. Of the keys that a batch asks for it reads one, and those of the tank `z` never. It
-/// notes the rows and keys in each batch.
+/// A database that has no rows yet and leaves the second row of the first batch over. Of the keys
+/// that a batch asks for it reads one, and those of the tank `z` never. It notes the rows and keys
+/// in each batch.
 #[derive(Debug, Clone, Default)]
 struct Busy(Arc<Mutex<Vec<Vec<String>>>>);
 
@@ -448,8 +455,8 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     let (table, wire) = table("FillsTable").await;
     insert(&table, 1, 2).await;
     for left in [1, 2, 150, 299] {
-        // The table has this many rows of the commit, as after a crash. Their content is that of another commit, as after the log was restored from a
-        // backup.
+        // The table has this many rows of the commit, as after a crash. Their content is that of
+        // another commit, as after the log was restored from a backup.
         for place in 0..left {
             let entry = contract::commit(&tank(), 2).entry(place);
             let row = json!({ "tankId": "1", "entry": entry, "version": 2, "#position": 1, "lost": true });
@@ -516,7 +523,8 @@ async fn pages_show_every_row_once_newest_first() {
     assert_eq!(versions, (1..=25).rev().collect::<Vec<_>>());
 }
 
-/// Rows with the same keys, positions and cursors of two generations are never mixed up, and only those of one are deleted.
+/// Rows with the same keys, positions and cursors of two generations are never mixed up, and only
+/// those of one are deleted.
 #[tokio::test]
 async fn two_generations_have_nothing_in_common() {
     let (table, _) = table("FillsTable").await;
@@ -712,7 +720,8 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
             }
         }
     }
-    // A row as an earlier version wrote it, which escaped nothing: it is in no list of another generation.
+    // A row as an earlier version wrote it, which escaped nothing: it is in no list of another
+    // generation.
     let text = |text: &str| AttributeValue::S(text.to_owned());
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
     let put = put.item("tankId", text("old")).item("site", text("$1/Zed")).item("inspector", text("$1/Zed"));

@@ -73,7 +73,8 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
         }
         eprintln!("{round}: a command after {:?}, {tries} tries", began.elapsed());
         assert!(began.elapsed() < Duration::from_secs(within));
-        // The state that the command embedded is removed too, so that the next load cannot begin from it.
+        // The state that the command embedded is removed too, so that the next load cannot begin
+        // from it.
         let version = newest(&store, &stream).await;
         let key = AttributeValue::S(stream.to_string());
         let update = client.update_item().table_name(&table).key("stream", key);

@@ -34,7 +34,8 @@ fn levels(client: Client) -> Follower {
     }
 }
 
-/// What is there without a version is damaged. What is not there may have been forgotten, once it is older than tombstones; it is named all the same.
+/// What is there without a version is damaged. What is not there may have been forgotten, once it
+/// is older than tombstones; it is named all the same.
 #[tokio::test]
 async fn what_is_damaged_what_is_missing_and_what_may_be_forgotten_are_told_apart() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "LevelsTable"]).await;

@@ -1,4 +1,5 @@
-//! The DynamoDB store, tested over a real connection: the contract of the port, and the budgets of a command.
+//! The DynamoDB store, tested over a real connection: the contract of the port, and the budgets of
+//! a command.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +39,8 @@ async fn counted() -> (DynamoDbStore, Wire) {
 
 ledgerline::contract_tests!(store());
 
-/// The SDK sends a call again whose answer was lost. If the call counted twice, a record without a fault would be set aside sooner.
+/// The SDK sends a call again whose answer was lost. If the call counted twice, a record without a
+/// fault would be set aside sooner.
 #[tokio::test]
 async fn a_beginning_counts_once_however_often_it_is_sent() {
     let store = store().await;
@@ -121,8 +123,9 @@ async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
     }
 }
 
-/// The budget of docs/costs.md: a warm command is one write and no read, a cold one is one Query of at most one read unit and one write, at every
-/// length of the stream. A write costs one write unit for each KB.
+/// The budget of docs/costs.md: a warm command is one write and no read, a cold one is one Query of
+/// at most one read unit and one write, at every length of the stream. A write costs one write unit
+/// for each KB.
 #[tokio::test]
 async fn a_command_keeps_its_budget_at_every_length() {
     let (store, wire) = counted().await;
@@ -152,19 +155,20 @@ async fn a_command_keeps_its_budget_at_every_length() {
         assert!(read.units <= 1.0, "{} read units at {length}", read.units);
         assert_eq!((write.operation.as_str(), write.units), ("ExecuteStatement", 1.0), "cold, at {length}");
 
-        // The warm instance is one version behind now: it loses the race, reads once strongly, and appends again.
+        // The warm instance is one version behind now: it loses the race, reads once strongly, and
+        // appends again.
         send(&store, &warm, fill(), None).await.unwrap();
         assert_eq!(wire.operations(), ["ExecuteStatement", "Query", "ExecuteStatement"]);
         version += 3;
     }
 }
 
-/// The number of commits at the end of a long stream that are written by commands on the wire: several times as many as the snapshot policy allows
-/// without a state.
+/// The number of commits at the end of a long stream that are written by commands on the wire:
+/// several times as many as the snapshot policy allows without a state.
 const LAST: u64 = 200;
 
-/// Adds commits to the stream, from one version to another. The commands are decided in memory and the commits written by the hundred, because twenty
-/// thousand commands on the wire took minutes.
+/// Adds commits to the stream, from one version to another. The commands are decided in memory and
+/// the commits written by the hundred, because twenty thousand commands on the wire took minutes.
 async fn grow(store: &DynamoDbStore, from: u64, to: u64) {
     let (memory, cache) = (MemoryStore::default(), cold());
     // The last commits are enough to decide the next command, because one of them embeds a state.
@@ -196,7 +200,8 @@ async fn a_request_with_a_key_is_one_transaction_and_its_repetition_one_more_and
     assert_eq!(wire.operations(), ["ExecuteTransaction", "GetItem"]);
 }
 
-/// The snapshot policy measures the size that the database charges: one unit for each KB or part of it.
+/// The snapshot policy measures the size that the database charges: one unit for each KB or part of
+/// it.
 #[tokio::test]
 async fn the_size_of_a_commit_is_counted_as_the_database_counts_it() {
     let (store, wire) = counted().await;
@@ -255,8 +260,8 @@ async fn a_stream_of_more_than_a_megabyte_loads_and_takes_the_next_command() {
     assert_eq!((after.version, after.state.level()), (17, 16));
 }
 
-/// A function with a wrong configuration fails at its start. A function that starts during a short outage must not fail, so that it does not have to
-/// be started again.
+/// A function with a wrong configuration fails at its start. A function that starts during a short
+/// outage must not fail, so that it does not have to be started again.
 #[tokio::test]
 async fn a_connection_is_refused_by_a_table_that_is_not_there_and_not_by_a_bad_moment() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable"]).await;

@@ -1,7 +1,8 @@
-//! The handlers of many functions in one program, for development: one link instead of one for each function.
+//! The handlers of many functions in one program, for development: one link instead of one for each
+//! function.
 //!
-//! [`handlers!`](crate::handlers!) declares the functions of a package. The binary of a function calls one of them, and
-//! the development binary of a workspace finds all of them by name.
+//! [`handlers!`](crate::handlers!) declares the functions of a package. The binary of a function
+//! calls one of them, and the development binary of a workspace finds all of them by name.
 
 use futures::future::LocalBoxFuture;
 
@@ -13,10 +14,12 @@ pub type Running = LocalBoxFuture<'static, Result<(), Error>>;
 /// A function: its name, with `_` for `-`, and its start.
 pub type Handler = (&'static str, fn() -> Running);
 
-/// Declares the functions of a package: the name of each, with `_` for `-`, and the runner that it awaits.
+/// Declares the functions of a package: the name of each, with `_` for `-`, and the runner that it
+/// awaits.
 ///
-/// Each function becomes a `pub fn` of its name, which the binary of this function awaits, and an entry of `HANDLERS`.
-/// A binary must not find its own function in `HANDLERS`: all functions of the package would be part of it.
+/// Each function becomes a `pub fn` of its name, which the binary of this function awaits, and an
+/// entry of `HANDLERS`. A binary must not find its own function in `HANDLERS`: all functions of the
+/// package would be part of it.
 ///
 /// ```
 /// # struct All;
@@ -49,8 +52,9 @@ macro_rules! handlers {
 /// The name of the variable that says which function a process is. Lambda sets it.
 const FUNCTION: &str = "AWS_LAMBDA_FUNCTION_NAME";
 
-/// Runs the function that `AWS_LAMBDA_FUNCTION_NAME` names. This is the development binary: the local stack starts one
-/// process of it for each function, under the name of the function's own binary.
+/// Runs the function that `AWS_LAMBDA_FUNCTION_NAME` names. This is the development binary: the
+/// local stack starts one process of it for each function, under the name of the function's own
+/// binary.
 ///
 /// # Errors
 /// When no function has this name, and those of the function.

@@ -1,5 +1,5 @@
-//! The fanout with the real SDK clients, against an emulated DynamoDB and a stand-in for the rest of AWS that refuses what a test tells it
-//! to.
+//! The fanout with the real SDK clients, against an emulated DynamoDB and a stand-in for the rest
+//! of AWS that refuses what a test tells it to.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,7 +37,8 @@ use ledgerline_lambda::{
 use ledgerline_testing::Wire;
 use serde_json::{Value, json};
 
-/// EventBridge, SQS and Lambda behind one port. They take everything except what a test tells them to refuse.
+/// EventBridge, SQS and Lambda behind one port. They take everything except what a test tells them
+/// to refuse.
 #[derive(Clone, Default)]
 struct Aws(Arc<Mutex<Taken>>);
 
@@ -49,7 +50,8 @@ struct Taken {
     invocations: Vec<(String, Value)>,
     messages: Vec<Value>,
     dead_letters: Vec<Value>,
-    /// The texts of entries, invocations and messages that are refused, with the number of times that each is still refused.
+    /// The texts of entries, invocations and messages that are refused, with the number of times
+    /// that each is still refused.
     refuse: BTreeMap<String, usize>,
     refuse_dead_letters: bool,
     /// The operation whose calls are refused as a whole.
@@ -221,7 +223,7 @@ impl World {
         .with_requests(ledgerline_testing::table("RequestsTable"));
         let wiring = Wiring {
             event_bus: "bus".into(),
-            event_source: "ledgerline".into(),
+            event_source: "tanks".into(),
             bus_events: None,
             state_views: views.iter().map(|view| ((*view).to_owned(), vec!["tank".to_owned()])).collect(),
             log_queues: BTreeMap::from([(format!("{url}/000000000000/fills.fifo"), vec!["tank".into()])]),
@@ -333,7 +335,8 @@ async fn every_event_goes_to_the_bus_with_its_state_and_every_commit_to_the_queu
     assert_eq!(taken.messages.len(), 3);
 }
 
-/// The budget of a batch (docs/costs.md): n commits with embedded states are n/10 calls to the bus and to each queue, and no read.
+/// The budget of a batch (docs/costs.md): n commits with embedded states are n/10 calls to the bus
+/// and to each queue, and no read.
 #[tokio::test]
 async fn a_batch_keeps_its_budget() {
     let world = World::new().await;
@@ -355,7 +358,8 @@ fn shown(taken: &Taken, function: &str) -> Vec<Vec<(String, u64)>> {
     invocations.map(|(_, body)| body["states"].as_array().unwrap().iter().map(state).collect()).collect()
 }
 
-/// A view overwrites a row that is older (rule 8), so a state that the same batch overwrites at once is not sent.
+/// A view overwrites a row that is older (rule 8), so a state that the same batch overwrites at
+/// once is not sent.
 #[tokio::test]
 async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     let mut world = World::with(256 * 1024, &["levels:live"]).await;
@@ -375,7 +379,8 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     assert_eq!(taken.messages.len(), 5);
 }
 
-/// A replay has no events: whoever follows states gets the state under a new version, the bus an event of its own, and a queue the commit.
+/// A replay has no events: whoever follows states gets the state under a new version, the bus an
+/// event of its own, and a queue the commit.
 #[tokio::test]
 async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
     let mut world = World::with(256 * 1024, &["levels:live"]).await;
@@ -400,7 +405,8 @@ async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
     assert_eq!(world.queued(), vec![(stream(1).to_string(), 3); 3]);
 }
 
-/// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that wants no event costs nothing.
+/// The budget of views (docs/costs.md): n commits are n/10 invocations of each function. A bus that
+/// wants no event costs nothing.
 #[tokio::test]
 async fn views_keep_the_budget_of_a_batch() {
     let mut world = World::with(256 * 1024, &["levels", "heights"]).await;
@@ -493,7 +499,8 @@ async fn rule_10_only_what_was_refused_is_sent_again() {
     for mask in [0b1, 0b10_0000_0000, 0b01_0101_0101, 0b11_1111_1111] {
         let world = World::new().await;
         for id in (0..10).filter(|id| mask & (1 << id) != 0) {
-            // Each is refused once by the bus and once by the queue, because both see the name of the stream.
+            // Each is refused once by the bus and once by the queue, because both see the name of
+            // the stream.
             world.refuse(&format!("tank-{id:04}"), 2);
         }
         let commits = (0..10).map(|id| history(&stream(id), 1, true).remove(0));
@@ -509,14 +516,16 @@ async fn rule_10_nothing_overtakes_in_a_group_and_the_first_failure_is_reported(
     let world = World::new().await;
     let commits: Vec<_> =
         history(&stream(1), 4, true).into_iter().chain(history(&stream(2), 2, true)).collect();
-    // The queue never takes version 2 of the first stream. The bus is not concerned: its entries spell stream and version otherwise.
+    // The queue never takes version 2 of the first stream. The bus is not concerned: its entries
+    // spell stream and version otherwise.
     world.refuse("\"stream\":\"tank-0001\",\"version\":2,\"events\"", usize::MAX);
     assert_eq!(world.fanout.handle(&batch(commits)).await, Some(1));
     let first: Vec<_> = world.queued().into_iter().filter(|(stream, _)| stream == "tank-0001").collect();
     assert_eq!(first, [("tank-0001".to_owned(), 1)]);
 }
 
-/// The second commit of a stream waits for a record that comes after it in the batch, so it has to come again too.
+/// The second commit of a stream waits for a record that comes after it in the batch, so it has to
+/// come again too.
 #[tokio::test]
 async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     let world = World::new().await;
@@ -527,7 +536,8 @@ async fn rule_11_what_waited_for_a_failed_record_comes_again_with_it() {
     assert_eq!(world.queued(), [("tank-0001".to_owned(), 1)]);
 }
 
-/// SQS calls throttling the sender's fault. But a throttled message is to be sent again, not to be set aside.
+/// SQS calls throttling the sender's fault. But a throttled message is to be sent again, not to be
+/// set aside.
 #[tokio::test]
 async fn throttling_is_not_taken_for_a_permanent_refusal() {
     let world = World::new().await;
@@ -559,7 +569,8 @@ async fn what_the_bus_will_never_take_is_set_aside_and_the_rest_goes_on() {
     assert_eq!(taken.dead_letters[0]["reason"], "it was refused: MalformedDetail");
 }
 
-/// The records after the first failure come again. Their dead letters are written then, and only once.
+/// The records after the first failure come again. Their dead letters are written then, and only
+/// once.
 #[tokio::test]
 async fn dead_letters_are_not_written_for_what_comes_again() {
     let world = World::new().await;
@@ -615,12 +626,14 @@ async fn what_is_too_large_for_a_message_travels_as_its_place_in_the_log() {
     let taken = world.taken();
     let body: Value = serde_json::from_str(taken.messages[0]["MessageBody"].as_str().unwrap()).unwrap();
     assert_eq!(body, json!({ "stream": "tank-0001", "version": 1 }));
-    // The entry with its state does not fit at all. So it is set aside, and the log has its content.
+    // The entry with its state does not fit at all. So it is set aside, and the log has its
+    // content.
     assert_eq!((taken.entries.len(), taken.dead_letters.len()), (0, 1));
     assert_eq!(taken.dead_letters[0]["version"], 1);
 }
 
-/// A fanout that is not yet replaced in a deployment meets events that it cannot fold. The functions behind it fold them once they can.
+/// A fanout that is not yet replaced in a deployment meets events that it cannot fold. The
+/// functions behind it fold them once they can.
 #[tokio::test]
 async fn what_a_newer_program_wrote_goes_along_without_its_state() {
     let world = World::new().await;
@@ -660,8 +673,8 @@ fn bomb() -> Commit {
     Commit { stream: StreamId::new("bomb", "1").unwrap(), events, ..commit }
 }
 
-/// Invokes the function as Lambda does, in the order of the shard: a batch that fails as a whole is halved and comes again. Returns how
-/// often the function was invoked until all records were done.
+/// Invokes the function as Lambda does, in the order of the shard: a batch that fails as a whole is
+/// halved and comes again. Returns how often the function was invoked until all records were done.
 async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
     let (mut at, mut end, mut invocations) = (0, records.len(), 0);
     while at < records.len() {
@@ -737,7 +750,8 @@ async fn tries_are_counted_only_of_what_is_late() {
     assert_eq!(world.queued().len(), 3);
 }
 
-/// A queue ignores an id that it took within the last five minutes. A second replay within them is not a repetition of the first.
+/// A queue ignores an id that it took within the last five minutes. A second replay within them is
+/// not a repetition of the first.
 #[tokio::test]
 async fn each_replay_has_ids_of_its_own_and_a_repeated_call_of_it_the_same() {
     let world = World::new().await;

@@ -1,4 +1,5 @@
-//! The sequencer, `GET /events` and subscriptions with the real SDK client, against an emulated DynamoDB.
+//! The sequencer, `GET /events` and subscriptions with the real SDK client, against an emulated
+//! DynamoDB.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -175,7 +176,8 @@ async fn a_reader_sees_what_was_stored_and_not_the_state() {
     );
 }
 
-/// A batch that failed, or whose answer was lost, comes again, with other bounds or to another instance.
+/// A batch that failed, or whose answer was lost, comes again, with other bounds or to another
+/// instance.
 #[tokio::test]
 async fn what_comes_again_is_there_once() {
     let world = World::new(3).await;
@@ -188,13 +190,15 @@ async fn what_comes_again_is_there_once() {
     assert_eq!(world.all("beginning".into(), "").await.len(), 4);
 }
 
-/// An entry is final, so what only claims to be a commit gets none: a record of an operator, and the cause that a commit names.
+/// An entry is final, so what only claims to be a commit gets none: a record of an operator, and
+/// the cause that a commit names.
 #[tokio::test]
 async fn a_commit_that_the_log_does_not_have_gets_no_entry() {
     // Given a commit whose record never arrived,
     let world = World::new(1).await;
     world.log.append(&commit("tank-a", 1), None).await.unwrap();
-    // when an operator sends its record and a forged one, as the stream does and as a redelivery does,
+    // when an operator sends its record and a forged one, as the stream does and as a redelivery
+    // does,
     let forged = |run: Option<&str>| Record {
         run: run.map(ToOwned::to_owned),
         ..record(Ok(commit("tank-forged", 7)))
@@ -254,7 +258,8 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     assert!(found.is_clean(), "{found:?}");
 }
 
-/// Only the keys of a record are read, so that a damaged commit stops nobody: neither the sequencer nor a reader of others.
+/// Only the keys of a record are read, so that a damaged commit stops nobody: neither the sequencer
+/// nor a reader of others.
 #[tokio::test]
 async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
     let world = World::new(1).await;
@@ -371,7 +376,8 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
         let problem = world.get(&format!("after={time}")).await.unwrap_err();
         assert!(problem.detail.contains("the time cannot be read"), "{time}: {}", problem.detail);
     }
-    // A cursor of another order: of one that was begun anew, of one that was restored, and of another number of partitions.
+    // A cursor of another order: of one that was begun anew, of one that was restored, and of
+    // another number of partitions.
     let (anew, restored, more) = (World::new(1).await, World::new(1).await, World::new(2).await);
     anew.commit(&[("tank-b", 1)]).await;
     for (world, text) in [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")] {
@@ -417,7 +423,8 @@ async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
     }
 }
 
-/// docs/costs.md: to read a page costs its segments, and a unit for each commit of its own stream. Those of streams with one commit in the page are one call.
+/// docs/costs.md: to read a page costs its segments, and a unit for each commit of its own stream.
+/// Those of streams with one commit in the page are one call.
 #[tokio::test]
 async fn a_page_is_a_query_of_the_order_one_for_each_stream_with_many_commits_and_a_call_for_the_rest() {
     let world = World::new(1).await;
@@ -505,7 +512,8 @@ async fn a_subscription_catches_up_with_a_long_past() {
     assert_eq!(world.diary().await, expected.collect::<Vec<_>>());
 }
 
-/// A commit that cannot be read holds up those after it, because the rows have one order, and none of those before it.
+/// A commit that cannot be read holds up those after it, because the rows have one order, and none
+/// of those before it.
 #[tokio::test]
 async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
     let world = World::new(1).await;
@@ -524,7 +532,8 @@ async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
     assert_eq!(world.diary().await, ["tank-a 1", "tank-b 1", "tank-c 1"]);
 }
 
-/// While one instance has the checkpoint, another one ends at once; when its time is over, it takes it.
+/// While one instance has the checkpoint, another one ends at once; when its time is over, it takes
+/// it.
 #[tokio::test]
 async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
     let world = World::new(1).await;
@@ -646,7 +655,8 @@ async fn a_subscription_applies_what_comes_before_a_commit_that_it_cannot_apply(
     }
 }
 
-/// The first entry of a stream may be that of its newest commit, as on a log that is older than its sequencer. Its past is applied part by part, and never held as a whole.
+/// The first entry of a stream may be that of its newest commit, as on a log that is older than its
+/// sequencer. Its past is applied part by part, and never held as a whole.
 #[tokio::test]
 async fn a_long_past_of_a_stream_is_applied_part_by_part() {
     let world = World::new(1).await;
@@ -662,7 +672,8 @@ async fn a_long_past_of_a_stream_is_applied_part_by_part() {
     assert_eq!(world.diary().await[..3], ["tank-b 1", "tank-a 1", "tank-a 2"]);
 }
 
-/// A view in one order is made again from the beginning, beside the one that is read, and both go on.
+/// A view in one order is made again from the beginning, beside the one that is read, and both go
+/// on.
 #[tokio::test]
 async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let world = World::new(1).await;
@@ -719,7 +730,8 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
     let world = World::new(1).await;
     world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1), ("tank-d", 1)]).await;
     world.subscriber().catch_up().await.unwrap();
-    // Nothing wakes the view for the last commits of two streams, and of another one it shows what the log does not have.
+    // Nothing wakes the view for the last commits of two streams, and of another one it shows what
+    // the log does not have.
     world.commit(&[("tank-a", 2), ("lamp-b", 2), ("tank-e", 1)]).await;
     let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
     let put = put.item("tankId", AttributeValue::S("tank-d".into()));
@@ -754,7 +766,8 @@ async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() 
         ahead,
         "no commit is on its way to it"
     );
-    // After two days it costs nothing to look: only the newest segments are read, to find where to begin.
+    // After two days it costs nothing to look: only the newest segments are read, to find where to
+    // begin.
     world.wire.take();
     assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
     let calls = world.wire.take();
@@ -807,7 +820,8 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
         if at_fault == "tank-unreadable" {
             world.damage(at_fault, 1).await;
         }
-        // The second 40,000 bytes are too many, and the first row is too large: what is before it is applied.
+        // The second 40,000 bytes are too many, and the first row is too large: what is before it
+        // is applied.
         for _ in 0..2 {
             let error = subscriber.catch_up().await.unwrap_err().to_string();
             assert!(error.contains(&format!("version {version} of {at_fault}")), "{error}");

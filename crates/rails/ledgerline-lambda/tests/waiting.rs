@@ -1,4 +1,5 @@
-//! Reads with `?minVersion=` wait for what the log has and a view does not show yet, and for nothing else.
+//! Reads with `?minVersion=` wait for what the log has and a view does not show yet, and for
+//! nothing else.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 

@@ -11,7 +11,8 @@ use cargo_metadata::Message;
 
 use crate::progress;
 
-/// The package with the development binary, and the binary: one program with the handlers of all functions.
+/// The package with the development binary, and the binary: one program with the handlers of all
+/// functions.
 const HANDLERS: &str = "handlers";
 
 /// A binary that is up to date.
@@ -25,13 +26,16 @@ pub(crate) struct Built {
     pub(crate) fresh: bool,
 }
 
-/// The variable with the folder of binaries that are up to date, so that a program which needs them does not ask cargo. Tests build the functions once, and start dozens of stacks
-/// and tools: each would wait for cargo's locks.
+/// The variable with the folder of binaries that are up to date, so that a program which needs them
+/// does not ask cargo. Tests build the functions once, and start dozens of stacks and tools: each
+/// would wait for cargo's locks.
 pub const BUILT: &str = "LEDGERLINE_BUILT";
 
-/// Cargo, from within a program that cargo runs, as if it came from a shell. Cargo tells the program which package it is of, and passes what it finds there on to build scripts.
-/// The script of ring asks for these variables: with others it runs again, and everything above ring, the runtime and all applications, is compiled again each time
-/// that a test or a task builds something.
+/// Cargo, from within a program that cargo runs, as if it came from a shell. Cargo tells the
+/// program which package it is of, and passes what it finds there on to build scripts. The script
+/// of ring asks for these variables: with others it runs again, and everything above ring, the
+/// runtime and all applications, is compiled again each time that a test or a task builds
+/// something.
 #[must_use]
 pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -55,8 +59,9 @@ pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>
     }
 }
 
-/// The programs of the functions with these names. The development binary is the program of each of them, if the
-/// workspace has it and the functions' own binaries are neither asked for nor built already, as they are for tests.
+/// The programs of the functions with these names. The development binary is the program of each of
+/// them, if the workspace has it and the functions' own binaries are neither asked for nor built
+/// already, as they are for tests.
 ///
 /// # Errors
 /// As those of [`build`].
@@ -112,8 +117,9 @@ fn build_as(profile: &str, root: &Path, binaries: &[&str]) -> Result<BTreeMap<St
     Ok(programs)
 }
 
-/// The profile of this program, with which the functions are built as well. The name of cargo's folder tells it. Debug assertions of this crate do
-/// not tell it, because a workspace may leave out those of its dependencies.
+/// The profile of this program, with which the functions are built as well. The name of cargo's
+/// folder tells it. Debug assertions of this crate do not tell it, because a workspace may leave
+/// out those of its dependencies.
 pub(crate) fn profile() -> &'static str {
     let program = std::env::current_exe().unwrap_or_default();
     let profile = |folder: &Path| {
@@ -147,8 +153,8 @@ fn build_targets(
     mut each: impl FnMut(Built),
 ) -> Result<()> {
     let mut command = cargo();
-    // libfaketime's library is for the functions only, because cargo has been seen to hang with it. Cargo's bar of
-    // progress has no estimate, and would share its line with the one that has.
+    // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
+    // Cargo's bar of progress has no estimate, and would share its line with the one that has.
     command.env_remove("LD_PRELOAD").env("CARGO_TERM_PROGRESS_WHEN", "never").current_dir(root).args([
         "build",
         // The functions may belong to another package than the folder.

@@ -13,8 +13,8 @@ use crate::{
     template,
 };
 
-/// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and the functions behind a
-/// Lambda Runtime API. Needs no Docker, no account and no network.
+/// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and
+/// the functions behind a Lambda Runtime API. Needs no Docker, no account and no network.
 #[derive(Debug, Parser)]
 #[command(name = "local")]
 struct Arguments {
@@ -24,16 +24,19 @@ struct Arguments {
     /// Port of the HTTP API on 127.0.0.1; 0 takes any free one.
     #[arg(long, default_value_t = 3000)]
     port: u16,
-    /// Address of the emulated AWS services, for the AWS CLI and `sam local`; port 0 takes any free one. Containers on Linux reach 172.17.0.1:4566.
+    /// Address of the emulated AWS services, for the AWS CLI and `sam local`; port 0 takes any free
+    /// one. Containers on Linux reach 172.17.0.1:4566.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4566")]
     aws_address: SocketAddr,
-    /// The user who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request come from bob.
+    /// The user who calls the HTTP API without a token. `Authorization: Bearer bob` makes a request
+    /// come from bob.
     #[arg(long, value_name = "NAME", default_value = "developer")]
     user: String,
     /// Write the functions' environment into this file, as `sam local --env-vars` reads it.
     #[arg(long, value_name = "FILE")]
     env_vars: Option<PathBuf>,
-    /// Keep the data in this folder, and go on with what is there. Without it, data lives in memory.
+    /// Keep the data in this folder, and go on with what is there. Without it, data lives in
+    /// memory.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Values of the template's parameters, as for `sam deploy`.
@@ -45,10 +48,12 @@ struct Arguments {
     /// Do not print a line for each hop of an event.
     #[arg(long)]
     quiet: bool,
-    /// Serve edits of the functions' code: build and replace what has changed, without stopping or losing data.
+    /// Serve edits of the functions' code: build and replace what has changed, without stopping or
+    /// losing data.
     #[arg(long)]
     watch: bool,
-    /// Run the functions' own binaries, as SAM ships them, and not the development binary (crates/handlers).
+    /// Run the functions' own binaries, as SAM ships them, and not the development binary
+    /// (crates/handlers).
     #[arg(long)]
     own_binaries: bool,
 }
@@ -96,7 +101,8 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         None => "memory (keep it with --data DIR)".to_owned(),
     };
     let mut parameters = BTreeMap::new();
-    // On AWS, no mail is sent until somebody names a sender's address of their own; here mails go to the mailbox.
+    // On AWS, no mail is sent until somebody names a sender's address of their own; here mails go
+    // to the mailbox.
     if !template::tree(&arguments.template)?["Parameters"]["MailSender"].is_null() {
         parameters.insert("MailSender".to_owned(), "ledgerline@localhost".to_owned());
     }

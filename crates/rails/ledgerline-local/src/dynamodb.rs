@@ -1,10 +1,12 @@
 //! The wire of the emulated DynamoDB.
 //!
-//! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks through all of them at every transaction: after
-//! 12,000 commands, this took a sixth of the stack's time, and the share grew. So the operations that functions call all the time are answered here,
-//! with tokens that are deleted by their age. Everything else is passed on to that server. So is a request that the database refuses here, because that
-//! server words each refusal as AWS does. The refusals of transactions and of failed conditions are answered here: instances that lose races get many
-//! of them.
+//! Its own server remembers the token of every transaction for ten minutes, as AWS does, and looks
+//! through all of them at every transaction: after 12,000 commands, this took a sixth of the
+//! stack's time, and the share grew. So the operations that functions call all the time are
+//! answered here, with tokens that are deleted by their age. Everything else is passed on to that
+//! server. So is a request that the database refuses here, because that server words each refusal
+//! as AWS does. The refusals of transactions and of failed conditions are answered here: instances
+//! that lose races get many of them.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -95,8 +97,8 @@ async fn request(State(wire): State<Arc<Wire>>, request: Request) -> Response<Bo
 }
 
 impl Wire {
-    /// The answer of an operation that is called all the time; `None` for others, and for a refusal, unless it is that of a transaction or of a
-    /// condition.
+    /// The answer of an operation that is called all the time; `None` for others, and for a
+    /// refusal, unless it is that of a transaction or of a condition.
     fn answer(&self, target: &str, body: &[u8]) -> Option<(StatusCode, Vec<u8>)> {
         let database = &self.database;
         let operation = target.strip_prefix("DynamoDB_20120810.")?;
@@ -123,9 +125,10 @@ impl Wire {
         }
     }
 
-    /// Executes a transaction, unless it was executed before under this token: then its first answer is given again. A refusal is not remembered, and
-    /// is answered here: if it were passed on, that server might execute the transaction under a token that is not known here. The result is `None`
-    /// if the token itself is wrong.
+    /// Executes a transaction, unless it was executed before under this token: then its first
+    /// answer is given again. A refusal is not remembered, and is answered here: if it were passed
+    /// on, that server might execute the transaction under a token that is not known here. The
+    /// result is `None` if the token itself is wrong.
     fn once<A: Serialize>(
         &self,
         operation: &str,
@@ -147,7 +150,8 @@ impl Wire {
         let mut hasher = DefaultHasher::new();
         body.hash(&mut hasher);
         let request = hasher.finish();
-        // The lock is held during the execution: of two requests with the same token, one waits and then finds the other's answer.
+        // The lock is held during the execution: of two requests with the same token, one waits and
+        // then finds the other's answer.
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         answered.forget(Instant::now());
         let key = format!("{operation} {token}");
@@ -211,8 +215,9 @@ fn call<Q: DeserializeOwned, A: Serialize>(
     }
 }
 
-/// Writes a batch. The database would write each item in a transaction of its own, which takes most of the time of a view that is made again: here it is one for all of them. The result
-/// is `None` if a batch or a transaction may not be like this: then the database's own server answers.
+/// Writes a batch. The database would write each item in a transaction of its own, which takes most
+/// of the time of a view that is made again: here it is one for all of them. The result is `None`
+/// if a batch or a transaction may not be like this: then the database's own server answers.
 fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
     let request: BatchWriteItemRequest = serde_json::from_slice(body).ok()?;
     let is_known = |mode: &String| ["INDEXES", "NONE", "TOTAL"].contains(&mode.as_str());
@@ -258,7 +263,8 @@ fn batch(database: &Database, body: &[u8]) -> Option<Vec<u8>> {
         .ok()
 }
 
-/// The units of a transaction, which takes those of a table twice and those of its indexes once, as those of other writes.
+/// The units of a transaction, which takes those of a table twice and those of its indexes once, as
+/// those of other writes.
 fn of_no_transaction(taken: ConsumedCapacity, is_detailed: bool) -> ConsumedCapacity {
     let detail = |capacity_units| CapacityDetail { capacity_units, ..CapacityDetail::default() };
     let table = taken.table.map_or(0.0, |table| table.capacity_units) / 2.0;

@@ -1,5 +1,5 @@
-//! The Lambda host: runs the functions' binaries behind the Lambda Runtime API, as many instances as there are
-//! invocations at once, up to a bound.
+//! The Lambda host: runs the functions' binaries behind the Lambda Runtime API, as many instances
+//! as there are invocations at once, up to a bound.
 //!
 //! Source: the developer guide, "Using the Lambda runtime API for custom runtimes".
 
@@ -35,20 +35,22 @@ use uuid::Uuid;
 
 use crate::{hops::Hops, operations::Logs, output};
 
-/// The alias under which sources of events invoke a function, because SAM publishes it under this name (`AutoPublishAlias`).
+/// The alias under which sources of events invoke a function, because SAM publishes it under this
+/// name (`AutoPublishAlias`).
 const LIVE: &str = "live";
 /// The most instances of one function at once: enough for races between instances to happen.
 const MAX_INSTANCES: usize = 4;
 
-/// How long an invocation that is the oldest of all may be passed over in favour of what is an instance's own. In tests it is so long that a slow machine does not
-/// come to it.
+/// How long an invocation that is the oldest of all may be passed over in favour of what is an
+/// instance's own. In tests it is so long that a slow machine does not come to it.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 500 });
 
 /// The time that Lambda allows for a function's initialisation.
 const INIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The only variables that a function gets from the stack's own environment: those of libfaketime, with which a test moves the clock of the stack and
-/// of all functions at once: <https://github.com/wolfcw/libfaketime>.
+/// The only variables that a function gets from the stack's own environment: those of libfaketime,
+/// with which a test moves the clock of the stack and of all functions at once:
+/// <https://github.com/wolfcw/libfaketime>.
 const CLOCK: [&str; 5] = [
     "LD_PRELOAD",
     "FAKETIME_TIMESTAMP_FILE",
@@ -72,7 +74,8 @@ pub struct Launch {
     pub timeout: Duration,
 }
 
-/// An invocation that gave no answer: the function returned an error, panicked, ended or took too long.
+/// An invocation that gave no answer: the function returned an error, panicked, ended or took too
+/// long.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{kind}: {message}")]
 pub struct InvokeError {
@@ -96,7 +99,8 @@ pub struct Host {
     hops: Hops,
     show_logs: bool,
     started: Instant,
-    /// The lines that the functions wrote, and a report of each invocation that its process did not answer.
+    /// The lines that the functions wrote, and a report of each invocation that its process did not
+    /// answer.
     pub(crate) logs: Arc<Logs>,
 }
 
@@ -110,7 +114,8 @@ pub struct Function {
     next_instance: AtomicU64,
     /// Whether the binary is being built again: invocations wait meanwhile.
     held: watch::Sender<bool>,
-    /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if there was none.
+    /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if
+    /// there was none.
     requested: AtomicU64,
     /// The permits of long polls. Half of the instances stay free of long polls.
     long_polls: Semaphore,
@@ -143,7 +148,8 @@ struct Taken {
 
 type Reply = oneshot::Sender<std::result::Result<Bytes, InvokeError>>;
 
-/// Why an instance takes no more invocations. It is killed as soon as its current one is answered, or at once.
+/// Why an instance takes no more invocations. It is killed as soon as its current one is answered,
+/// or at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     /// Its binary was built again.
@@ -164,8 +170,8 @@ struct Instance {
 }
 
 impl Instances {
-    /// The place of the invocation that the instance takes next: the oldest one about a subject of its own, or the oldest of all if there is none
-    /// or if the oldest of all has waited long.
+    /// The place of the invocation that the instance takes next: the oldest one about a subject of
+    /// its own, or the oldest of all if there is none or if the oldest of all has waited long.
     fn place_for(&self, instance: u64) -> Option<usize> {
         let oldest = self.waiting.front()?;
         if oldest.since.elapsed() > PATIENCE {
@@ -177,7 +183,8 @@ impl Instances {
         Some(self.waiting.iter().position(is_own).unwrap_or(0))
     }
 
-    /// The instance that a subject prefers: the same one until it ends, or another one starts that the subject prefers more.
+    /// The instance that a subject prefers: the same one until it ends, or another one starts that
+    /// the subject prefers more.
     fn owner(&self, subject: &str) -> Option<u64> {
         let takes_work = |instance: &Instance| instance.initialised && instance.ending.is_none();
         let working = self.running.iter().filter(|(_, instance)| takes_work(instance));
@@ -189,7 +196,8 @@ impl Instances {
     }
 }
 
-/// Starts one instance of a function, with nothing but this environment, as the local stack does, and invokes it with each of the payloads.
+/// Starts one instance of a function, with nothing but this environment, as the local stack does,
+/// and invokes it with each of the payloads.
 ///
 /// # Errors
 /// When it ends before it asks for work, or gives no answer to one of them.
@@ -227,7 +235,8 @@ impl Host {
     /// When no port is free.
     pub(crate) async fn start(hops: Hops, show_logs: bool) -> Result<Arc<Self>> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
-        // The URL has a scheme, because without one the runtime accepts no path, and the path tells the instances apart.
+        // The URL has a scheme, because without one the runtime accepts no path, and the path tells
+        // the instances apart.
         let url = format!("http://{}", listener.local_addr()?);
         let started = Instant::now();
         let host = Arc::new(Self {
@@ -295,8 +304,8 @@ impl Function {
         &self.launch.arn
     }
 
-    /// Starts an instance and waits until its initialisation is over, so that a misconfigured function is seen at
-    /// once.
+    /// Starts an instance and waits until its initialisation is over, so that a misconfigured
+    /// function is seen at once.
     ///
     /// # Errors
     /// When the instance ends before it asks for work.
@@ -314,7 +323,8 @@ impl Function {
         }
     }
 
-    /// Waits until an instance asks for work, so that the next invocation does not start another one.
+    /// Waits until an instance asks for work, so that the next invocation does not start another
+    /// one.
     pub(crate) async fn idle(&self) {
         while !lock(&self.instances).running.values().any(|instance| instance.idle) {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -326,7 +336,8 @@ impl Function {
         self.long_polls.try_acquire().ok()
     }
 
-    /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is being built again.
+    /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is
+    /// being built again.
     pub(crate) async fn requested(&self) {
         if let Some(host) = self.host.upgrade() {
             self.requested.store(host.started.elapsed().as_millis() as u64, Ordering::Relaxed);
@@ -334,13 +345,15 @@ impl Function {
         self.not_held().await;
     }
 
-    /// The time of the last request over HTTP, which is comparable with that of other functions of the same host.
+    /// The time of the last request over HTTP, which is comparable with that of other functions of
+    /// the same host.
     pub(crate) fn last_requested(&self) -> u64 {
         self.requested.load(Ordering::Relaxed)
     }
 
     async fn not_held(&self) {
-        // The wait cannot fail, because the sender lives as long as the function, which is borrowed here.
+        // The wait cannot fail, because the sender lives as long as the function, which is borrowed
+        // here.
         let _ = self.held.subscribe().wait_for(|held| !held).await;
     }
 
@@ -373,9 +386,11 @@ impl Function {
         self.invoke_about(None, payload).await
     }
 
-    /// Invokes the function with something that is about this subject, such as an account, and waits for its answer. When work waits for instances,
-    /// each takes first what is about the subjects that are its own, because it has their states: if any of four took a command, the last one
-    /// of the account would mostly be another's, and a command on an old state is three calls and not one.
+    /// Invokes the function with something that is about this subject, such as an account, and
+    /// waits for its answer. When work waits for instances, each takes first what is about the
+    /// subjects that are its own, because it has their states: if any of four took a command, the
+    /// last one of the account would mostly be another's, and a command on an old state is three
+    /// calls and not one.
     ///
     /// # Errors
     /// When there is no answer.
@@ -387,7 +402,8 @@ impl Function {
         self.invoke_as(format!("{}:{LIVE}", self.launch.arn), subject, payload).await
     }
 
-    /// Invokes the function by this ARN, which a caller of Lambda's Invoke chooses: with an alias, or without one.
+    /// Invokes the function by this ARN, which a caller of Lambda's Invoke chooses: with an alias,
+    /// or without one.
     ///
     /// # Errors
     /// When there is no answer.
@@ -419,12 +435,14 @@ impl Function {
                 self.start_instance(&mut instances);
             }
         }
-        // The instance that was busy last gets the work: its cache is the least likely to be old, and those that are not needed stay idle.
+        // The instance that was busy last gets the work: its cache is the least likely to be old,
+        // and those that are not needed stay idle.
         self.work.notify_last();
         answer.await.unwrap_or_else(|_| Err(InvokeError::new("Local.HostEnded", "the local stack is ending")))
     }
 
-    /// Starts an instance. The caller counts the running ones under the same lock, so that two callers do not both take the last place.
+    /// Starts an instance. The caller counts the running ones under the same lock, so that two
+    /// callers do not both take the last place.
     fn start_instance(self: &Arc<Self>, instances: &mut Instances) -> u64 {
         let id = self.next_instance.fetch_add(1, Ordering::Relaxed);
         let kill = Arc::new(Notify::new());
@@ -523,7 +541,8 @@ impl Function {
             && ending.is_none()
             && !instances.running.values().any(|instance| instance.initialised)
         {
-            // A function that cannot start would not start for the next invocation either. All invocations fail, instead of trying for ever.
+            // A function that cannot start would not start for the next invocation either. All
+            // invocations fail, instead of trying for ever.
             for invocation in instances.waiting.drain(..) {
                 let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
             }
@@ -544,7 +563,8 @@ impl Function {
     /// The next invocation for an instance; `None` when the instance is gone.
     async fn next_for(self: &Arc<Self>, instance: u64) -> Option<Taken> {
         loop {
-            // The notification is enabled before the look, so that work that arrives in between is not missed.
+            // The notification is enabled before the look, so that work that arrives in between is
+            // not missed.
             let mut work = std::pin::pin!(self.work.notified());
             work.as_mut().enable();
             {
@@ -559,7 +579,8 @@ impl Function {
                 };
                 this.initialised = true;
                 if this.ending.is_some() {
-                    // The instance is about to be killed, and the work that woke it is for another one.
+                    // The instance is about to be killed, and the work that woke it is for another
+                    // one.
                     self.work.notify_one();
                     return None;
                 }
@@ -581,7 +602,8 @@ impl Function {
         let function = Arc::clone(self);
         tokio::spawn(async move {
             tokio::time::sleep(function.launch.timeout).await;
-            // Marked under the lock: should it answer before the process is dead, it takes no further invocation, which would die with it.
+            // Marked under the lock: should it answer before the process is dead, it takes no
+            // further invocation, which would die with it.
             let mut instances = lock(&function.instances);
             let Some(late) = instances.running.get_mut(&instance) else { return };
             if late.current.as_ref().is_some_and(|(current, _)| *current == invocation) {
@@ -658,7 +680,8 @@ fn function_error(body: &[u8]) -> InvokeError {
     InvokeError { kind: text("errorType"), message: text("errorMessage") }
 }
 
-/// Shows the lines that a function writes: warnings, errors and lines that are not of its log always; other lines and metrics only with `all`.
+/// Shows the lines that a function writes: warnings, errors and lines that are not of its log
+/// always; other lines and metrics only with `all`.
 async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl AsyncRead + Unpin) {
     let mut lines = BufReader::new(output).lines();
     while let Ok(Some(line)) = lines.next_line().await {
@@ -681,7 +704,8 @@ mod tests {
 
     use super::*;
 
-    /// Asks for work as an instance's own process would. The process itself only waits to be killed.
+    /// Asks for work as an instance's own process would. The process itself only waits to be
+    /// killed.
     fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
         let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/next", host.url);
         tokio::spawn(async move {
@@ -799,7 +823,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         }
-        // When the first one asks, it gets its own, and then what is left, because no instance idles while work waits.
+        // When the first one asks, it gets its own, and then what is left, because no instance
+        // idles while work waits.
         assert_eq!([taken(ids[0]).await, taken(ids[0]).await], [first[0].clone(), second[0].clone()]);
         assert_eq!(taken(ids[1]).await, second[1]);
 
@@ -901,7 +926,8 @@ mod tests {
         respond(&host, 2, &same, "done").await;
         assert_eq!(later.await.unwrap(), "done");
 
-        // An instance that only waits for work gets none any more, and a new one starts for the next invocation.
+        // An instance that only waits for work gets none any more, and a new one starts for the
+        // next invocation.
         let work = next(&host, 2);
         until(&function, |running| running[&2].idle).await;
         function.end_instances();

@@ -71,7 +71,7 @@ struct Text {
 }
 
 impl Mailbox {
-    /// Takes a mail.
+    /// Takes a mail, and answers as SES does: 200 with the mail's `MessageId`.
     pub fn send(&self, SendEmail { from_email_address, destination, content }: SendEmail) -> Response<Body> {
         let mail = Mail {
             message_id: Uuid::now_v7(),
@@ -89,7 +89,8 @@ impl Mailbox {
         Response::new(Body::from(answer.to_string()))
     }
 
-    /// All mails, or those to one address.
+    /// All mails, or those to one address, oldest first: `{"mails": [{"messageId", "at", "from",
+    /// "to", "subject", "text"}]}`.
     pub fn mails(&self, to: Option<&str>) -> Json<Value> {
         let mails = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = |mail: &&Mail| to.is_none_or(|to| mail.to.iter().any(|address| address == to));

@@ -56,7 +56,8 @@ impl Build {
         let made = Arc::<Mutex<Made>>::default();
         let (root, seen) = (root.to_owned(), Arc::clone(&made));
         let binaries: Vec<_> = binaries.iter().map(|binary| (*binary).to_owned()).collect();
-        // A build that ends before the first line pays nothing for the question what there is to build.
+        // A build that ends before the first line pays nothing for the question what there is to
+        // build.
         let mut all = None;
         let shown = Progress::start(move |elapsed| {
             let all = all.get_or_insert_with(|| packages_of(&root, &binaries).ok());
@@ -79,7 +80,8 @@ impl Build {
     }
 }
 
-/// What is printed about a build. Each package counts the same for the estimate, so it is a rough one.
+/// What is printed about a build. Each package counts the same for the estimate, so it is a rough
+/// one.
 fn line(all: Option<usize>, known: usize, compiled: usize, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs();
     // Cargo may count more, such as a package with two sets of features.
@@ -93,7 +95,8 @@ fn line(all: Option<usize>, known: usize, compiled: usize, elapsed: Duration) ->
     format!("  building: {known} of {all} packages and binaries after {seconds} s{left}")
 }
 
-/// The number of packages that these binaries are made of, on this machine. Packages without a library are not counted.
+/// The number of packages that these binaries are made of, on this machine. Packages without a
+/// library are not counted.
 fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
     let version = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?.stdout;
     let version = String::from_utf8(version)?;
@@ -104,6 +107,12 @@ fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
         metadata.cargo_path(path);
     }
     let metadata = metadata.exec()?;
+    let is_one = |target: &&cargo_metadata::Target| {
+        (target.is_bin() || target.is_example()) && binaries.contains(&target.name)
+    };
+    let mut targets = metadata.packages.iter().flat_map(|package| &package.targets).filter(is_one);
+    // An example has development dependencies too: its packages are not counted.
+    anyhow::ensure!(targets.all(|target| target.is_bin()), "an example is built");
     let has_one = |package: &&cargo_metadata::Package| {
         package.targets.iter().any(|target| target.is_bin() && binaries.contains(&target.name))
     };

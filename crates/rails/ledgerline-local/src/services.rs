@@ -1,4 +1,5 @@
-//! The emulated services: DynamoDB with its streams, SQS and EventBridge, each on a port of its own.
+//! The emulated services: DynamoDB with its streams, SQS and EventBridge, each on a port of its
+//! own.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,8 +66,8 @@ impl DynamoDb {
         Ok(Self { database, url: format!("http://{address}") })
     }
 
-    /// Creates a table of the template, unless it is kept from an earlier run. The result says how the kept table differs from the template, if it
-    /// differs.
+    /// Creates a table of the template, unless it is kept from an earlier run. The result says how
+    /// the kept table differs from the template, if it differs.
     ///
     /// # Errors
     /// When its definition is wrong.
@@ -160,8 +161,9 @@ fn add_indexes(database: &Database, table: &Table, kept: &Value) -> Result<BTree
     Ok(added)
 }
 
-/// The difference between a kept table and its definition, in the key or in the indexes. Without this message, a request that needs the defined key
-/// or index would fail at its first use, without the reason.
+/// The difference between a kept table and its definition, in the key or in the indexes. Without
+/// this message, a request that needs the defined key or index would fail at its first use, without
+/// the reason.
 fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<String> {
     let key = |schema: &Value| {
         let parts = schema.as_array().into_iter().flatten();
@@ -330,13 +332,15 @@ where
     while let Ok((connection, _)) = listener.accept().await {
         let service = service.clone();
         tokio::spawn(async move {
-            // An error means that the client hung up in the middle of a request, which needs no report.
+            // An error means that the client hung up in the middle of a request, which needs no
+            // report.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
         });
     }
 }
 
-/// The capacity units that an answer of the database reports; 0 if it reports none, as errors do. A transaction reports those of each of its tables.
+/// The capacity units that an answer of the database reports; 0 if it reports none, as errors do. A
+/// transaction reports those of each of its tables.
 #[must_use]
 pub fn consumed(answer: &[u8]) -> f64 {
     let answer: Value = serde_json::from_slice(answer).unwrap_or_default();

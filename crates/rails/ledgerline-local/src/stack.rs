@@ -75,7 +75,8 @@ pub struct Stack {
     pub url: String,
     /// Methods and paths of its routes, and the functions behind them.
     pub routes: Vec<(String, String)>,
-    /// The URL of the emulated services, which is the value of `AWS_ENDPOINT_URL` for the AWS CLI and SDKs.
+    /// The URL of the emulated services, which is the value of `AWS_ENDPOINT_URL` for the AWS CLI
+    /// and SDKs.
     pub aws_url: String,
     /// Logical id and type of each resource of the template that has no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
@@ -93,7 +94,8 @@ impl Stack {
     /// When the template is wrong, the functions do not build or start, or a port is taken.
     pub async fn start(options: Options) -> Result<Self> {
         let hops = Hops { quiet: options.quiet };
-        // The ports are bound first, so that a taken port is reported before the build, which may take minutes.
+        // The ports are bound first, so that a taken port is reported before the build, which may
+        // take minutes.
         let listener = TcpListener::bind(("127.0.0.1", options.port))
             .await
             .with_context(|| format!("port {} is taken; choose another with --port", options.port))?;
@@ -181,7 +183,8 @@ impl Stack {
         for (mapping, delivered) in streams(&template, &functions, &dynamodb, &sqs, &written, hops)? {
             let stream = mapping.stream.clone();
             let mut passed = delivered.clone();
-            // The file is named after the consumer, because another consumer of the same stream has another position.
+            // The file is named after the consumer, because another consumer of the same stream has
+            // another position.
             let name = format!("delivered-{}-{}", mapping.stream.table, mapping.function.name());
             let checkpoint = options.data.as_ref().map(|data| data.join(name));
             if let Some(checkpoint) = checkpoint {
@@ -189,7 +192,8 @@ impl Stack {
                 mapping.delivered.send_replace(position.clone());
                 let (kept, seen) = watch::channel(position);
                 passed = seen;
-                // Each queue comes before its dead-letter queue: a message that moves over in between is then seen in the second.
+                // Each queue comes before its dead-letter queue: a message that moves over in
+                // between is then seen in the second.
                 let mut queues: Vec<_> = template.queues.iter().collect();
                 queues.sort_by_key(|queue| !queue.attributes.contains_key("RedrivePolicy"));
                 let queues =
@@ -313,7 +317,8 @@ async fn connect_rules(
         };
         targets.insert(definition.arn.clone(), Arc::new(target));
     }
-    // The targets are set before any rule, because EventBridge asks for them as soon as an event matches.
+    // The targets are set before any rule, because EventBridge asks for them as soon as an event
+    // matches.
     let _ = invocations.targets.set(targets);
     for definition in &template.functions {
         for event in &definition.events {
@@ -450,8 +455,9 @@ fn routes(template: &Template, functions: &[Arc<Function>]) -> Vec<Route> {
     routes
 }
 
-/// Writes the environment of every function by its logical id, into the file that `sam local --env-vars` reads. Without the file, SAM would fill in
-/// logical ids for the names of tables and queues. The functions run in containers, which know this machine by a name of Docker's.
+/// Writes the environment of every function by its logical id, into the file that `sam local
+/// --env-vars` reads. Without the file, SAM would fill in logical ids for the names of tables and
+/// queues. The functions run in containers, which know this machine by a name of Docker's.
 fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -> Result<()> {
     let aws_url = format!("http://host.docker.internal:{aws_port}");
     let functions: BTreeMap<_, BTreeMap<_, _>> = template
@@ -471,9 +477,10 @@ fn write_env_vars(file: &Path, template: &Template, aws_port: u16, user: &str) -
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The position in a stream that survives a restart. The queues and the bus live in memory, so it is not the position up to which records were handed
-/// to the fanout, but the one up to which everything that followed from them is done. Events that were still on their way, or in a dead-letter queue,
-/// are fanned out again after a restart. Consumers skip those that they know.
+/// The position in a stream that survives a restart. The queues and the bus live in memory, so it
+/// is not the position up to which records were handed to the fanout, but the one up to which
+/// everything that followed from them is done. Events that were still on their way, or in a
+/// dead-letter queue, are fanned out again after a restart. Consumers skip those that they know.
 struct Checkpoint {
     file: PathBuf,
     delivered: watch::Receiver<String>,
@@ -489,10 +496,12 @@ struct Checkpoint {
 
 /// The pause between two looks whether everything is done.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(200);
-/// The longest time without a moment in which everything was done. After it, the stream is held until there is such a moment. Otherwise, under steady
-/// load, there would be none, and all records since the load began would be kept, and fanned out again after a restart.
+/// The longest time without a moment in which everything was done. After it, the stream is held
+/// until there is such a moment. Otherwise, under steady load, there would be none, and all records
+/// since the load began would be kept, and fanned out again after a restart.
 const CHECKPOINT_OVERDUE: Duration = Duration::from_secs(10);
-/// The longest time for which the stream is held. Records that are not done by then wait for a retry, or are dead letters.
+/// The longest time for which the stream is held. Records that are not done by then wait for a
+/// retry, or are dead letters.
 const CHECKPOINT_PATIENCE: Duration = Duration::from_secs(2);
 
 async fn keep_checkpoint(checkpoint: Checkpoint) {
@@ -504,7 +513,8 @@ async fn keep_checkpoint(checkpoint: Checkpoint) {
             true => tokio::time::timeout(CHECKPOINT_PATIENCE, polling.lock()).await.ok(),
             false => None,
         };
-        // The position is read before the look whether anything is on its way, so that records which are delivered later do not matter.
+        // The position is read before the look whether anything is on its way, so that records
+        // which are delivered later do not matter.
         let position = checkpoint.delivered.borrow().clone();
         let changed = position != *checkpoint.kept.borrow();
         let patience = if held.is_some() { CHECKPOINT_PATIENCE } else { Duration::ZERO };

@@ -1,8 +1,9 @@
-//! Additions to the streams of the emulated database. By itself, the database finds the records of a stream without an index, so that the cost of
-//! each write and of each look at the stream grows with all records that it ever had, and it keeps the records for ever.
+//! Additions to the streams of the emulated database. By itself, the database finds the records of
+//! a stream without an index, so that the cost of each write and of each look at the stream grows
+//! with all records that it ever had, and it keeps the records for ever.
 //!
-//! Both are mended in the database's own file: indexes for its two queries, and a trigger that deletes records. Nothing but a trigger can reach the
-//! data while it is in memory.
+//! Both are mended in the database's own file: indexes for its two queries, and a trigger that
+//! deletes records. Nothing but a trigger can reach the data while it is in memory.
 
 use std::{path::Path, time::Duration};
 
@@ -32,12 +33,14 @@ const INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) fn open(file: &Path) -> Result<Database> {
     let path = file.to_str().ok_or_else(|| anyhow!("{} is not UTF-8", file.display()))?;
     let opened = || Database::new(path).map_err(|error| anyhow!("cannot open {}: {error}", file.display()));
-    // The database is opened once before, so that it creates its own tables, or brings those of an older version up to date.
+    // The database is opened once before, so that it creates its own tables, or brings those of an
+    // older version up to date.
     drop(opened()?);
     prepare(file)?;
     let database = opened()?;
-    // This sets SQLite's `synchronous = NORMAL`: only a checkpoint waits for the disk, and not each write. The process may be killed at any time and nothing is lost. When the computer
-    // loses its power, the last writes may be gone, and nothing is torn.
+    // This sets SQLite's `synchronous = NORMAL`: only a checkpoint waits for the disk, and not each
+    // write. The process may be killed at any time and nothing is lost. When the computer loses its
+    // power, the last writes may be gone, and nothing is torn.
     database.disable_bulk_loading().map_err(|error| anyhow!("cannot open {}: {error}", file.display()))?;
     Ok(database)
 }
@@ -68,10 +71,11 @@ pub(crate) fn in_memory() -> Result<Database> {
     Ok(database)
 }
 
-/// Adds the indexes and the trigger. The two indexes have exactly the expressions of the database's own queries. The trigger fires when the tag is
-/// written: a record is deleted when all readers of the stream have passed it, or after 24 hours, as on AWS (sequence numbers are never below the
-/// clock's microseconds). The newest record stays whatever its age, because the next number is one more than its number, even if the clock was set
-/// back.
+/// Adds the indexes and the trigger. The two indexes have exactly the expressions of the database's
+/// own queries. The trigger fires when the tag is written: a record is deleted when all readers of
+/// the stream have passed it, or after 24 hours, as on AWS (sequence numbers are never below the
+/// clock's microseconds). The newest record stays whatever its age, because the next number is one
+/// more than its number, even if the clock was set back.
 fn prepare(file: &Path) -> Result<()> {
     let schema = format!(
         "CREATE INDEX IF NOT EXISTS ledgerline_newest_record
@@ -95,12 +99,14 @@ fn prepare(file: &Path) -> Result<()> {
     connection.execute_batch(&schema).with_context(|| format!("cannot prepare {}", file.display()))
 }
 
-/// Deletes the records of a table's stream that all of its readers have passed. The value of a reader is the sequence number up to which it needs no
-/// record again, empty at the beginning. The loop ends with the readers.
+/// Deletes the records of a table's stream that all of its readers have passed. The value of a
+/// reader is the sequence number up to which it needs no record again, empty at the beginning. The
+/// loop ends with the readers.
 pub(crate) async fn leave(database: Database, stream: Stream, mut readers: Vec<watch::Receiver<String>>) {
     loop {
         let passed = readers.iter_mut().map(|reader| reader.borrow_and_update().clone()).min();
-        // A deletion that fails is tried again next time, because it is no reason to stop the stack.
+        // A deletion that fails is tried again next time, because it is no reason to stop the
+        // stack.
         let _ = stream.pass(&database, passed.as_deref().unwrap_or_default());
         tokio::time::sleep(INTERVAL).await;
         let changes: Vec<_> = readers.iter_mut().map(|reader| Box::pin(reader.changed())).collect();
@@ -276,8 +282,8 @@ mod tests {
         assert_eq!(versions, ["3", "4"]);
     }
 
-    /// Bytes that this thread reads from files while it works: pages that the database visits and does not have in its
-    /// cache of 2 MB. They are the same on every machine.
+    /// Bytes that this thread reads from files while it works: pages that the database visits and
+    /// does not have in its cache of 2 MB. They are the same on every machine.
     #[cfg(target_os = "linux")]
     fn bytes_read(work: impl FnOnce()) -> u64 {
         let read = || {
@@ -315,7 +321,8 @@ mod tests {
         };
         store(0..1_000);
         let few = work(1);
-        // No reader has passed these, so all of their records are there: eight times what the cache holds.
+        // No reader has passed these, so all of their records are there: eight times what the cache
+        // holds.
         store(1_000..20_000);
         let many = work(2);
 

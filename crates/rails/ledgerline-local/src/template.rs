@@ -1,5 +1,6 @@
-//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. A part that is not understood is refused with its
-//! line, because otherwise the local stack would run something else than what is deployed.
+//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. A
+//! part that is not understood is refused with its line, because otherwise the local stack would
+//! run something else than what is deployed.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -77,7 +78,8 @@ pub struct Template {
     pub buses: Vec<String>,
     /// All resources, even those that have no meaning on a laptop.
     pub resources: Vec<Resource>,
-    /// The audience of the HTTP API's authorizer: the clients whose tokens it takes. `None` if it has no authorizer, with which AWS refuses a request without a token.
+    /// The audience of the HTTP API's authorizer: the clients whose tokens it takes. `None` if it
+    /// has no authorizer, with which AWS refuses a request without a token.
     pub audience: Option<Vec<String>>,
     /// Logical ids and types of the resources that have no meaning on a laptop.
     pub ignored: Vec<(String, String)>,
@@ -191,7 +193,8 @@ pub struct StreamSource {
     parallelization_factor: Option<u32>,
 }
 
-/// The record at which a new mapping of a stream begins. `LATEST`, which would leave out what was committed before, is not emulated.
+/// The record at which a new mapping of a stream begins. `LATEST`, which would leave out what was
+/// committed before, is not emulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum StartingPosition {
@@ -235,7 +238,8 @@ pub struct RuleSource {
     pub event_bus_name: String,
     /// The pattern that events must match.
     pub pattern: Value,
-    /// The retries of the delivery to the function. It is not used, because delivery never fails here; only the function does.
+    /// The retries of the delivery to the function. It is not used, because delivery never fails
+    /// here; only the function does.
     #[serde(default)]
     pub retry_policy: Value,
     /// The destination of events that could not be delivered. It is not used, for the same reason.
@@ -353,7 +357,8 @@ fn endless() -> i64 {
     -1
 }
 
-/// A template as it is written: its loops written out, and the short forms of functions, such as `!Ref`, in their long form.
+/// A template as it is written: its loops written out, and the short forms of functions, such as
+/// `!Ref`, in their long form.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -391,8 +396,8 @@ impl Source {
         self.root.to_json()
     }
 
-    /// The place in the file, such as `template.yaml:12`, of the node to which these keys and indexes lead, or of the closest one above it that is
-    /// there.
+    /// The place in the file, such as `template.yaml:12`, of the node to which these keys and
+    /// indexes lead, or of the closest one above it that is there.
     #[must_use]
     pub fn place(&self, keys: &[&str]) -> String {
         let mut node = &self.root;
@@ -406,8 +411,10 @@ impl Source {
         format!("{}:{}", self.path.display(), node.line)
     }
 
-    /// The statements of all policies that the template attaches to somebody or offers, by the logical id of the resource. Whether a condition leaves a resource or a statement out
-    /// does not matter here, and what has no name on a laptop is `*`: a check must see the most that a statement may allow.
+    /// The statements of all policies that the template attaches to somebody or offers, by the
+    /// logical id of the resource. Whether a condition leaves a resource or a statement out does
+    /// not matter here, and what has no name on a laptop is `*`: a check must see the most that a
+    /// statement may allow.
     ///
     /// # Errors
     /// With the line, when there are no resources.
@@ -462,7 +469,8 @@ pub(crate) fn of(
     Ok(template)
 }
 
-/// The tables of a template, which may have no functions, such as the template of the rails' tests. The path is for errors.
+/// The tables of a template, which may have no functions, such as the template of the rails' tests.
+/// The path is for errors.
 ///
 /// # Errors
 /// As those of [`Source::parse`] and [`Source::template`].
@@ -726,7 +734,8 @@ impl<'a> Scope<'a> {
             .iter()
             .filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()))
             .collect();
-        // The list is read as it is written, because its resolved values would be names, which do not lead to the policies.
+        // The list is read as it is written, because its resolved values would be names, which do
+        // not lead to the policies.
         let written = self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
         let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
         for policy in managed.map_or(&[][..], Node::items) {
@@ -736,7 +745,8 @@ impl<'a> Scope<'a> {
         Ok(Role { name: format!("{}-{id}", self.stack), policies })
     }
 
-    /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not matter, because no signature is verified here.
+    /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not
+    /// matter, because no signature is verified here.
     fn audience(&self, id: &str, resource: &Node) -> Located<Option<Vec<String>>> {
         let authorization = resource.get("Properties").and_then(|properties| properties.get("Auth"));
         let Some(authorization) = authorization else { return Ok(None) };

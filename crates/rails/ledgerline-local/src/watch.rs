@@ -1,5 +1,5 @@
-//! `--watch`: serves an edit without stopping the stack. The functions are built again, those whose binary has changed are replaced, and requests
-//! wait meanwhile.
+//! `--watch`: serves an edit without stopping the stack. The functions are built again, those whose
+//! binary has changed are replaced, and requests wait meanwhile.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -75,7 +75,8 @@ impl Watch {
             Ok(replaced) => {
                 let took = started.elapsed().as_secs_f64();
                 self.hops.always("watch", &format!("{replaced} functions replaced after {took:.1} s"));
-                // The template is read only at the start: a change that an edit needs in it is printed, and has to wait until the next start.
+                // The template is read only at the start: a change that an edit needs in it is
+                // printed, and has to wait until the next start.
                 match self.unwired() {
                     Ok(problems) => problems.iter().for_each(|problem| self.hops.always("wiring", problem)),
                     Err(error) => self.hops.always("wiring", &format!("{error:#}")),
@@ -96,8 +97,8 @@ impl Watch {
         sources_of(&self.root)
     }
 
-    /// Builds all functions, first the one of the last request, because its caller waits. Each is released as soon as it is
-    /// built. Returns the number of functions that were replaced.
+    /// Builds all functions, first the one of the last request, because its caller waits. Each is
+    /// released as soon as it is built. Returns the number of functions that were replaced.
     async fn build(&self, seen: &Sources) -> Result<usize> {
         let all = self.functions.iter().map(|function| binary(function)).collect::<BTreeSet<_>>();
         let first = self.functions.iter().max_by_key(|function| function.last_requested());
@@ -160,7 +161,8 @@ fn build_and_replace(
     Ok(replaced)
 }
 
-/// Collects the sources below this folder, by their extensions. A file that is gone by now was a temporary one of an editor.
+/// Collects the sources below this folder, by their extensions. A file that is gone by now was a
+/// temporary one of an editor.
 fn collect(folder: &Path, sources: &mut Sources) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();

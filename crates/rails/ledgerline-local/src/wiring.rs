@@ -1,5 +1,6 @@
-//! The needs of functions, compared with what the template gives them, in both directions. A missing need fails at the first request that uses it. A
-//! surplus is a right too many, an event that no function takes, or a table that costs money.
+//! The needs of functions, compared with what the template gives them, in both directions. A
+//! missing need fails at the first request that uses it. A surplus is a right too many, an event
+//! that no function takes, or a table that costs money.
 //!
 //! Each function prints its own needs with `--needs`, made from what it runs.
 
@@ -159,7 +160,8 @@ struct Call {
     variable: String,
 }
 
-/// Asks functions for their needs. The keys are the names of the functions, the values the paths of their programs.
+/// Asks functions for their needs. The keys are the names of the functions, the values the paths of
+/// their programs.
 ///
 /// # Errors
 /// When one cannot be run, or prints something else.
@@ -187,8 +189,8 @@ pub fn needs_of(source: &Source, root: &Path) -> Result<BTreeMap<String, Needs>>
     needs(&crate::build::build(root, &binaries)?)
 }
 
-/// The differences between functions and template: one sentence each, with its place in the template. The keys of `needs` are the names of the
-/// binaries.
+/// The differences between functions and template: one sentence each, with its place in the
+/// template. The keys of `needs` are the names of the binaries.
 #[must_use]
 pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Vec<String> {
     let json = source.json();
@@ -196,7 +198,8 @@ pub fn problems(source: &Source, needs: &BTreeMap<String, Needs>) -> Vec<String>
     [sources::problems(&template), tables::problems(&template), roles::problems(&template)].concat()
 }
 
-/// The lines by which a reconciler knows what follows the log: a function, its table as the template names it, the table's keys, and the categories whose commits it takes.
+/// The lines by which a reconciler knows what follows the log: a function, its table as the
+/// template names it, the table's keys, and the categories whose commits it takes.
 #[must_use]
 pub fn followers(source: &Source, needs: &BTreeMap<String, Needs>) -> BTreeSet<String> {
     sources::follower_lines(&Template::of(source, &source.json(), needs))
@@ -229,7 +232,8 @@ impl<'t> Template<'t> {
         Self { source, json, functions }
     }
 
-    /// A problem with a function: its place, which is the closest of these keys below the function's properties, and what is wrong.
+    /// A problem with a function: its place, which is the closest of these keys below the
+    /// function's properties, and what is wrong.
     fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
         let path = [&["Resources", function, "Properties"], keys].concat();
         format!("{}: {function}: {message}", self.source.place(&path))

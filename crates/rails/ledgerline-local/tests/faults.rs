@@ -1,4 +1,5 @@
-//! Faults that no client can cause: records that cannot be read, functions and a whole stack that are killed.
+//! Faults that no client can cause: records that cannot be read, functions and a whole stack that
+//! are killed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
@@ -25,7 +26,8 @@ async fn odd_ids_in_paths_are_refused_by_name() {
     }
 }
 
-/// The dashboard and the alarms need this: each function writes its metrics when the counted thing happens.
+/// The dashboard and the alarms need this: each function writes its metrics when the counted thing
+/// happens.
 #[tokio::test]
 async fn metrics_count_commands_conflicts_and_lags() {
     let stack = LocalStack::start_with_logs().await;
@@ -53,7 +55,8 @@ async fn metrics_count_commands_conflicts_and_lags() {
     assert_eq!(stack.metric("tank-fanout", "ParkedRecords"), 1, "once");
 }
 
-/// Rule 11: a record that cannot be read is quarantined with its stream and version, and all other streams go through.
+/// Rule 11: a record that cannot be read is quarantined with its stream and version, and all other
+/// streams go through.
 #[tokio::test]
 async fn a_poison_pill_becomes_a_dead_letter_and_blocks_no_other_stream() {
     let stack = LocalStack::start(None).await;
@@ -69,9 +72,9 @@ async fn a_poison_pill_becomes_a_dead_letter_and_blocks_no_other_stream() {
     assert!(letter["reason"].as_str().is_some_and(|reason| reason.contains("events")), "{letter}");
 }
 
-/// Rule 11: a subscriber that reads whole commits stops at one whose `meta` is damaged, and names it.
-/// Commands, the state and other streams go through; only the stock stands still, because its rows are
-/// in one order.
+/// Rule 11: a subscriber that reads whole commits stops at one whose `meta` is damaged, and names
+/// it. Commands, the state and other streams go through; only the stock stands still, because its
+/// rows are in one order.
 #[tokio::test]
 async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     // Given a tank whose second commit is that of another tank, without metadata that can be read,
@@ -100,7 +103,8 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
         assert_eq!((filled.status, filled.body["version"].as_u64()), (StatusCode::OK, Some(3)));
     }
 
-    // then one has its state and not its rows, the other has both, and it is said which commit it is.
+    // then one has its state and not its rows, the other has both, and it is said which commit it
+    // is.
     settled(&stack, &other).await;
     let letter = eventually("the dead letter arrives", async || stack.dead_letter().await).await;
     assert_eq!((letter["stream"].as_str(), letter["version"].as_u64()), (Some(&*stream), Some(2)));
@@ -144,7 +148,8 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     .await;
 }
 
-/// The commands of the runbook ask CloudFormation for names, CloudWatch for what was logged, and Lambda for an alias.
+/// The commands of the runbook ask CloudFormation for names, CloudWatch for what was logged, and
+/// Lambda for an alias.
 #[tokio::test]
 async fn the_local_stack_answers_the_calls_of_the_runbook() {
     const STREAM: &str = "tank-00000000-0000-4000-8000-000000000000";
@@ -177,7 +182,8 @@ async fn the_local_stack_answers_the_calls_of_the_runbook() {
     assert_eq!(answer.json::<serde_json::Value>().await.unwrap(), json!({ "batchItemFailures": [] }));
 }
 
-/// Each function is killed until an invocation of it was cut off in the middle, while fills go through.
+/// Each function is killed until an invocation of it was cut off in the middle, while fills go
+/// through.
 #[tokio::test]
 async fn functions_killed_in_the_middle_of_a_batch_lose_and_double_no_commit() {
     let stack = LocalStack::start(None).await;
@@ -212,8 +218,8 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_and_double_no_commit() {
     }
 }
 
-/// The process manager is killed in the same way: every haul ends, and the levels are those that the
-/// ends say.
+/// The process manager is killed in the same way: every haul ends, and the levels are those that
+/// the ends say.
 #[tokio::test]
 async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let stack = LocalStack::start(None).await;
@@ -222,8 +228,8 @@ async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let requests = async {
         let mut requested = 0_usize;
         while !cut_off.load(Ordering::Relaxed) {
-            // Of three hauls, one arrives, one goes to a tank that does not exist and comes back, and
-            // one wants more than there is.
+            // Of three hauls, one arrives, one goes to a tank that does not exist and comes back,
+            // and one wants more than there is.
             let unknown = uuid::Uuid::new_v4().to_string();
             let (to, amount) = match requested % 3 {
                 0 => (&to, 10),

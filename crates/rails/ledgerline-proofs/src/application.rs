@@ -37,7 +37,8 @@ type Play = Box<dyn Fn(u64, u64, Clocks) -> Result<(Tally, u64), Finding> + Send
 /// Makes the commits of a stream.
 type Write = Box<dyn Fn(&str, &mut Rng) -> Vec<Commit> + Send + Sync>;
 
-/// Makes a cold instance on the store at the end of a wire, or on a store in memory if there is no wire.
+/// Makes a cold instance on the store at the end of a wire, or on a store in memory if there is no
+/// wire.
 type MakeInstance = Arc<dyn Fn(Option<&Wire>) -> Instance + Send + Sync>;
 
 /// An aggregate, with the streams that are made of it.
@@ -55,7 +56,8 @@ pub(crate) struct CommandFunction {
 
 /// An application: its parts that are tried, and the input for them.
 ///
-/// A workspace makes one in a test of the application's functions, and has it tried with [`application_tests!`](crate::application_tests).
+/// A workspace makes one in a test of the application's functions, and has it tried with
+/// [`application_tests!`](crate::application_tests).
 pub struct Application {
     pub(crate) name: &'static str,
     /// Whether this is the application of ledgerline itself.
@@ -84,8 +86,9 @@ impl fmt::Debug for Application {
 }
 
 impl Application {
-    /// An application of which only the shapes are tried: those in the folder `shapes`, `<category>.json` for each aggregate. Its
-    /// sample events are in the folder `events` of the workspace. The other methods add what else is tried.
+    /// An application of which only the shapes are tried: those in the folder `shapes`,
+    /// `<category>.json` for each aggregate. Its sample events are in the folder `events` of the
+    /// workspace. The other methods add what else is tried.
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
         let events = ledgerline_testing::workspace().join("events");
@@ -112,8 +115,9 @@ impl Application {
         }
     }
 
-    /// Adds an aggregate. Several clients send commands to it at once, and some order of the commands must explain what is `shown` of
-    /// its states. The commits of its histories are delivered, lost and repeated on the way to the views.
+    /// Adds an aggregate. Several clients send commands to it at once, and some order of the
+    /// commands must explain what is `shown` of its states. The commits of its histories are
+    /// delivered, lost and repeated on the way to the views.
     ///
     /// `shown` must not depend on the time, because each client has another one.
     #[must_use]
@@ -131,8 +135,8 @@ impl Application {
         self
     }
 
-    /// Adds the function of this name, which takes commands by these routes. Its sample events are sent with crashes in between, and
-    /// are changed into bad input.
+    /// Adds the function of this name, which takes commands by these routes. Its sample events are
+    /// sent with crashes in between, and are changed into bad input.
     #[must_use]
     pub fn commands<A: Aggregate>(mut self, function: &'static str, routes: fn() -> Vec<Route<A>>) -> Self {
         fn instance<A: Aggregate, S: ledgerline::EventStore + 'static>(
@@ -159,7 +163,8 @@ impl Application {
         self
     }
 
-    /// Adds a state projector, which writes the rows of this view into the table with this logical id.
+    /// Adds a state projector, which writes the rows of this view into the table with this logical
+    /// id.
     #[must_use]
     pub fn state_projector<A: Aggregate, Row: Serialize + 'static>(
         mut self,
@@ -179,22 +184,24 @@ impl Application {
         self
     }
 
-    /// Adds a log projector, which writes the rows of this view into the table with this logical id.
+    /// Adds a log projector, which writes the rows of this view into the table with this logical
+    /// id.
     #[must_use]
     pub fn log_projector(mut self, id: &'static str, view: LogView) -> Self {
         self.logged.push(LogFunction::new(id, view));
         self
     }
 
-    /// Adds the function with which a consumer of the application's own reads commits. It gets bad input too.
+    /// Adds the function with which a consumer of the application's own reads commits. It gets bad
+    /// input too.
     #[must_use]
     pub fn reads(mut self, read: fn(&Commit)) -> Self {
         self.reads.push(read);
         self
     }
 
-    /// Adds something else that a function does. It is tried with a crash at each of its calls. `tables` are the logical ids of further
-    /// tables that it uses.
+    /// Adds something else that a function does. It is tried with a crash at each of its calls.
+    /// `tables` are the logical ids of further tables that it uses.
     #[must_use]
     pub fn case(mut self, tables: &[&'static str], case: fn() -> Case) -> Self {
         for table in tables {

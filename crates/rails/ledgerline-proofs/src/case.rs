@@ -1,4 +1,5 @@
-//! A handler that is tried with a crash at each of its calls, and the outcome that can be seen afterwards.
+//! A handler that is tried with a crash at each of its calls, and the outcome that can be seen
+//! afterwards.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
@@ -15,7 +16,8 @@ use ledgerline_testing::table;
 
 use crate::{pipeline::message, wire::Wire, world::World};
 
-/// The answers to what was done so far: the memory of the caller, which survives the end of the handler.
+/// The answers to what was done so far: the memory of the caller, which survives the end of the
+/// handler.
 pub type Done = Rc<RefCell<Vec<String>>>;
 
 /// A handler, its input, and the check of its outcome.
@@ -26,7 +28,8 @@ pub struct Case {
     pub(crate) log: Vec<Vec<Commit>>,
     /// The call of a cold instance with what is not done yet. Its result says whether all is done.
     pub(crate) call: Box<dyn Fn(Wire, Done) -> LocalBoxFuture<'static, bool>>,
-    /// The check of an outcome with a crash, the first argument, against the outcome without one, the second.
+    /// The check of an outcome with a crash, the first argument, against the outcome without one,
+    /// the second.
     pub(crate) right: fn(&Outcome, &Outcome) -> bool,
 }
 
@@ -38,7 +41,8 @@ pub struct Outcome {
     pub tables: BTreeMap<String, String>,
     /// The entries on the bus and the states that functions were invoked with: sorted, each once.
     pub(crate) entries: Vec<String>,
-    /// The messages in the queues, by URL and body. A repeated message is only at the place of the first.
+    /// The messages in the queues, by URL and body. A repeated message is only at the place of the
+    /// first.
     pub(crate) messages: Vec<(String, String)>,
     /// The number of mails that were sent.
     pub mails: u64,
@@ -48,7 +52,8 @@ pub(crate) fn exactly(found: &Outcome, expected: &Outcome) -> bool {
     found == expected
 }
 
-/// Runs those of `all` that are not done yet, until one fails. The result says whether all are done.
+/// Runs those of `all` that are not done yet, until one fails. The result says whether all are
+/// done.
 pub(crate) async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Option<String>) -> bool {
     let first = done.borrow().len();
     for one in all.iter().skip(first) {
@@ -61,8 +66,9 @@ pub(crate) async fn each<T>(done: &Done, all: &[T], run: impl AsyncFn(&T) -> Opt
 }
 
 impl Case {
-    /// A handler that is called with a wire and a list of answers until it says that all is done. It adds an answer to the list for
-    /// each thing that it has done. The commits of `log` are in the log before. The outcome must be exactly the one without a crash.
+    /// A handler that is called with a wire and a list of answers until it says that all is done.
+    /// It adds an answer to the list for each thing that it has done. The commits of `log` are in
+    /// the log before. The outcome must be exactly the one without a crash.
     pub fn new(
         name: &str,
         log: Vec<Vec<Commit>>,
@@ -71,14 +77,16 @@ impl Case {
         Self { name: name.into(), log, call: Box::new(call), right: exactly }
     }
 
-    /// The outcome is right if this function says so. It gets the outcome with a crash and the one without.
+    /// The outcome is right if this function says so. It gets the outcome with a crash and the one
+    /// without.
     #[must_use]
     pub fn right_if(self, right: fn(&Outcome, &Outcome) -> bool) -> Self {
         Self { right, ..self }
     }
 
-    /// A consumer behind a queue. It gets the commits of every stream without the second, and must repair this gap. Of a stream of two
-    /// commits it gets both, because no later commit would show the gap. All come in one batch, which comes again until none of them fails.
+    /// A consumer behind a queue. It gets the commits of every stream without the second, and must
+    /// repair this gap. Of a stream of two commits it gets both, because no later commit would show
+    /// the gap. All come in one batch, which comes again until none of them fails.
     pub fn consumer<C: Consumer + 'static>(
         name: &str,
         streams: Vec<Vec<Commit>>,
@@ -123,7 +131,8 @@ impl Case {
     }
 }
 
-/// An instance of a process manager behind a queue. Its positions are in the table with this logical id.
+/// An instance of a process manager behind a queue. Its positions are in the table with this
+/// logical id.
 pub fn manager<R: Reaction>(
     wire: &Wire,
     positions: &str,

@@ -31,8 +31,8 @@ struct Args {
     runs: Option<u64>,
 }
 
-/// Tries ledgerline itself, and then every application of the workspace that hands itself over. A workspace's program `proofs` is
-/// this function.
+/// Tries ledgerline itself, and then every application of the workspace that hands itself over. A
+/// workspace's program `proofs` is this function.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
@@ -81,7 +81,8 @@ pub fn main() -> ExitCode {
     if stories.is_empty() && applications.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs the tests `proofs` of the workspace's packages: each application has one, which hands it over.
+/// Runs the tests `proofs` of the workspace's packages: each application has one, which hands it
+/// over.
 fn applications(args: &Args, seed: u64) -> Result<(), String> {
     let tests: Vec<_> = PROOFS
         .iter()

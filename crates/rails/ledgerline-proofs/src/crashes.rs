@@ -1,5 +1,6 @@
-//! A crash at every single call that a handler makes, once before the call is applied and once after. The handler is called again, as
-//! its source would do it, and in the end everything is as without a crash.
+//! A crash at every single call that a handler makes, once before the call is applied and once
+//! after. The handler is called again, as its source would do it, and in the end everything is as
+//! without a crash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -74,7 +75,8 @@ fn without(application: &Application, case: &Case) -> Result<(Outcome, usize), F
     })
 }
 
-/// The handler ends after so many calls. It is called again until all is done, and then everything is done a second time.
+/// The handler ends after so many calls. It is called again until all is done, and then everything
+/// is done a second time.
 fn interrupted(
     application: &Application,
     case: &Case,
@@ -129,7 +131,8 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
         let answer: Value = serde_json::from_str(&services.call("Scan", &scan).body).unwrap_or_default();
         let items = answer["Items"].as_array().cloned().unwrap_or_default();
         for mut item in items {
-            // These attributes are times of the clock or made up anew for each try, and so differ between runs.
+            // These attributes are times of the clock or made up anew for each try, and so differ
+            // between runs.
             for attribute in ["at", "expires", "tombstone", "claim", "$fence", "$holder", "$moves", "$until"]
             {
                 if let Some(value) = item.get_mut(attribute) {
@@ -177,10 +180,12 @@ fn difference(case: &Case, after: usize, applied: bool, found: &Outcome, expecte
 
 // --- The handlers -------------------------------------------------------------------------------------------------
 
-/// The handlers of an application: its functions as it hands them over, its fanout, and its own cases.
+/// The handlers of an application: its functions as it hands them over, its fanout, and its own
+/// cases.
 fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
     let mut rng = Rng::with_seed(seed);
-    // Two streams whose names begin alike, and one whose name differs: an application may make rows of the beginning of names.
+    // Two streams whose names begin alike, and one whose name differs: an application may make rows
+    // of the beginning of names.
     let mut streams = |category: &str| -> Vec<Vec<Commit>> {
         ["a-1", "a-2", "b-1"].map(|name| application.write(category, name, &mut rng)).into()
     };
@@ -277,7 +282,8 @@ fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>
     let call = move |wire: Wire, done: Done| {
         let (stream, projector, pipeline) = (stream.clone(), instance(&wire), Rc::clone(&pipeline));
         async move {
-            // The entries that the fanout makes of the commits, over a wire of its own, whose calls do not count.
+            // The entries that the fanout makes of the commits, over a wire of its own, whose calls
+            // do not count.
             let quiet = Wire::new(wire.services().database().clone());
             let records: Vec<_> =
                 stream.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();

@@ -1,5 +1,6 @@
-//! Delivery from commit to row: everything may come twice, swapped, late, or only after somebody repairs it, while new
-//! commits arrive. When all is delivered, the rows are those of the fold, byte for byte.
+//! Delivery from commit to row: everything may come twice, swapped, late, or only after somebody
+//! repairs it, while new commits arrive. When all is delivered, the rows are those of the fold,
+//! byte for byte.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -23,7 +24,8 @@ use crate::{
     world::{World, each_seed},
 };
 
-/// The number of tries after which a queue gives a message up. The template has many more, so that an outage of an hour gives none up.
+/// The number of tries after which a queue gives a message up. The template has many more, so that
+/// an outage of an hour gives none up.
 const MAX_RECEIVES: usize = 5;
 /// The number of records or messages that a function gets at once.
 const BATCH: usize = 10;
@@ -32,15 +34,16 @@ const BATCH: usize = 10;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) deliveries: u64,
-    /// States that were given up and sent back, and states that were lost. In an outage, `lost` counts everything that is lost in it; in a
-    /// restored log, the commits that are gone from it.
+    /// States that were given up and sent back, and states that were lost. In an outage, `lost`
+    /// counts everything that is lost in it; in a restored log, the commits that are gone from it.
     pub(crate) dead_letters: u64,
     pub(crate) lost: u64,
     /// Messages that were given up and sent back, and messages that were lost.
     pub(crate) redriven: u64,
     pub(crate) skipped: u64,
     pub(crate) faults: u64,
-    /// Invocations of the fanout that ended in the middle, and records that were set aside because of them.
+    /// Invocations of the fanout that ended in the middle, and records that were set aside because
+    /// of them.
     pub(crate) deaths: u64,
     pub(crate) set_aside: u64,
 }
@@ -72,12 +75,13 @@ pub(crate) enum Dynamics {
     Usual,
     /// Consumers are so slow that their messages are delivered to a second instance meanwhile.
     SlowConsumers,
-    /// For more than a day nothing works behind the log: everything in the stream, the invocations, the queues and the dead letters is
-    /// gone. Then somebody catches up from the log.
+    /// For more than a day nothing works behind the log: everything in the stream, the invocations,
+    /// the queues and the dead letters is gone. Then somebody catches up from the log.
     Outage,
     /// The log is restored to an earlier time. Then somebody follows the procedure of the runbook.
     Restored,
-    /// The fanout ends whenever it passes on a record of one of the streams, until somebody mends it and replays what was set aside.
+    /// The fanout ends whenever it passes on a record of one of the streams, until somebody mends
+    /// it and replays what was set aside.
     Deadly,
 }
 
@@ -264,8 +268,8 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// The stream hands records to the fanout: in any order, because no two are of the same item (rule 7), and some of them
-    /// again. The first record that fails, and all after it, come again.
+    /// The stream hands records to the fanout: in any order, because no two are of the same item
+    /// (rule 7), and some of them again. The first record that fails, and all after it, come again.
     async fn pass_on(&mut self) {
         let mut batch: Vec<_> = (0..self.rng.usize(1..=BATCH).min(self.pending.len()))
             .map(|_| self.pending.swap_remove(self.rng.usize(0..self.pending.len())))
@@ -283,8 +287,9 @@ impl<'a> Schedule<'a> {
         self.collect();
     }
 
-    /// A shard of the stream hands the fanout its next records in its order, at most `most` of them. After a batch that failed as a
-    /// whole, Lambda may hand over only its first half the next time.
+    /// A shard of the stream hands the fanout its next records in its order, at most `most` of
+    /// them. After a batch that failed as a whole, Lambda may hand over only its first half the
+    /// next time.
     async fn shard(&mut self, most: &mut usize) {
         let mut batch = self.pending[..self.pending.len().min(*most)].to_vec();
         let records: Vec<_> = batch
@@ -293,8 +298,9 @@ impl<'a> Schedule<'a> {
                 let stream = self.streams.iter().position(|of| of[0].stream == commit.stream);
                 let place = stream.unwrap_or_default() * 1_000_000
                     + usize::try_from(commit.version).unwrap_or_default();
-                // The tries of a record are counted by its sequence number. The seed is in it, because the counts of earlier schedules
-                // are still there. The record was written long enough ago that its tries are counted.
+                // The tries of a record are counted by its sequence number. The seed is in it,
+                // because the counts of earlier schedules are still there. The record was written
+                // long enough ago that its tries are counted.
                 let sequence_number = format!("{}-{place:021}", self.seed);
                 Record { sequence_number, created: Some(0), ..record(place, commit) }
             })
@@ -319,11 +325,13 @@ impl<'a> Schedule<'a> {
         self.collect();
     }
 
-    /// The shard must come to its end in spite of the deadly records. Then somebody mends the fanout, and replays what it set aside.
+    /// The shard must come to its end in spite of the deadly records. Then somebody mends the
+    /// fanout, and replays what it set aside.
     async fn mend(&mut self, mut most: usize) -> Result<(), Finding> {
         let seed = self.seed;
         let finding = |story: String| Finding { seed, story };
-        // A record is set aside after its batch was halved down to it, and three tries more. Faults of the wire take further tries.
+        // A record is set aside after its batch was halved down to it, and three tries more. Faults
+        // of the wire take further tries.
         let invocations = 40 * self.pending.len();
         for _ in 0..invocations {
             self.shard(&mut most).await;
@@ -377,7 +385,8 @@ impl<'a> Schedule<'a> {
         (self.pending, self.passed_on) = Default::default();
         (self.states, self.undelivered) = Default::default();
         self.queues.clear();
-        // Tombstones disappear a month after their aggregates are deleted. Then nothing keeps older versions out any more.
+        // Tombstones disappear a month after their aggregates are deleted. Then nothing keeps older
+        // versions out any more.
         for stateful in &self.pipeline.stateful {
             let (table, key) = (ledgerline_testing::table(stateful.table), stateful.key);
             let scan = self.wire.services().call("Scan", &json!({ "TableName": table })).body;
@@ -391,11 +400,13 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Does what "Restore" in docs/runbook.md does: the log is as it was at some time before, and everything behind it is emptied. Some of the
-    /// commits that are gone are written again, and some are not.
+    /// Does what "Restore" in docs/runbook.md does: the log is as it was at some time before, and
+    /// everything behind it is emptied. Some of the commits that are gone are written again, and
+    /// some are not.
     async fn restore(&mut self) {
-        // Requests that are late arrive now, or they would be written into the restored log. And queues forget what they knew, or they would
-        // take another commit of the same version for the one that is gone. No table is restored in five minutes.
+        // Requests that are late arrive now, or they would be written into the restored log. And
+        // queues forget what they knew, or they would take another commit of the same version for
+        // the one that is gone. No table is restored in five minutes.
         sleep(DEDUPLICATION + Duration::from_secs(60)).await;
         self.collect();
         let services = self.wire.services();
@@ -429,7 +440,8 @@ impl<'a> Schedule<'a> {
         self.queues.clear();
     }
 
-    /// Does what `ledger replay --all` does: reads the log, and makes records of the stream of it for the fanout.
+    /// Does what `ledger replay --all` does: reads the log, and makes records of the stream of it
+    /// for the fanout.
     async fn catch_up(&mut self) -> Result<(), Finding> {
         let finding = |story: String| Finding { seed: self.seed, story };
         for stream in self.streams.iter().filter_map(|commits| commits.first()).map(|commit| &commit.stream) {
@@ -485,7 +497,8 @@ impl<'a> Schedule<'a> {
     async fn deliver(&self, entry: &Value) -> bool {
         let stream = entry["stream"].as_str().unwrap_or_default();
         let mut delivered = true;
-        // Lambda invokes each function for itself. Here a state that failed comes to all of them again; those that have it skip it.
+        // Lambda invokes each function for itself. Here a state that failed comes to all of them
+        // again; those that have it skip it.
         for stateful in &self.pipeline.stateful {
             if stream.starts_with(&format!("{}-", stateful.category)) {
                 delivered &= stateful.project(entry.clone()).await.is_ok();
@@ -527,7 +540,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Dead letters are sent back, or lost if a later one makes up for them: the one of the last version is never lost.
+    /// Dead letters are sent back, or lost if a later one makes up for them: the one of the last
+    /// version is never lost.
     fn redrive(&mut self) {
         let version = |text: &Value| (text["stream"].to_string(), text["lastEvent"]["version"].as_u64());
         let newest = |stream: &str| {
@@ -562,7 +576,8 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    /// Time passes. If it is more than the deduplication window, a record of the stream comes once more.
+    /// Time passes. If it is more than the deduplication window, a record of the stream comes once
+    /// more.
     async fn pause(&mut self) {
         let pause = Duration::from_secs(self.rng.u64(0..600));
         sleep(pause).await;
@@ -615,7 +630,8 @@ impl<'a> Schedule<'a> {
     }
 }
 
-/// The queue hands over a batch. If it `forgets`, messages that were done stay in it. The result is the number of messages.
+/// The queue hands over a batch. If it `forgets`, messages that were done stay in it. The result is
+/// the number of messages.
 async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     let taken: Vec<_> = queue.messages.drain(..BATCH.min(queue.messages.len())).collect();
     if taken.is_empty() {
@@ -626,7 +642,8 @@ async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     let response = logged.fifo.batch(&messages).await;
     let failed: BTreeSet<_> =
         response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
-    // A message that failed is at the head of its group again: nothing behind it in the queue may overtake.
+    // A message that failed is at the head of its group again: nothing behind it in the queue may
+    // overtake.
     for message in taken.iter().rev() {
         let mut message = message.clone();
         message.receives += 1;

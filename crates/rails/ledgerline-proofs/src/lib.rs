@@ -42,7 +42,8 @@ pub struct Proof {
     pub number: u8,
     /// What is tried, in a few words.
     pub name: &'static str,
-    /// The name of the test that tries it of an application too. It is empty if the proof is about ledgerline alone.
+    /// The name of the test that tries it of an application too. It is empty if the proof is about
+    /// ledgerline alone.
     pub test: &'static str,
     /// Whether the proof consists of runs, each with a seed of its own.
     pub seeded: bool,

@@ -1,5 +1,5 @@
-//! Every limit, just within and just beyond: what is within works, what is beyond is refused by name or goes another way,
-//! and no data is cut off.
+//! Every limit, just within and just beyond: what is within works, what is beyond is refused by
+//! name or goes another way, and no data is cut off.
 
 use std::collections::BTreeMap;
 
@@ -179,9 +179,11 @@ fn fanout(wire: &Wire, max_message_bytes: usize) -> Fanout {
     Fanout::new::<Tanks>(store, (wire.events(), wire.lambda(), wire.sqs()), wiring)
 }
 
-/// The result of passing on one commit: the entries on the bus, the messages, and the number of dead letters.
+/// The result of passing on one commit: the entries on the bus, the messages, and the number of
+/// dead letters.
 async fn fanned_out(wire: &Wire, commit: &Commit, max: usize) -> (Vec<Value>, Vec<String>, usize) {
-    // A queue knows a deduplication id for five minutes: without the pause, it would not take the same commit again.
+    // A queue knows a deduplication id for five minutes: without the pause, it would not take the
+    // same commit again.
     tokio::time::sleep(crate::services::DEDUPLICATION * 2).await;
     fanout(wire, max).handle(&[record(0, commit)]).await;
     let services = wire.services();
@@ -243,7 +245,8 @@ async fn ids(world: &World, limits: &mut Limits) {
     );
     limits.note("1 character of an id", unless(id(1).is_ok(), id(1)), unless(id(0).is_err(), id(0)));
 
-    // "tank-" has 5 characters, ":1" has 2. An id of more than 128 is replaced by its hash of 64, so that ids stay distinct.
+    // "tank-" has 5 characters, ":1" has 2. An id of more than 128 is replaced by its hash of 64,
+    // so that ids stay distinct.
     let mut groups = Vec::new();
     for length in [121, 122, 123, 124] {
         let commit = filled(&"x".repeat(length), 1).remove(0);
@@ -309,7 +312,8 @@ async fn versions(world: &World, limits: &mut Limits) {
         unless(largest == Some(vec![u64::MAX]), &largest),
         unless(beyond == Some(vec![]), &beyond),
     );
-    // Readers of JSON that know only doubles are exact up to 2^53. Neither this one nor the database has that limit.
+    // Readers of JSON that know only doubles are exact up to 2^53. Neither this one nor the
+    // database has that limit.
     let store = world.store();
     let mut kept = Vec::new();
     for version in [1 << 53, (1 << 53) + 1, u64::MAX - 1] {
@@ -430,8 +434,8 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
     );
 }
 
-/// Repairs of gaps: as large as the window of a repair, and one larger; and, within a window, with less than the 1 MB that a page of
-/// the log holds, and with more.
+/// Repairs of gaps: as large as the window of a repair, and one larger; and, within a window, with
+/// less than the 1 MB that a page of the log holds, and with more.
 async fn gaps(world: &World, limits: &mut Limits) {
     let store = world.store();
     let mut found = Vec::new();

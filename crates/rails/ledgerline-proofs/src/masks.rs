@@ -1,5 +1,6 @@
-//! Every way in which some of ten entries can fail (rule 10): on the bus, on a queue, in the answer to the stream, and in the
-//! answer to a queue. Only what failed comes again, and within a stream nothing overtakes.
+//! Every way in which some of ten entries can fail (rule 10): on the bus, on a queue, in the answer
+//! to the stream, and in the answer to a queue. Only what failed comes again, and within a stream
+//! nothing overtakes.
 
 use std::{
     cell::RefCell,
@@ -41,7 +42,8 @@ pub fn proof(_: &Effort, _: &Application) -> Result<Tried, Finding> {
     let play = |world: &mut World, mask| {
         world.runtime.block_on(async {
             fastrand::seed(mask);
-            // Of ten tanks, the first commits fill one call. Of five, the second commits would fit into the same call too.
+            // Of ten tanks, the first commits fill one call. Of five, the second commits would fit
+            // into the same call too.
             for (part, tanks) in [(Part::Bus, 10), (Part::Bus, 5), (Part::Queue, 10), (Part::Queue, 5)] {
                 refused_once(&world.wire, part, tanks, mask).await?;
                 refused_for_good(&world.wire, part, tanks, mask).await?;
@@ -87,7 +89,8 @@ fn has(mask: u64, place: usize) -> bool {
 /// The number of times that each place of a batch was sent.
 type Sent = Arc<Mutex<BTreeMap<usize, usize>>>;
 
-/// Refuses the places in the mask `times` times each. The result counts how often each place was sent.
+/// Refuses the places in the mask `times` times each. The result counts how often each place was
+/// sent.
 fn refuse(wire: &Wire, part: Part, tanks: usize, mask: u64, times: usize) -> Sent {
     let sent = Sent::default();
     let counts = Arc::clone(&sent);
@@ -136,8 +139,9 @@ async fn refused_once(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Resul
     complete(mask, part, &commits, entries, messages, true)
 }
 
-/// Entries that are refused until the fanout gives up. The first of their records is named in the answer to the stream: it and all
-/// records after it come again. The messages of each stream are in order all the same.
+/// Entries that are refused until the fanout gives up. The first of their records is named in the
+/// answer to the stream: it and all records after it come again. The messages of each stream are in
+/// order all the same.
 async fn refused_for_good(wire: &Wire, part: Part, tanks: usize, mask: u64) -> Result<(), Finding> {
     let commits = batch(part, tanks, &format!("good-{mask}"));
     let pipeline = tank::application().pipeline_at(wire);
@@ -250,7 +254,8 @@ impl Consumer for Moody {
     }
 }
 
-/// Ten messages in three groups. The answer names those that fail, and all behind them in their group; the others are done.
+/// Ten messages in three groups. The answer names those that fail, and all behind them in their
+/// group; the others are done.
 async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     let tanks: Vec<_> = (0..3).map(|group| filled(&format!("fifo-{mask}-{group}"), 5)).collect();
     // A tank has two commits. The further ones are its fill again, with the next versions.

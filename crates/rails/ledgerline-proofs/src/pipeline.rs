@@ -1,4 +1,5 @@
-//! Everything behind the log: the fanout, the projectors of an application, and the rows that they write.
+//! Everything behind the log: the fanout, the projectors of an application, and the rows that they
+//! write.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -122,7 +123,8 @@ pub struct Pipeline {
     pub logged: Vec<Logged>,
 }
 
-/// The sort key of an item with a position. It is also the attribute of inserted rows that have the position themselves (rule 9).
+/// The sort key of an item with a position. It is also the attribute of inserted rows that have the
+/// position themselves (rule 9).
 const POSITION: &str = "#position";
 
 impl Pipeline {
@@ -135,7 +137,8 @@ impl Pipeline {
     ) -> Self {
         let logged: Vec<_> = logged.iter().map(|view| view.instance(wire)).collect();
         let stateful: Vec<_> = stateful.iter().map(|view| (view.instance)(wire)).collect();
-        // One function for each category is enough here: the projectors take the states of their category from all that were sent.
+        // One function for each category is enough here: the projectors take the states of their
+        // category from all that were sent.
         let categories: BTreeSet<_> = stateful.iter().map(|stateful| stateful.category).collect();
         let wiring = Wiring {
             event_bus: "bus".into(),
@@ -182,7 +185,8 @@ impl Pipeline {
                     let changes = changes.map_err(|error| Finding { seed: 0, story: error.to_string() })?;
                     changes.fold(&mut folded);
                     if inserts && !changes.is_empty() {
-                        // The rows have the position: the last row of a commit has its version, those before it the version before.
+                        // The rows have the position: the last row of a commit has its version,
+                        // those before it the version before.
                         for (place, (key, _)) in changes.iter().enumerate() {
                             let position =
                                 if place + 1 == changes.len() { commit.version } else { commit.version - 1 };

@@ -1,4 +1,5 @@
-//! Stores with planted bugs. The check of histories must find each of them, or its verdict on the real store is worth nothing.
+//! Stores with planted bugs. The check of histories must find each of them, or its verdict on the
+//! real store is worth nothing.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -20,7 +21,8 @@ use ledgerline_dynamodb::DynamoDbStore;
 /// A mistake that somebody could make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bug {
-    /// No bug: the real store, but its commits have no states. The states are a cache, so nothing may change without them (rule 5).
+    /// No bug: the real store, but its commits have no states. The states are a cache, so nothing
+    /// may change without them (rule 5).
     None,
     /// The append overwrites a commit that is there (rule 3).
     NoCondition,
@@ -34,7 +36,8 @@ pub enum Bug {
     StaleRefusal,
     /// A load ends with its first page.
     OnePageLoad,
-    /// An append that may have succeeded is taken back, and its version goes to the next commit (rule 3).
+    /// An append that may have succeeded is taken back, and its version goes to the next commit
+    /// (rule 3).
     ReusedVersion,
     /// A page that an instance has read once is never read again, even if the stream has grown.
     LostCacheInvalidation,
@@ -52,7 +55,8 @@ pub const BUGS: [Bug; 8] = [
     Bug::LostCacheInvalidation,
 ];
 
-/// The real store with one of the bugs. Commits have no states with `OnePageLoad`: with them, a load needs only its first page.
+/// The real store with one of the bugs. Commits have no states with `OnePageLoad`: with them, a
+/// load needs only its first page.
 #[derive(Debug)]
 pub struct Planted {
     store: DynamoDbStore,
@@ -62,7 +66,8 @@ pub struct Planted {
 }
 
 impl Planted {
-    /// This store with this bug. `client` is for the writes and deletions that the real store never makes.
+    /// This store with this bug. `client` is for the writes and deletions that the real store never
+    /// makes.
     #[must_use]
     pub fn new(store: DynamoDbStore, client: Client, bug: Bug) -> Self {
         Self { store, client, bug, read: Mutex::default() }

@@ -1,7 +1,10 @@
-//! Rebuilds: a view is made again from the log while commits are written and delivered, over a wire that misbehaves.
+//! Rebuilds: a view is made again from the log while commits are written and delivered, over a wire
+//! that misbehaves.
 //!
-//! Workers and functions are ended in the middle of calls; functions that began before the rebuild do not know of it for a while. When the closing comparison has found every stream, what
-//! is read after the switch must never be older than what was read before, whatever is delivered then. In the end, the rows of both generations must be the fold of the log.
+//! Workers and functions are ended in the middle of calls; functions that began before the rebuild
+//! do not know of it for a while. When the closing comparison has found every stream, what is read
+//! after the switch must never be older than what was read before, whatever is delivered then. In
+//! the end, the rows of both generations must be the fold of the log.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -160,7 +163,8 @@ impl Kind {
     }
 }
 
-/// An instance of the view's function. What it knows of the generations is from its beginning, because the clock of the day does not go on in a run.
+/// An instance of the view's function. What it knows of the generations is from its beginning,
+/// because the clock of the day does not go on in a run.
 enum Instance {
     Log(Fifo<DynamoDbStore, LogProjector>),
     States(StateProjector<Tank, Site>),
@@ -349,7 +353,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Writes the next commit of a stream, or delivers one, or some of all streams in one batch: mostly the next, sometimes earlier or later ones.
+    /// Writes the next commit of a stream, or delivers one, or some of all streams in one batch:
+    /// mostly the next, sometimes earlier or later ones.
     async fn write_or_deliver(&mut self) -> Result<(), String> {
         let stream = self.rng.usize(0..self.streams.len());
         if self.written[stream] == 0 || self.rng.u32(0..3) == 0 {
@@ -375,7 +380,8 @@ impl<'a> Run<'a> {
         let commits: Vec<_> = batch.iter().map(|(stream, place)| &self.streams[*stream][*place]).collect();
         match timeout(time, self.instances[one].deliver(&commits)).await {
             Ok(taken) => {
-                // The functions answer a panic as they answer any other failure. Where no request fails, nothing does.
+                // The functions answer a panic as they answer any other failure. Where no request
+                // fails, nothing does.
                 if self.is_calm && taken.contains(&false) {
                     return Err(format!(
                         "no request fails, and of the commits {batch:?} some are not taken: {taken:?}"

@@ -42,7 +42,8 @@ impl Role {
     }
 }
 
-/// The name of the table that this variable names: that of `FILLS_TABLE` is `FillsTable` in the template.
+/// The name of the table that this variable names: that of `FILLS_TABLE` is `FillsTable` in the
+/// template.
 fn name(variable: &str) -> String {
     let word = |word: &str| word[..1].to_owned() + &word[1..].to_ascii_lowercase();
     table(&variable.split('_').map(word).collect::<String>())

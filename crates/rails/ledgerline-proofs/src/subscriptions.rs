@@ -1,8 +1,11 @@
 //! Subscriptions: several instances of one checkpoint follow `$all` over a wire that misbehaves.
 //!
-//! `$all` has entries twice, entries of commits that were overtaken, and entries that are missing, because the records of their commits never arrived. Instances are ended in the middle
-//! of calls, and wake up when others have gone on. They hold the checkpoint for no time at all, so that only the fence keeps them apart. In the end each commit must have been
-//! applied once, in the order of `$all`, and rows, running number and positions must be those of a fold by one reader whom nothing disturbs.
+//! `$all` has entries twice, entries of commits that were overtaken, and entries that are missing,
+//! because the records of their commits never arrived. Instances are ended in the middle of calls,
+//! and wake up when others have gone on. They hold the checkpoint for no time at all, so that only
+//! the fence keeps them apart. In the end each commit must have been applied once, in the order of
+//! `$all`, and rows, running number and positions must be those of a fold by one reader whom
+//! nothing disturbs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -188,7 +191,8 @@ fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     let own = wire.under(&ROLE);
     let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
     let rows = ReadTable::new(own.dynamodb(), table("FillsTable"));
-    // The streams of `$all` are in the table of the log here, because not every workspace has a table for them: their names are no others'. The role is about another table.
+    // The streams of `$all` are in the table of the log here, because not every workspace has a
+    // table for them: their names are no others'. The role is about another table.
     Subscriber::new(DIARY, rows, store(wire), store(&own), 1).holding(SignedDuration::ZERO)
 }
 

@@ -1,4 +1,5 @@
-//! The application with which ledgerline is tried: tanks, with a function that takes commands by HTTP, and with views in tables.
+//! The application with which ledgerline is tried: tanks, with a function that takes commands by
+//! HTTP, and with views in tables.
 
 use std::num::NonZeroUsize;
 

@@ -1,5 +1,6 @@
-//! Two versions of every function at once, as while a deployment replaces them one after the other, or is rolled back. Commands, fanout
-//! and projectors of both, in any mixture, leave the rows that the version that stays would have left alone, and no dead letter.
+//! Two versions of every function at once, as while a deployment replaces them one after the other,
+//! or is rolled back. Commands, fanout and projectors of both, in any mixture, leave the rows that
+//! the version that stays would have left alone, and no dead letter.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,7 +34,8 @@ use crate::{
 
 // --- The next version -------------------------------------------------------------------------------------------
 
-/// A tank whose state counts the fills too. Only a fold knows that number, so older states cannot be brought up to date.
+/// A tank whose state counts the fills too. Only a fold knows that number, so older states cannot
+/// be brought up to date.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Counted {
@@ -66,7 +68,8 @@ impl Events for AsBefore {
 }
 
 ledgerline::events! {
-    /// Events that the version before cannot read: one has a field with another name, and one is new.
+    /// Events that the version before cannot read: one has a field with another name, and one is
+    /// new.
     pub enum NewEvent {
         TankInstalled: 2 [|data| data] { site: String, liquid: String, installed_by: Option<String>, on: Date },
         TankFilled: 2 [litres] { litres: i64, level: i64, note: Option<String>, on: Date },
@@ -209,7 +212,8 @@ fn next<E: Events>() -> Application {
 enum Rollout {
     /// The next version stays. The version before cannot read its events.
     Forward,
-    /// The version before stays: the next one is rolled back. It had other states, but the same events.
+    /// The version before stays: the next one is rolled back. It had other states, but the same
+    /// events.
     Back,
 }
 
@@ -225,7 +229,8 @@ struct Tally {
 /// Plays rollouts.
 ///
 /// # Errors
-/// When rows are not those of the fold by the version that stays, or a commit, state or message is never delivered.
+/// When rows are not those of the fold by the version that stays, or a commit, state or message is
+/// never delivered.
 pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let runs = effort.runs(60, 2_000);
     let mut sum = [Tally::default(); 2];
@@ -343,7 +348,8 @@ impl<'a> Mixture<'a> {
         Ok(self.tally)
     }
 
-    /// Sends a command to one of the tanks. A command that is answered with success must be in the log.
+    /// Sends a command to one of the tanks. A command that is answered with success must be in the
+    /// log.
     async fn command(&mut self) -> Result<(), String> {
         let tank = self.tanks[self.rng.usize(0..self.tanks.len())].clone();
         let amount = json!({ "amount": self.rng.i64(1..20) });

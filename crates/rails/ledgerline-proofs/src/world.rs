@@ -1,4 +1,5 @@
-//! The world in which a proof runs: a runtime with a time of its own, and the services behind the wire.
+//! The world in which a proof runs: a runtime with a time of its own, and the services behind the
+//! wire.
 
 use std::{
     sync::{
@@ -13,10 +14,12 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{Finding, wire::Wire};
 
-/// The world of one thread. It shares nothing with other threads, so that a run does not depend on what runs beside it.
+/// The world of one thread. It shares nothing with other threads, so that a run does not depend on
+/// what runs beside it.
 #[expect(missing_debug_implementations, reason = "a runtime has none worth reading")]
 pub struct World {
-    /// The runtime. Its time stands still while there is something to do, and jumps to the next timer when there is nothing.
+    /// The runtime. Its time stands still while there is something to do, and jumps to the next
+    /// timer when there is nothing.
     pub runtime: Runtime,
     /// The way to the services.
     pub wire: Wire,
@@ -47,8 +50,8 @@ impl World {
     }
 }
 
-/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own, and adds up what the runs counted. After a
-/// finding, no thread begins another share.
+/// Runs the seeds `seed`, `seed` + 1 … on all cores, each core in worlds of its own, and adds up
+/// what the runs counted. After a finding, no thread begins another share.
 ///
 /// # Errors
 /// What a run found.
@@ -76,7 +79,8 @@ pub fn each_seed<W, T: Send>(
                 if first >= runs {
                     break;
                 }
-                // Each share has a new world, because the emulated database becomes slower with each item in it.
+                // Each share has a new world, because the emulated database becomes slower with
+                // each item in it.
                 let mut world = world()?;
                 for run_number in first..(first + SHARE).min(runs) {
                     match run(&mut world, seed.wrapping_add(run_number)) {

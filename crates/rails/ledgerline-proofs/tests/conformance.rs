@@ -1,5 +1,5 @@
-//! The services behind the wire of the proofs do what AWS does, as far as the proofs need it. The same checks run against
-//! them, and against a real endpoint:
+//! The services behind the wire of the proofs do what AWS does, as far as the proofs need it. The
+//! same checks run against them, and against a real endpoint:
 //!
 //! ```sh
 //! CONFORMANCE_COMMITS_TABLE=… CONFORMANCE_REQUESTS_TABLE=… CONFORMANCE_QUEUE_URL=….fifo CONFORMANCE_EVENT_BUS=… \
@@ -50,8 +50,9 @@ mod behind_the_wire {
     }
 }
 
-/// The answers that the emulator never gives, in the words of AWS: the adapter must understand them. The test of a real endpoint below
-/// shows whether AWS answers like that, because its races are real.
+/// The answers that the emulator never gives, in the words of AWS: the adapter must understand
+/// them. The test of a real endpoint below shows whether AWS answers like that, because its races
+/// are real.
 #[tokio::test]
 async fn what_is_injected_is_what_the_store_knows() {
     let stream = StreamId::new("injected", "1").unwrap();
@@ -117,7 +118,8 @@ async fn a_real_endpoint_is_like_that() {
         .with_requests(variable("REQUESTS_TABLE"));
     let run = fastrand::u64(..);
 
-    // Races over one stream, with and without a transaction: the store must understand every answer of AWS.
+    // Races over one stream, with and without a transaction: the store must understand every answer
+    // of AWS.
     let stream = StreamId::new("conformance", &run.to_string()).unwrap();
     let mut busy = 0;
     for version in 1..=20 {
@@ -182,7 +184,8 @@ async fn a_real_endpoint_is_like_that() {
     the_bus_names_the_entry_that_it_did_not_take(&events, &variable("EVENT_BUS")).await;
 }
 
-/// The newest version of the page, whose versions have no holes, and whether it says that it is complete.
+/// The newest version of the page, whose versions have no holes, and whether it says that it is
+/// complete.
 async fn a_page_is_what_it_says(
     store: &DynamoDbStore,
     stream: &StreamId,

@@ -1,5 +1,5 @@
-//! Runs the application of tanks on a local stack under load, while processes are killed and services
-//! fail for a while, and then checks that nothing is lost or doubled: `cargo xtask soak`.
+//! Runs the application of tanks on a local stack under load, while processes are killed and
+//! services fail for a while, and then checks that nothing is lost or doubled: `cargo xtask soak`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
@@ -35,8 +35,8 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Kill functions and the stack, let tables, the bus and queues fail, and check that nothing is lost or
-/// doubled.
+/// Kill functions and the stack, let tables, the bus and queues fail, and check that nothing is
+/// lost or doubled.
 #[derive(Debug, Parser)]
 struct Options {
     /// The length of the soak in minutes.
@@ -48,8 +48,8 @@ struct Options {
     /// The number of clients at once.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u64).range(1..=64))]
     clients: u64,
-    /// Move the clock of the stack and its functions too, by up to ten minutes either way, with this
-    /// library of libfaketime, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1.
+    /// Move the clock of the stack and its functions too, by up to ten minutes either way, with
+    /// this library of libfaketime, such as /usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1.
     #[arg(long)]
     clock: Option<PathBuf>,
     /// Rebuild a state view, a log view and a view of `$all` in a loop.
@@ -76,7 +76,8 @@ impl Clock {
             ("LD_PRELOAD", library.into()),
             ("FAKETIME_TIMESTAMP_FILE", offset.clone().into()),
             ("FAKETIME_CACHE_DURATION", "1".into()),
-            // The monotonic clock does not move, so that a deadline in five seconds stays a deadline in five seconds.
+            // The monotonic clock does not move, so that a deadline in five seconds stays a
+            // deadline in five seconds.
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
             ("NO_FAKE_STAT", "1".into()),
         ];
@@ -194,12 +195,13 @@ struct World {
     /// The address of its services.
     aws: RwLock<String>,
     tanks: Vec<String>,
-    /// The litres that were filled in minus those that were drawn, as far as they were acknowledged.
+    /// The litres that were filled in minus those that were drawn, as far as they were
+    /// acknowledged.
     litres: AtomicI64,
     hauls: RwLock<Vec<String>>,
     commands: AtomicU64,
-    /// The number of retries: the answer left the outcome open, and the command was sent once more with
-    /// its idempotency key.
+    /// The number of retries: the answer left the outcome open, and the command was sent once more
+    /// with its idempotency key.
     retries: AtomicU64,
     ends: AtomicBool,
 }
@@ -235,8 +237,8 @@ impl World {
 
     async fn client(self: Arc<Self>) -> Result<()> {
         while !self.ends.load(Ordering::Relaxed) {
-            // The load is steady and not high: the machine needs time for the functions that start again,
-            // and room for an hour's data.
+            // The load is steady and not high: the machine needs time for the functions that start
+            // again, and room for an hour's data.
             tokio::time::sleep(Duration::from_millis(fastrand::u64(50..250))).await;
             let tank = &self.tanks[fastrand::usize(..TANKS)];
             let amount = fastrand::i64(1..100);
@@ -272,8 +274,8 @@ impl World {
         stack.aws_url().clone_into(&mut self.aws.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Rebuilds the views in turn, and drops the previous generation. A tool that fails, as when the
-    /// stack is killed, is started again and resumes. Returns how often reads switched to a new
+    /// Rebuilds the views in turn, and drops the previous generation. A tool that fails, as when
+    /// the stack is killed, is started again and resumes. Returns how often reads switched to a new
     /// generation, how often the tool failed, and its last error.
     async fn rebuild(self: Arc<Self>) -> Result<(u32, u32, String)> {
         let (mut switched, mut failed, mut last) = (0, 0, String::new());

@@ -171,8 +171,8 @@ fn stream_records(times: u64) {
     }
 }
 
-/// A stand-in for AWS, as far as the work needs it. It answers each operation at once, and always in the
-/// same way.
+/// A stand-in for AWS, as far as the work needs it. It answers each operation at once, and always
+/// in the same way.
 #[derive(Debug, Clone, Default)]
 struct Aws {
     /// The answer to a query for commits.
@@ -322,8 +322,8 @@ async fn main() {
     };
     match what {
         "decode" => decoded(times, note),
-        // The test subtracts these from its count for `load`: the answer, which the database makes, and
-        // the SDK's reading of it.
+        // The test subtracts these from its count for `load`: the answer, which the database makes,
+        // and the SDK's reading of it.
         "page" => assert!(!black_box(page(times, note)).is_empty()),
         "items" => items(times, note).await,
         "load" => loaded(times, note).await,

@@ -16,9 +16,9 @@ const BATCH: usize = 10_000;
 /// category, and returns their number.
 ///
 /// The items of these tables (by their names) that contain the id of a stream are copied with it:
-/// the import writes no records of a table's stream, so no projector would write the rows of a copy.
-/// A view of `$all` must not be among the tables, because a copy of its row would have the place of
-/// the row itself.
+/// the import writes no records of a table's stream, so no projector would write the rows of a
+/// copy. A view of `$all` must not be among the tables, because a copy of its row would have the
+/// place of the row itself.
 ///
 /// # Errors
 /// When the log has no stream of the category, or the database fails.

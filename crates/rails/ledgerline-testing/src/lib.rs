@@ -70,8 +70,8 @@ use ledgerline_local::{
 const TANKS: &str = env!("CARGO_MANIFEST_DIR");
 
 /// The folder with the template that the tests of the package run: the nearest one with a
-/// `template.yaml`, in the package or above it. The packages beside this one are libraries, which are
-/// tested on the application of tanks.
+/// `template.yaml`, in the package or above it. The packages beside this one are libraries, which
+/// are tested on the application of tanks.
 #[must_use]
 pub fn workspace() -> PathBuf {
     nearest_workspace().expect("cargo runs this, in a folder below one with a template.yaml")
@@ -90,8 +90,9 @@ fn runs_tanks() -> bool {
     workspace() == Path::new(TANKS)
 }
 
-/// A program of the workspace. It is built when it is asked for the first time, because its sources do
-/// not change while tests run. `local` and `ledger` of the application of tanks know its aggregates.
+/// A program of the workspace. It is built when it is asked for the first time, because its sources
+/// do not change while tests run. `local` and `ledger` of the application of tanks know its
+/// aggregates.
 pub fn program(name: &str) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +113,8 @@ pub fn program(name: &str) -> PathBuf {
     built[name].clone()
 }
 
-/// A program of the workspace, for another process. It finds the functions of the workspace built, and does not ask cargo for them.
+/// A program of the workspace, for another process. It finds the functions of the workspace built,
+/// and does not ask cargo for them.
 pub fn command(name: &str) -> Command {
     static FUNCTIONS: LazyLock<PathBuf> = LazyLock::new(|| {
         let workspace = workspace();
@@ -132,10 +134,11 @@ pub fn command(name: &str) -> Command {
 const TANK_TABLES: [(&str, &str); 2] =
     [("template.yaml", include_str!("../template.yaml")), ("tables.yaml", include_str!("tables.yaml"))];
 
-/// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, of the
-/// application of tanks, or in `tables.yaml`.
+/// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, of
+/// the application of tanks, or in `tables.yaml`.
 ///
-/// The tables have no streams, because no test reads them here, and the emulator's bookkeeping for them grows with every write.
+/// The tables have no streams, because no test reads them here, and the emulator's bookkeeping for
+/// them grows with every write.
 pub async fn dynamodb(tables: &[&str]) -> DynamoDb {
     let dynamodb = DynamoDb::start(None).await.expect("DynamoDB starts");
     create_tables(&dynamodb.database, tables);
@@ -186,7 +189,8 @@ pub fn table(id: &str) -> String {
     format!("{}-{id}", stack.as_deref().unwrap_or(template::STACK))
 }
 
-/// Counts every request that goes over the wire, retries included, and the capacity that the answers report.
+/// Counts every request that goes over the wire, retries included, and the capacity that the
+/// answers report.
 #[derive(Debug, Clone, Default)]
 pub struct Wire(Arc<Mutex<Vec<Call>>>);
 
@@ -248,7 +252,8 @@ impl Intercept for Wire {
     }
 }
 
-/// The end of a program after some of its calls, as all others see it: its later calls are never sent.
+/// The end of a program after some of its calls, as all others see it: its later calls are never
+/// sent.
 #[derive(Debug, Clone)]
 pub struct Crash(Arc<AtomicUsize>);
 
@@ -265,7 +270,8 @@ impl Crash {
         self.0.store(calls, Ordering::SeqCst);
     }
 
-    /// Sends every call from now on. The result is whether the allowed calls were used up, as they are whenever a call was not sent.
+    /// Sends every call from now on. The result is whether the allowed calls were used up, as they
+    /// are whenever a call was not sent.
     pub fn recover(&self) -> bool {
         self.0.swap(usize::MAX, Ordering::SeqCst) == 0
     }

@@ -88,7 +88,8 @@ pub async fn any_request_is_answered() {
         }
     }
     println!("seed {seed}, answers by status: {answers:?}");
-    let again = super::again(seed, "", "--test samples every_route_answers");
+    let test = std::thread::current();
+    let again = super::again(seed, "", test.name().unwrap_or_default());
     assert!(wrong.is_empty(), "{}\n{again}", wrong.join("\n"));
 }
 

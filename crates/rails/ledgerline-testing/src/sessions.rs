@@ -1,5 +1,6 @@
-//! The sessions in the documents: every command is run against the local stack, and its answer must be the one that is printed there, except for
-//! times and random values. `UPDATE_SESSIONS=1` writes the answers into the documents.
+//! The sessions in the documents: every command is run against the local stack, and its answer must
+//! be the one that is printed there, except for times and random values. `UPDATE_SESSIONS=1` writes
+//! the answers into the documents.
 
 use std::{collections::BTreeMap, fmt::Write as _, path::Path};
 
@@ -109,7 +110,8 @@ fn is_assignment(command: &str) -> bool {
     })
 }
 
-/// The printed lines without the values that are different each time: times, new ids, and values that follow from them.
+/// The printed lines without the values that are different each time: times, new ids, and values
+/// that follow from them.
 fn comparable(printed: &str) -> Vec<String> {
     fn blank(value: &mut Value) {
         match value {
@@ -148,7 +150,8 @@ fn comparable(printed: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs the sessions of a document against a local stack of their own, and compares what is printed.
+/// Runs the sessions of a document against a local stack of their own, and compares what is
+/// printed.
 pub async fn sessions_are_real(path: &Path) {
     let document = path.display();
     let mut text = std::fs::read_to_string(path).unwrap();
@@ -174,7 +177,8 @@ pub async fn sessions_are_real(path: &Path) {
         commands += 1;
         let curl = Curl::parse(&words[1..]);
         if update {
-            // Reads are eventually consistent: without the pause, the first answer might be an old one.
+            // Reads are eventually consistent: without the pause, the first answer might be an old
+            // one.
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
             let printed = curl.run(&local).await.trim_end().to_owned();
             let old = format!("$ {}\n{}", step.command, step.printed);

@@ -21,8 +21,9 @@ use super::{
 };
 use ledgerline_local::{services, template};
 
-/// The turns that running stacks hold, so that several run at once: most tests wait for most of their time. A stack has a process for each function.
-/// With more of them on two cores, it would be chance whether a function meets the deadlines that Lambda and its own client have for it.
+/// The turns that running stacks hold, so that several run at once: most tests wait for most of
+/// their time. A stack has a process for each function. With more of them on two cores, it would be
+/// chance whether a function meets the deadlines that Lambda and its own client have for it.
 static TURNS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(ALL as usize)));
 const ALL: u32 = 3;
 const ONE: u32 = 1;
@@ -51,7 +52,8 @@ impl LocalStack {
         Self::start_with(data, false, &[], ONE).await
     }
 
-    /// The same for a test that keeps the machine busy: no other stack runs beside it, but the quiet rest of a busy one.
+    /// The same for a test that keeps the machine busy: no other stack runs beside it, but the
+    /// quiet rest of a busy one.
     pub async fn start_busy(data: Option<&Path>) -> Self {
         Self::start_with(data, false, &[], ALL).await
     }
@@ -77,7 +79,8 @@ impl LocalStack {
         let mut command = super::command("local");
         command.current_dir(&workspace).args(["--port", "0", "--aws-address", "127.0.0.1:0"]);
         command.envs(environment.iter().map(|(name, value)| (name, value)));
-        // A message that failed comes again as soon as Lambda allows, because a minute's wait would prove nothing more.
+        // A message that failed comes again as soon as Lambda allows, because a minute's wait would
+        // prove nothing more.
         let template = template::tree(&workspace.join("template.yaml")).unwrap();
         if !template["Parameters"]["QueueVisibilityTimeout"].is_null() {
             command.args(["--parameter-overrides", "QueueVisibilityTimeout=10"]);
@@ -130,7 +133,8 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
     }
 
-    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; for a histogram, the number of its values.
+    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; for a
+    /// histogram, the number of its values.
     pub fn metric(&self, function: &str, name: &str) -> u64 {
         let marker = format!("[{function}] ");
         let lines = self.lines.lock().unwrap();
@@ -158,8 +162,8 @@ impl LocalStack {
             .collect()
     }
 
-    /// Kills the instances of a function that run now, as the kernel would when memory is short. The function is named by its binary. Returns how many
-    /// lines had been printed by then.
+    /// Kills the instances of a function that run now, as the kernel would when memory is short.
+    /// The function is named by its binary. Returns how many lines had been printed by then.
     pub fn kill_instances(&self, function: &str) -> usize {
         let marker = format!(" {function} started (pid ");
         let lines = self.lines.lock().unwrap();
@@ -167,8 +171,9 @@ impl LocalStack {
         assert!(lines.iter().any(|line| line.contains(&marker)), "no binary named {function} was started");
         let pids = lines.iter().filter_map(|line| line.split_once(&marker)?.1.strip_suffix(')'));
         for pid in pids {
-            // The pid may be that of another program by now. Without /proc this cannot be seen, but the pid is most likely still ours. That another stack's
-            // instance of the same function has got it is less likely still.
+            // The pid may be that of another program by now. Without /proc this cannot be seen, but
+            // the pid is most likely still ours. That another stack's instance of the same function
+            // has got it is less likely still.
             let executable = std::fs::read_link(format!("/proc/{pid}/exe"));
             if !cfg!(target_os = "linux") || executable.is_ok_and(|executable| executable.ends_with(function))
             {
@@ -228,7 +233,8 @@ impl LocalStack {
         DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&self.aws()), table(id))
     }
 
-    /// Inserts an item into the log that is no commit. A statement inserts it, because the table's policy denies `PutItem` to everybody (rule 3).
+    /// Inserts an item into the log that is no commit. A statement inserts it, because the table's
+    /// policy denies `PutItem` to everybody (rule 3).
     pub async fn damage(&self, stream: &str) {
         let client = aws_sdk_dynamodb::Client::new(&self.aws());
         let statement =
@@ -248,7 +254,8 @@ impl LocalStack {
         serde_json::from_str(received.messages?.first()?.body()?).ok()
     }
 
-    /// The messages in all dead-letter queues, at most ten of each: the queue's URL and the message.
+    /// The messages in all dead-letter queues, at most ten of each: the queue's URL and the
+    /// message.
     pub async fn dead_letters(&self) -> Vec<(String, String)> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();
@@ -261,7 +268,8 @@ impl LocalStack {
         letters
     }
 
-    /// The queues that have messages, waiting or being processed, and the number of them, without the dead-letter queues.
+    /// The queues that have messages, waiting or being processed, and the number of them, without
+    /// the dead-letter queues.
     pub async fn under_way(&self) -> Vec<(String, u64)> {
         let client = aws_sdk_sqs::Client::new(&self.aws());
         let queues = client.list_queues().send().await.unwrap().queue_urls.unwrap_or_default();

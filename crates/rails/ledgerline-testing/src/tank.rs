@@ -32,8 +32,9 @@ macro_rules! event {
     };
 }
 
-/// The sample events that concern a tank alone, by their paths in `events/`.
-pub const EVENTS: [(&str, &str); 10] = [
+/// The sample events that concern a tank alone, and the answers to its commands, by their paths in
+/// `events/`.
+pub const EVENTS: [(&str, &str); 11] = [
     event!("tank-fanout/commits.json"),
     event!("tank-fanout/unreadable.json"),
     event!("fills-projector/commits.json"),
@@ -43,6 +44,7 @@ pub const EVENTS: [(&str, &str); 10] = [
     event!("tank-commands/fill.json"),
     event!("tank-commands/install.json"),
     event!("tank-commands/invalid-amount.json"),
+    event!("tank-commands/replay.json"),
     event!("tank-commands/scrap.json"),
 ];
 

@@ -37,28 +37,30 @@ impl Tool {
         ledger.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Waits for the end of the program. Returns its exit code and the values that it printed, one a line.
+    /// Waits for the end of the program. Returns its exit code and the values that it printed, one
+    /// a line.
     pub async fn end(child: Child) -> (i32, Vec<Value>) {
         tokio::task::spawn_blocking(|| printed(child)).await.unwrap()
     }
 
-    /// Compares every subscriber with the log, commits of the last minutes included. Returns the exit
-    /// code and the differences.
+    /// Compares every subscriber with the log, commits of the last minutes included. Returns the
+    /// exit code and the differences.
     #[must_use]
     pub fn found(&self, arguments: &[&str]) -> (i32, Differences) {
         let (code, printed) = self.run(&[&["reconcile", "--younger", "0"], arguments].concat());
         (code, differences(&printed))
     }
 
-    /// Runs it with these arguments. Returns its exit code and the values that it printed, one a line.
+    /// Runs it with these arguments. Returns its exit code and the values that it printed, one a
+    /// line.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> (i32, Vec<Value>) {
         printed(self.start(arguments))
     }
 }
 
-/// Differences between subscribers and the log: `missing` or `ahead`, the subscriber, the stream, and
-/// the version that the subscriber has.
+/// Differences between subscribers and the log: `missing` or `ahead`, the subscriber, the stream,
+/// and the version that the subscriber has.
 pub type Differences = BTreeSet<(String, String, String, u64)>;
 
 /// The differences that a comparison printed.

@@ -1,8 +1,9 @@
 //! The applications as their users see them: over HTTP, wherever they run.
 //!
-//! Without `BASE_URL`, tests run against the program that `cargo run -p local` runs. With it, they run against the deployment at this URL:
-//! `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=… cargo test --workspace --test scenario`, with access tokens of two users who may read and
-//! write, and one with the scope for reading only.
+//! Without `BASE_URL`, tests run against the program that `cargo run -p local` runs. With it, they
+//! run against the deployment at this URL: `BASE_URL=https://… TOKEN=… OTHER_TOKEN=… READ_TOKEN=…
+//! cargo test --workspace --test scenario`, with access tokens of two users who may read and write,
+//! and one with the scope for reading only.
 
 use std::{env, ops::Deref};
 
@@ -69,7 +70,8 @@ impl UnderTest {
         )
     }
 
-    /// The same API, for a caller whose token has these claims on a local stack, and is in this variable elsewhere.
+    /// The same API, for a caller whose token has these claims on a local stack, and is in this
+    /// variable elsewhere.
     fn with(&self, claims: &Value, variable: &str, what: &str) -> Api {
         let token = match self {
             // The local stack verifies no signature, so a token of claims alone is enough.

@@ -1,5 +1,5 @@
-//! Counts the instructions of the command function of tanks, and of the core by itself: instructions do
-//! not depend on the load of the machine, and seconds do.
+//! Counts the instructions of the command function of tanks, and of the core by itself:
+//! instructions do not depend on the load of the machine, and seconds do.
 //!
 //! `TANK_COMMANDS` names another build of the function, to compare with.
 
@@ -20,16 +20,16 @@ use tempfile::NamedTempFile;
 
 use crate::secured::{behind_tls, environment, sample};
 
-/// The instructions from the start, with its connection, to the first answer. docs/sizes.md has these
-/// figures.
+/// The instructions from the start, with its connection, to the first answer. docs/sizes.md has
+/// these figures.
 const START: u64 = 5_400_500;
 /// The instructions of another command to the same tank, which the instance has in its cache.
 const WARM: u64 = 779_500;
 /// The most memory that was resident after twenty more commands, in KB.
 const RESIDENT: u64 = 8_100;
 
-/// The work of the example `work`, the instructions for each event, command, record or commit of it, and
-/// the number of these that are counted.
+/// The work of the example `work`, the instructions for each event, command, record or commit of
+/// it, and the number of these that are counted.
 const WORK: [(&str, u64, u64); 13] = [
     ("decode", 2_320, 1_000),
     ("decode-without-note", 1_670, 1_000),
@@ -46,17 +46,17 @@ const WORK: [(&str, u64, u64); 13] = [
     ("logged", 542_500, 100),
 ];
 
-/// The most memory, in KB, that was resident in the function after a start and this number of commands.
-/// The first of them installs the tank that the others fill. `prefix` is the program that runs the
-/// function, if any. The second part of the result is the id of the function's process, which has a
-/// signal to terminate.
+/// The most memory, in KB, that was resident in the function after a start and this number of
+/// commands. The first of them installs the tank that the others fill. `prefix` is the program that
+/// runs the function, if any. The second part of the result is the id of the function's process,
+/// which has a signal to terminate.
 async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String) {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, (Duration::ZERO, Duration::ZERO)).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (script, pid) = (folder.path().join("tank-commands"), folder.path().join("pid"));
-    // The function runs in a session of its own: if it were killed with the script, callgrind would not
-    // write its counts.
+    // The function runs in a session of its own: if it were killed with the script, callgrind would
+    // not write its counts.
     let run = format!(
         "#!/bin/sh\nPATH=/usr/local/bin:/usr/bin:/bin\nsetsid {prefix} {} &\necho $! > {}\nwait\n",
         program.display(),
@@ -130,8 +130,8 @@ fn work(program: &Path, what: &str, times: u64) -> u64 {
     counted(counts.path()).unwrap()
 }
 
-/// The least of three counts, because the instructions that the system's scheduling adds are not the
-/// function's.
+/// The least of three counts, because the instructions that the system's scheduling adds are not
+/// the function's.
 async fn least(program: &Path, commands: usize) -> u64 {
     let mut counts = Vec::new();
     for _ in 0..3 {
@@ -172,8 +172,8 @@ fn the_core_takes_no_more_instructions_than_its_budget() {
     let program = program.ancestors().nth(2).unwrap().join("release/examples/work");
     for (what, may, times) in WORK {
         let each = |what| (work(&program, what, 100 + times) - work(&program, what, 100)) / times;
-        // A load without the making of the database's answer, and a fold also without the SDK's reading
-        // of it.
+        // A load without the making of the database's answer, and a fold also without the SDK's
+        // reading of it.
         let counted = match what {
             "load" => each("load") - each("page"),
             "fold" => each("load") - each("items"),

@@ -1,4 +1,5 @@
-//! The application of tanks, whole: its sample events, and requests that no well-behaved client sends.
+//! The application of tanks, whole: its sample events, and requests that no well-behaved client
+//! sends.
 
 #[tokio::test]
 async fn sample_events_are_answered() {

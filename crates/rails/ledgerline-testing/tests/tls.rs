@@ -1,7 +1,9 @@
-//! A function and its services with TLS between them, as on AWS. Almost all other tests do without TLS.
+//! A function and its services with TLS between them, as on AWS. Almost all other tests do without
+//! TLS.
 //!
 //! `TANK_COMMANDS` names another build of the function, such as a script that runs that for arm64:
-//! `exec qemu-aarch64 -L /usr/aarch64-linux-gnu target/aarch64-unknown-linux-gnu/debug/tank-commands`.
+//! `exec qemu-aarch64 -L /usr/aarch64-linux-gnu
+//! target/aarch64-unknown-linux-gnu/debug/tank-commands`.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,8 +22,9 @@ use serde_json::Value;
 
 use crate::secured::{Slowness, behind_tls, environment, sample};
 
-/// The answer to the sample that installs a tank. The instance reaches its tables by TLS only. It trusts
-/// the certificate `trusted`, or without one the authority that signed the services' certificate.
+/// The answer to the sample that installs a tank. The instance reaches its tables by TLS only. It
+/// trusts the certificate `trusted`, or without one the authority that signed the services'
+/// certificate.
 async fn installed(slowness: Slowness, trusted: Option<&str>) -> anyhow::Result<Value> {
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, slowness).await?;
@@ -41,8 +44,8 @@ async fn a_command_is_stored_over_tls() {
     assert_eq!(answer["statusCode"], 201, "{answer}");
 }
 
-/// All attempts of the first read fail. The function starts nevertheless, and stores the command once
-/// handshakes complete.
+/// All attempts of the first read fail. The function starts nevertheless, and stores the command
+/// once handshakes complete.
 #[tokio::test]
 async fn slow_handshakes_fail_no_start() {
     let answer = installed((Duration::from_millis(4_500), Duration::from_millis(500)), None).await.unwrap();

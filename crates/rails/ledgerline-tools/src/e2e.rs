@@ -1,6 +1,6 @@
-//! The deployment, proven on a third party's emulator of AWS with its IAM evaluation on: the real `sam build` and `sam
-//! deploy` of the template as it is, then the scenario over HTTP. `e2e/*.py` adds what the emulator lacks, and docs/emulator.md
-//! lists it.
+//! The deployment, proven on a third party's emulator of AWS with its IAM evaluation on: the real
+//! `sam build` and `sam deploy` of the template as it is, then the scenario over HTTP. `e2e/*.py`
+//! adds what the emulator lacks, and docs/emulator.md lists it.
 
 use std::{
     collections::BTreeMap,
@@ -48,8 +48,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
         "CAPABILITY_IAM",
         "--parameter-overrides",
         &architecture,
-        // The emulator is slow, which proves nothing about the product: with these values, a read waits longer, a failed message comes again
-        // sooner, and no request is throttled.
+        // The emulator is slow, which proves nothing about the product: with these values, a read
+        // waits longer, a failed message comes again sooner, and no request is throttled.
         "ReadYourWriteTimeout=5000",
         "QueueVisibilityTimeout=10",
         "RequestsPerSecond=1000",
@@ -92,7 +92,8 @@ pub(crate) fn run(build: bool) -> Result<()> {
     operators(&emulator)
 }
 
-/// A role of an operator: its credentials, as variables of the environment, and what it tried and must be denied.
+/// A role of an operator: its credentials, as variables of the environment, and what it tried and
+/// must be denied.
 #[derive(Deserialize)]
 struct Operator {
     credentials: BTreeMap<String, String>,
@@ -101,7 +102,8 @@ struct Operator {
     stream: String,
 }
 
-/// What the tool reads and writes for whoever has its policies, and what these policies deny. Nothing is tried if the template has none.
+/// What the tool reads and writes for whoever has its policies, and what these policies deny.
+/// Nothing is tried if the template has none.
 fn operators(emulator: &Emulator) -> Result<()> {
     let operators: BTreeMap<String, Operator> = emulator.deployment("operators")?;
     for (who, Operator { credentials, tried, stream }) in &operators {
@@ -151,7 +153,8 @@ fn operators(emulator: &Emulator) -> Result<()> {
     if operators.is_empty() { Ok(()) } else { drift(emulator) }
 }
 
-/// Who may, sends commits to the order once more, and makes a wrong entry of it void; the entry of a commit that the log has stays.
+/// Who may, sends commits to the order once more, and makes a wrong entry of it void; the entry of
+/// a commit that the log has stays.
 fn order(emulator: &Emulator, credentials: &BTreeMap<String, String>, stream: &str, may: bool) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let (code, printed) =
@@ -177,8 +180,9 @@ fn order(emulator: &Emulator, credentials: &BTreeMap<String, String>, stream: &s
     Ok(())
 }
 
-/// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found. Others are refused, here already the record of it: for the sake of the emulator, they
-/// have the right to stop functions.
+/// Who may, stops functions and lets them run again; meanwhile, that they are stopped is found.
+/// Others are refused, here already the record of it: for the sake of the emulator, they have the
+/// right to stop functions.
 fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) -> Result<()> {
     let sure = ["--write", "--yes", "--why", "a try of the deployment"];
     let concurrency = |to: &[&str]| {
@@ -200,7 +204,8 @@ fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) 
     Ok(())
 }
 
-/// What was changed by hand is found: the roles that the attempts let themselves take, and nothing else.
+/// What was changed by hand is found: the roles that the attempts let themselves take, and nothing
+/// else.
 fn drift(emulator: &Emulator) -> Result<()> {
     let administrator = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     let administrator = administrator.map(|name| (name.to_owned(), "test".to_owned())).into();
@@ -260,7 +265,8 @@ struct Attempts {
 impl Attempts {
     fn judge(&self, who: &str) -> Result<()> {
         for (what, outcome) in &self.tried {
-            // Only the reason is printed: the rest of the emulator's sentence says who asked for what, as the line does.
+            // Only the reason is printed: the rest of the emulator's sentence says who asked for
+            // what, as the line does.
             let reason = [" because ", " with "].iter().find_map(|word| Some(outcome.rsplit_once(word)?.1));
             let denied = outcome.starts_with("denied");
             println!(
@@ -287,7 +293,8 @@ impl Attempts {
 /// Invokes every function with every sample event.
 fn invoke_samples(emulator: &Emulator) -> Result<()> {
     let functions: BTreeMap<String, String> = emulator.deployment("functions")?;
-    // The samples create aggregates, whose ids must be new here. They are, because the stack was just deployed.
+    // The samples create aggregates, whose ids must be new here. They are, because the stack was
+    // just deployed.
     let mut wrong = Vec::new();
     for sample in samples(Path::new("."))? {
         let function = functions.get(&sample.function).context("the function is deployed")?;
@@ -304,6 +311,15 @@ fn invoke_samples(emulator: &Emulator) -> Result<()> {
     Ok(())
 }
 
+/// The processor time of a process in seconds, as Linux counts it in hundredths; 0 where there is
+/// no `/proc`.
+fn processor_seconds(process: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name of the program, in parentheses, may have spaces.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum::<u64>() / 100
+}
+
 /// The emulator and its address. Its process ends when the value is dropped.
 struct Emulator {
     process: Child,
@@ -316,7 +332,8 @@ impl Emulator {
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let url = format!("http://127.0.0.1:{port}");
         let log = Path::new("target/e2e.log");
-        // The emulator leaves the files that it unpacks. They are in this folder, so that the next run replaces them.
+        // The emulator leaves the files that it unpacks. They are in this folder, so that the next
+        // run replaces them.
         let files = env::current_dir()?.join("target/e2e");
         let _ = std::fs::remove_dir_all(&files);
         std::fs::create_dir_all(&files)?;
@@ -336,14 +353,14 @@ impl Emulator {
             .spawn()
             .context("cannot start the emulator")?;
         let mut this = Self { process, python: python.to_owned(), url };
-        let (mut since, mut worked) = (Instant::now(), None);
+        let (mut since, mut worked) = (Instant::now(), 0);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Some(status) = this.process.try_wait()? {
                 bail!("the emulator ended with {status}: see target/e2e.err.log");
             }
-            // The fields of this file name the time that the processor has given to the process.
-            let now = std::fs::read_to_string(format!("/proc/{}/stat", this.process.id())).ok();
-            if now != worked {
+            let now = processor_seconds(this.process.id());
+            // An idle program that polls takes less.
+            if now > worked {
                 (since, worked) = (Instant::now(), now);
             }
             if since.elapsed() > Duration::from_secs(60) {
@@ -372,7 +389,8 @@ impl Emulator {
         serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))
     }
 
-    /// Runs the operator's tool as somebody with these credentials. The result is its exit code, and what it printed.
+    /// Runs the operator's tool as somebody with these credentials. The result is its exit code,
+    /// and what it printed.
     fn ledger(
         &self,
         credentials: &BTreeMap<String, String>,

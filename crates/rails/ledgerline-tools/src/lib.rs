@@ -44,27 +44,33 @@ enum Task {
     },
     /// Writes the permissions of each function into docs/permissions/.
     Permissions,
-    /// Lays down an aggregate, a projector, a subscription, a query or a process manager that compiles, passes its tests and deploys, to go on from; or
-    /// a workspace of its own, in a new or empty folder.
+    /// Lays down an aggregate, a projector, a subscription, a query or a process manager that
+    /// compiles, passes its tests and deploys, to go on from; or a workspace of its own, in a new
+    /// or empty folder.
     New {
         /// The kind of thing that is laid down.
         kind: new::Kind,
-        /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is such a name. What operators need has none.
+        /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last
+        /// part is such a name. What operators need has none.
         name: Option<String>,
-        /// The application that a new aggregate is in. If the application is not there yet, it is laid down too.
+        /// The application that a new aggregate is in. If the application is not there yet, it is
+        /// laid down too.
         #[arg(long = "in", value_name = "APPLICATION")]
         application: Option<String>,
-        /// The category of the aggregate that a projector, subscription, query or process manager is about.
+        /// The category of the aggregate that a projector, subscription, query or process manager
+        /// is about.
         #[arg(long, value_name = "CATEGORY")]
         of: Option<String>,
-        /// A projector of every event, from the log, instead of states; or a query of the rows of such a projector.
+        /// A projector of every event, from the log, instead of states; or a query of the rows of
+        /// such a projector.
         #[arg(long)]
         log: bool,
     },
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
-    /// Put load on a local stack of tanks for an hour, while functions are killed and services fail for
-    /// a while, and then check that nothing is lost or doubled. Only for work on ledgerline itself.
+    /// Put load on a local stack of tanks for an hour, while functions are killed and services fail
+    /// for a while, and then check that nothing is lost or doubled. Only for work on ledgerline
+    /// itself.
     Soak {
         /// Arguments for the example `soak` of `ledgerline-testing`, such as --minutes.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -84,7 +90,8 @@ enum Task {
     },
     /// Prints the size and the time to start of every function, after `sam build` for this machine.
     Sizes,
-    /// Deploys to an emulator of AWS, installed on first use, and tests the deployment. Needs Python.
+    /// Deploys to an emulator of AWS, installed on first use, and tests the deployment. Needs
+    /// Python.
     E2e {
         /// Deploy the result of the last `sam build` for this machine.
         #[arg(long)]
@@ -92,7 +99,8 @@ enum Task {
     },
 }
 
-/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or through its dependencies (rule 12).
+/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or through its
+/// dependencies (rule 12).
 fn is_pure(package: &Package) -> bool {
     let pure = ["crates/rails/ledgerline", "crates/applications"];
     let folder = folder(package);
@@ -113,7 +121,8 @@ fn is_of_the_rails(package: &Package) -> bool {
     folder(package).parent().is_some_and(|rails| rails.ends_with("crates/rails"))
 }
 
-/// Does what the command line says, in the workspace of the current folder. `L` are the aggregates of the workspace.
+/// Does what the command line says, in the workspace of the current folder. `L` are the aggregates
+/// of the workspace.
 pub fn main<L: Aggregates>() -> ExitCode {
     let task = Task::parse();
     // The path of a new workspace is relative to the current folder, so that must not change.
@@ -142,8 +151,8 @@ pub fn main<L: Aggregates>() -> ExitCode {
     }
 }
 
-/// Lays down a workspace of its own, with a small application, in this folder, which must be new or empty. Its last part is the
-/// name of the application.
+/// Lays down a workspace of its own, with a small application, in this folder, which must be new or
+/// empty. Its last part is the name of the application.
 ///
 /// # Errors
 /// When the name is not allowed, the folder is not empty, or a file cannot be written.
@@ -154,8 +163,8 @@ pub fn new_workspace(folder: &Path) -> Result<()> {
 /// The package whose example the soak is.
 const SOAKED: &str = "ledgerline-testing";
 
-/// Runs the soak. It runs the application on which the libraries are tested, which a workspace that uses
-/// the libraries does not have.
+/// Runs the soak. It runs the application on which the libraries are tested, which a workspace that
+/// uses the libraries does not have.
 fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
     if !metadata.workspace_packages().iter().any(|package| package.name.as_str() == SOAKED) {
         bail!(
@@ -182,7 +191,8 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     problems.extend(category_problems(&ledgerline::categories::<L>()));
     problems.extend(shape_problems::<L>(metadata.workspace_root.as_std_path())?);
     let source = Source::read(template)?;
-    // The output of SAM has Lambda's own functions instead of these, without what the checks of the wiring read.
+    // The output of SAM has Lambda's own functions instead of these, without what the checks of the
+    // wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let needs = wiring::needs_of(&source, metadata.workspace_root.as_std_path())?;
@@ -244,8 +254,9 @@ fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     Ok(check.problems)
 }
 
-/// The problems of a template: differences from what the functions need, from the pages of permissions and the runbook in
-/// `docs`, or from what every template must have. The keys of `needs` are the names of the functions' binaries.
+/// The problems of a template: differences from what the functions need, from the pages of
+/// permissions and the runbook in `docs`, or from what every template must have. The keys of
+/// `needs` are the names of the functions' binaries.
 ///
 /// # Errors
 /// When the template or a page cannot be read.
@@ -289,7 +300,8 @@ pub fn sample_problems(source: &Source, needs: &BTreeMap<String, Needs>, events:
         .collect()
 }
 
-/// The differences between the permissions of a template and their pages, and the permissions that no page may allow.
+/// The differences between the permissions of a template and their pages, and the permissions that
+/// no page may allow.
 fn permissions_problems(source: &Source, docs: &Path) -> Result<Vec<String>> {
     let template = source.json();
     let place = |resource: &str| source.place(&["Resources", resource]);
@@ -343,7 +355,8 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
     problems
 }
 
-/// Dependencies of the rails on applications, those of tests included: the rails must work with any application.
+/// Dependencies of the rails on applications, those of tests included: the rails must work with any
+/// application.
 fn upwards(metadata: &Metadata) -> Vec<String> {
     let packages = metadata.workspace_packages();
     let applications: BTreeSet<&str> = packages
@@ -361,8 +374,9 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Crates that the functions, `local`, `xtask` or `proofs` use with other features than the tests. Cargo compiles each of them, and all
-/// crates that depend on them, once for each set of features, which takes minutes of every first build.
+/// Crates that the functions, `local`, `xtask` or `proofs` use with other features than the tests.
+/// Cargo compiles each of them, and all crates that depend on them, once for each set of features,
+/// which takes minutes of every first build.
 fn compiled_twice() -> Result<Vec<String>> {
     // A package may have several sets of features: build scripts and macros have one of their own.
     let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
@@ -397,7 +411,8 @@ fn compiled_twice() -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Functions that lack their binary, their resource in the template, or their sample events (rule 13).
+/// Functions that lack their binary, their resource in the template, or their sample events (rule
+/// 13).
 fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
     let root = metadata.workspace_root.as_std_path();
     let binaries: BTreeSet<String> = metadata

@@ -1,5 +1,5 @@
-//! The linters of others, for the template and the dependencies. The reason for each rule that is switched off is in
-//! `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
+//! The linters of others, for the template and the dependencies. The reason for each rule that is
+//! switched off is in `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,8 +11,8 @@ use crate::{check, tools};
 /// SAM's own transformation, as a deployment does it.
 const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
 
-/// Fails if an advisory is about a dependency. The database of advisories is on the network: if it cannot be fetched, and was not fetched
-/// before, nothing is checked, and the output says so.
+/// Fails if an advisory is about a dependency. The database of advisories is on the network: if it
+/// cannot be fetched, and was not fetched before, nothing is checked, and the output says so.
 fn advisories(deny: &Path) -> Result<()> {
     let output = Command::new(deny).args(["check", "advisories"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr);

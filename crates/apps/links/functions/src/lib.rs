@@ -1,4 +1,5 @@
-//! Users who rate links and follow each other: the functions. Each handler is the function of a binary.
+//! Users who rate links and follow each other: the functions. Each handler is the function of a
+//! binary.
 
 pub mod commands;
 pub mod process_managers;

@@ -1,5 +1,6 @@
-//! The users of "An AWS Event Sourcing architecture with DynamoDB", and the examples of "Serverless Event Sourcing in AWS (Lambda,
-//! DynamoDB, SQS)", the project Beenion. Every test names its section.
+//! The users of "An AWS Event Sourcing architecture with DynamoDB", and the examples of "Serverless
+//! Event Sourcing in AWS (Lambda, DynamoDB, SQS)", the project Beenion. Every test names its
+//! section.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,8 +23,8 @@ use serde_json::json;
 
 // --- "An AWS Event Sourcing architecture with DynamoDB" -----------------------------------------------------------
 
-/// "Schema design" and "Event envelope": a user who registers and has mails sent elsewhere, each event with its name,
-/// the version of its shape, and its data.
+/// "Schema design" and "Event envelope": a user who registers and has mails sent elsewhere, each
+/// event with its name, the version of its shape, and its data.
 #[tokio::test]
 async fn a_user_is_a_row_for_each_event_in_its_envelope() {
     let (store, _) = counted().await;
@@ -42,7 +43,8 @@ async fn a_user_is_a_row_for_each_event_in_its_envelope() {
     assert_eq!(updated.data, r#"{"email":"new.email@example.com","userId":"ada"}"#);
 }
 
-/// "Event Bus": "a email service listening for User.Registered events and sending a welcome email message".
+/// "Event Bus": "a email service listening for User.Registered events and sending a welcome email
+/// message".
 #[tokio::test]
 async fn a_registration_is_welcomed_with_one_mail() {
     let local = LocalStack::start(None).await;
@@ -154,8 +156,9 @@ async fn a_command_may_store_several_events_in_one_item() {
     assert_eq!(log[1].events, [encode::<Link>(&rated).unwrap()]);
 }
 
-/// "Why use CQRS/Event Sourcing?": the three queries. "Projections & Process Managers": "each event handler must be
-/// isolated, so an error in one handler doesn't affect others", and goes on where it was.
+/// "Why use CQRS/Event Sourcing?": the three queries. "Projections & Process Managers": "each event
+/// handler must be isolated, so an error in one handler doesn't affect others", and goes on where
+/// it was.
 #[tokio::test]
 async fn a_handler_that_fails_stops_no_other_and_catches_up() {
     let local = LocalStack::start(None).await;

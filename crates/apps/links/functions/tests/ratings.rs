@@ -1,5 +1,5 @@
-//! The read models of ratings against real tables: even if messages come twice, swapped or not at all, and wherever a function
-//! ends in the middle, the rows are the fold of the log.
+//! The read models of ratings against real tables: even if messages come twice, swapped or not at
+//! all, and wherever a function ends in the middle, the rows are the fold of the log.
 
 #![allow(
     clippy::unwrap_used,
@@ -202,7 +202,8 @@ impl<C: Consumer> World<C> {
     }
 }
 
-/// Delivers commits in this order, and then the last one of every stream, so that nothing is missing in the end.
+/// Delivers commits in this order, and then the last one of every stream, so that nothing is
+/// missing in the end.
 async fn deliver_all<C: Consumer>(world: &World<C>, commits: &[Commit], order: &[prop::sample::Index]) {
     for index in order {
         world.deliver(index.get(commits)).await.unwrap();
@@ -267,7 +268,8 @@ proptest! {
         });
     }
 
-    /// The same for the entries of the feeds that are shown. They come from two categories, and the order between these does not matter.
+    /// The same for the entries of the feeds that are shown. They come from two categories, and the
+    /// order between these does not matter.
     #[test]
     fn feeds_equal_the_fold_whatever_the_delivery(
         steps in steps(),
@@ -310,7 +312,8 @@ async fn shown(world: &World<FeedProjector>) -> BTreeSet<(String, String, String
     shown
 }
 
-/// Wherever the function ends, the message comes again and the feeds are right in the end. The test tries every call.
+/// Wherever the function ends, the message comes again and the feeds are right in the end. The test
+/// tries every call.
 #[tokio::test]
 async fn a_crash_after_any_call_leaves_the_feeds_right() {
     let log = log(&[
@@ -344,8 +347,9 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
     assert!(points > 30, "{points}");
 }
 
-/// Rule 7: an instance that was thought to be dead goes on with the rows that it read before the following ended. The entry that it writes is in the
-/// table and is not shown; nor does it hide the entry of a new following.
+/// Rule 7: an instance that was thought to be dead goes on with the rows that it read before the
+/// following ended. The entry that it writes is in the table and is not shown; nor does it hide the
+/// entry of a new following.
 #[tokio::test]
 async fn an_entry_that_comes_too_late_is_not_shown() {
     let log =
@@ -381,7 +385,8 @@ async fn following_brings_in_the_recent_ratings() {
     assert!(shown.iter().all(|(_, _, url, _)| url != "https://0.example/"));
 }
 
-/// The end of a following costs as much as the following brought in, and not as much as its author ever rated.
+/// The end of a following costs as much as the following brought in, and not as much as its author
+/// ever rated.
 #[tokio::test]
 async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     let mut log = log(&[]);
@@ -396,7 +401,8 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
         world.wire.take();
         world.deliver(commit).await.unwrap();
     }
-    // The calls read the position and the row of the following, and then delete the 101 links, 25 in a call.
+    // The calls read the position and the row of the following, and then delete the 101 links, 25
+    // in a call.
     let calls = world.wire.operations();
     let count = |name: &str| calls.iter().filter(|call| *call == name).count();
     assert_eq!((count("GetItem"), count("Query"), count("BatchWriteItem")), (2, 1, 5), "{calls:?}");
@@ -404,8 +410,8 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     assert!(!rows.keys().any(|key| key.0.starts_with("feed#")));
 }
 
-/// A rating that reaches 10,000 followers takes a bounded number of calls of bounded size, and after a crash only those for the pages that were not
-/// yet marked as done.
+/// A rating that reaches 10,000 followers takes a bounded number of calls of bounded size, and
+/// after a crash only those for the pages that were not yet marked as done.
 #[tokio::test]
 async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     const FOLLOWERS: usize = 10_000;
@@ -463,7 +469,8 @@ async fn a_rating_is_one_write_for_each_list() {
             assert_eq!(world.wire.operations(), ["TransactWriteItems"]);
         }
     }
-    // A first rating takes a write to begin, a query for followers, and a write to end; another rating takes one write.
+    // A first rating takes a write to begin, a query for followers, and a write to end; another
+    // rating takes one write.
     let world = World::new("FeedsTable", &commits, |table| FeedProjector { table }).await;
     world.deliver(&commits[0]).await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem", "TransactWriteItems", "Query", "PutItem"]);

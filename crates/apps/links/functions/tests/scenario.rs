@@ -57,7 +57,8 @@ async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     assert_eq!(follow(Method::PUT).await.version(), followed.version());
     let entry = eventually("it is brought in", async || in_feed().await).await;
     assert_eq!((&entry["userId"], &entry["rating"], &entry["title"]), (&json!(bob), &json!(4), &json!("It")));
-    // Later ratings come into the feed too; another rating of a link is shown where the first one was.
+    // Later ratings come into the feed too; another rating of a link is shown where the first one
+    // was.
     rate(&other, &bob, json!({ "linkUrl": &url, "rating": 2 })).await;
     eventually("it is rated again", async || in_feed().await.filter(|entry| entry["rating"] == 2)).await;
     let newer = format!("https://example.com/{}", fresh_id());

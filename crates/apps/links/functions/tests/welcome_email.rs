@@ -1,4 +1,5 @@
-//! The welcome mail against a real table and a provider that speaks SES: there is at most one, even if messages come twice.
+//! The welcome mail against a real table and a provider that speaks SES: there is at most one, even
+//! if messages come twice.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,10 +21,11 @@ use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     wire::Message,
 };
-use ledgerline_local::services::{DynamoDb, sdk_config};
-use ledgerline_testing::{Crash, Ses};
+use ledgerline_local::services::{DynamoDb, forget_stream_records, sdk_config};
+use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, eventually};
 use links::user::{Event, User};
 use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
+use serde_json::{Value, json};
 
 struct World {
     dynamodb: DynamoDb,
@@ -46,7 +48,8 @@ impl World {
         Self { dynamodb, ses, url, crash: Crash::default() }
     }
 
-    /// A function whose calls to the table and to the provider are counted together, so that a crash can follow any of them.
+    /// A function whose calls to the table and to the provider are counted together, so that a
+    /// crash can follow any of them.
     fn function(&self, sender: Option<&str>) -> Fifo<DynamoDbStore, ProcessManager<WelcomeEmail>> {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
@@ -54,7 +57,8 @@ impl World {
         let client = Client::from_conf(config.build());
         let positions =
             ReadTable::new(client.clone(), ledgerline_testing::table("WelcomeEmailPositionsTable"));
-        // The client is made as the function makes it, from a configuration that gives little time, as for a database.
+        // The client is made as the function makes it, from a configuration that gives little time,
+        // as for a database.
         let impatient =
             TimeoutConfig::builder().operation_attempt_timeout(Duration::from_millis(300)).build();
         let sdk = sdk_config(&self.url).into_builder().timeout_config(impatient).build();
@@ -123,8 +127,9 @@ async fn a_new_user_gets_one_mail() {
     assert_eq!((&mails[0]["from"], &mails[0]["subject"]), (&"hello@example.com".into(), &"Welcome".into()));
 }
 
-/// The function ends after each of its calls, and the message comes again: there is never a second mail. If it ends between the claim and the record,
-/// nobody can know whether the mail was sent, and `unknown` is recorded; the user's stream goes on.
+/// The function ends after each of its calls, and the message comes again: there is never a second
+/// mail. If it ends between the claim and the record, nobody can know whether the mail was sent,
+/// and `unknown` is recorded; the user's stream goes on.
 #[tokio::test]
 async fn a_crash_after_any_call_never_sends_two_mails() {
     let mut outcomes = Vec::new();
@@ -141,12 +146,14 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
             break;
         }
     }
-    // The function ended after no call, the position, the claim, the mail, the record, and not at all.
+    // The function ended after no call, the position, the claim, the mail, the record, and not at
+    // all.
     let expected = [(1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
 }
 
-/// A mail that the provider does not take now was not sent, and is sent when the message comes again.
+/// A mail that the provider does not take now was not sent, and is sent when the message comes
+/// again.
 #[tokio::test]
 async fn a_mail_that_was_not_taken_is_sent_later() {
     for (status, code) in
@@ -163,7 +170,8 @@ async fn a_mail_that_was_not_taken_is_sent_later() {
     }
 }
 
-/// A mail that the provider will never take, or may have taken, is not tried again and holds up nothing.
+/// A mail that the provider will never take, or may have taken, is not tried again and holds up
+/// nothing.
 #[tokio::test]
 async fn a_mail_that_cannot_be_sent_is_set_aside() {
     for (status, code, recorded) in [(400, "MessageRejected", "refused"), (500, "InternalFailure", "unknown")]
@@ -193,4 +201,53 @@ async fn without_a_sender_no_mail_is_sent_and_nothing_waits() {
     // A sender that is named later does not welcome users who registered before.
     world.deliver(1).await.unwrap();
     assert_eq!(world.mails(), 0);
+}
+
+/// A mail cannot be taken back: after an outage of everything behind the log, a repair sends the
+/// mail that is missing, and no mail again.
+#[tokio::test]
+async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
+    let data = tempfile::tempdir().unwrap();
+    let links = LocalStack::start(Some(data.path())).await;
+    let register = async |links: &LocalStack, name: &str| {
+        let user = Api::new(links.url().to_owned(), Some(name.to_owned()));
+        let email = format!("{name}@example.com");
+        let registered = user.post("/users", json!({ "name": name, "email": email })).await;
+        assert_eq!(registered.status, 201, "{registered:?}");
+        format!("user-{}", registered.body["userId"].as_str().unwrap())
+    };
+    let mails = async |links: &LocalStack| {
+        let mails = reqwest::get(format!("{}/mailbox", links.aws_url())).await.unwrap();
+        mails.json::<Value>().await.unwrap()["mails"].as_array().unwrap().clone()
+    };
+    // Given a mail to Ada, and an outage of a day when Eve registers,
+    register(&links, "ada").await;
+    eventually("the mail to Ada is sent", async || (mails(&links).await.len() == 1).then_some(())).await;
+    let tool = Tool::at(&links);
+    eventually("every subscriber has every commit", async || (tool.found(&[]).0 == 0).then_some(())).await;
+    for of in [".fifo", "SequenceTable"] {
+        let outage = json!({ "of": of, "seconds": 3_600 });
+        let begun = reqwest::Client::new().post(format!("{}/outages", links.aws_url())).json(&outage);
+        assert!(begun.send().await.unwrap().status().is_success());
+    }
+    let eve = register(&links, "eve").await;
+    links.kill();
+    forget_stream_records(data.path()).unwrap();
+    let links = LocalStack::start(Some(data.path())).await;
+    let tool = Tool::at(&links);
+    let (_, missing) = tool.found(&["--only", "WelcomeEmailFunction"]);
+    assert_eq!(missing, [("missing".into(), "WelcomeEmailFunction".into(), eve, 0)].into());
+
+    // when an operator repairs the process manager, twice,
+    let repair = ["--write", "--yes", "--why", "an outage", "--act"];
+    for _ in 0..2 {
+        eventually("nothing is missing", async || {
+            let (_, left) = tool.found(&repair);
+            left.is_empty().then_some(())
+        })
+        .await;
+    }
+    // then Eve has one mail, and Ada has none beside the one of the stack before.
+    let sent = mails(&links).await;
+    assert_eq!((sent.len(), &sent[0]["to"]), (1, &json!(["eve@example.com"])), "{sent:?}");
 }

@@ -54,14 +54,16 @@ async fn a_todo_is_changed_by_who_has_seen_it() {
     assert_eq!(again.problem(), "todo-exists");
 }
 
-/// Of several clients that saw the same version and change it at the same time, one wins, and the others are told that another was first.
+/// Of several clients that saw the same version and change it at the same time, one wins, and the
+/// others are told that another was first.
 #[tokio::test]
 async fn of_two_changes_at_once_one_is_told_that_it_lost() {
     let todos = UnderTest::start().await;
     let mut lost = Vec::new();
     let late = (StatusCode::PRECONDITION_FAILED, "precondition-failed".to_owned());
     let overtaken = (StatusCode::CONFLICT, "overtaken".to_owned());
-    // Two commands meet by chance, and rarely on a machine that does one thing at a time: the rounds go on until two have met.
+    // Two commands meet by chance, and rarely on a machine that does one thing at a time: the
+    // rounds go on until two have met.
     for round in 0..100 {
         if round >= 10 && lost.contains(&overtaken) {
             break;

@@ -1,4 +1,5 @@
-//! The examples of "Build a CQRS event store with Amazon DynamoDB", on the AWS Database Blog. Every test names its section.
+//! The examples of "Build a CQRS event store with Amazon DynamoDB", on the AWS Database Blog. Every
+//! test names its section.
 
 #![allow(
     clippy::unwrap_used,
@@ -37,8 +38,9 @@ fn widget_123() -> StreamId {
     StreamId::new("widget", "123").unwrap()
 }
 
-/// "Event table", figure 3, and "Loading and saving aggregate examples", figures 9 to 13: what the table holds after
-/// CreateWidget, ChangeWidgetName, ChangeWidgetDescription and the update of the stock.
+/// "Event table", figure 3, and "Loading and saving aggregate examples", figures 9 to 13: what the
+/// table holds after CreateWidget, ChangeWidgetName, ChangeWidgetDescription and the update of the
+/// stock.
 #[tokio::test]
 async fn widget_123_is_a_stream_of_four_events() {
     let (store, _) = counted().await;
@@ -51,7 +53,8 @@ async fn widget_123_is_a_stream_of_four_events() {
     let expected = ["WidgetCreated", "WidgetNameChanged", "WidgetDescriptionChanged", "WidgetStockUpdated"];
     assert_eq!(event_types(&log), expected.map(|event| vec![event]));
     assert_eq!(log[1].events[0].data, r#"{"name":"Cog"}"#);
-    // "Snapshot table", figure 5: the state of the newest event, with no table and no write of its own.
+    // "Snapshot table", figure 5: the state of the newest event, with no table and no write of its
+    // own.
     let state: Value = serde_json::from_str(&log[3].state.as_ref().unwrap().data).unwrap();
     assert_eq!((&state["name"], &state["stock"]), (&json!("Cog"), &json!(4)));
 }
@@ -96,8 +99,8 @@ impl Article {
         AttributeValue::N(number.to_string())
     }
 
-    /// "Loading an aggregate algorithm": the aggregate, its last events as items, the last snapshot, the remaining
-    /// events. Returns the version and the number of the last event.
+    /// "Loading an aggregate algorithm": the aggregate, its last events as items, the last
+    /// snapshot, the remaining events. Returns the version and the number of the last event.
     async fn load(&self) -> (u64, u64) {
         let aggregate = self.client.get_item().table_name("aggregate").key("PK", Self::key(123));
         let aggregate = aggregate.send().await.unwrap().item.unwrap();
@@ -116,7 +119,8 @@ impl Article {
         (aggregate["version"].as_n().unwrap().parse().unwrap(), newest)
     }
 
-    /// "Saving an aggregate algorithm": the aggregate with its new events, if its version is the one that was read.
+    /// "Saving an aggregate algorithm": the aggregate with its new events, if its version is the
+    /// one that was read.
     async fn save(&self, version: Option<u64>, event: u64) {
         let events = HashMap::from([(event.to_string(), AttributeValue::S("{}".into()))]);
         let put = self.client.put_item().table_name("aggregate").item("PK", Self::key(123));
@@ -133,8 +137,8 @@ impl Article {
     }
 }
 
-/// "Loading an aggregate algorithm" and "Saving an aggregate algorithm": the calls of both ways, counted. docs/data.md
-/// has them in a table.
+/// "Loading an aggregate algorithm" and "Saving an aggregate algorithm": the calls of both ways,
+/// counted. docs/data.md has them in a table.
 #[tokio::test]
 async fn a_command_that_took_five_calls_takes_one_or_two() {
     let article = Article::new().await;
@@ -160,7 +164,8 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
     assert_eq!(wire.operations(), ["ExecuteStatement"]);
 }
 
-/// A projector that is replaced while entries are under way reads the states that the version before it wrote.
+/// A projector that is replaced while entries are under way reads the states that the version
+/// before it wrote.
 #[tokio::test]
 async fn an_entry_with_a_state_of_the_version_before_is_projected() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;

@@ -39,7 +39,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let ledger = Tool::at(&stack);
     assert_eq!(ledger.run(&["dead-letters"]).0, 0, "there are none");
 
-    // What they are about is taken away, as if it had never come.
+    // Their rows are deleted, as if the commits had never arrived.
     let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
     let sqs = aws_sdk_sqs::Client::new(&services::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
@@ -52,7 +52,8 @@ async fn dead_letters_are_counted_redriven_and_parked() {
         delete.key("entry", text(&format!("{version:020}#0000"))).send().await.unwrap();
     }
     let streams: Vec<_> = ids.iter().map(|id| format!("tank-{id}")).collect();
-    // A batch of states that Lambda gave up, in its envelope; commits that a queue gave up; a commit that the fanout set aside.
+    // A batch of states that Lambda gave up, in its envelope; commits that a queue gave up; a
+    // commit that the fanout quarantined.
     let state = json!({
         "stream": streams[0], "aggregate": { "lastKnownVersion": 3 }, "aggregateSchema": 0,
         "lastEvent": { "stream": streams[0], "version": 3, "index": 0, "eventType": "TankDrawn", "schema": 1, "payload": null, "at": "2026-11-25T00:00:00Z" },
@@ -95,7 +96,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let (_, with) = ledger.run(&["dead-letters", "Readings", "--payloads"]);
     assert!(format!("{with:?}").contains("TankFilled"), "{with:?}");
 
-    // One is put aside, and comes back.
+    // One is parked, and redriven later.
     let (id, sure) = (letters[0]["id"].as_str().unwrap().to_owned(), ["--write", "--yes", "--why", "a test"]);
     let act = |arguments: &[&str]| ledger.run(&[&["dead-letters"], arguments, &sure].concat());
     let (code, parked) = act(&["Readings", "--park", "--stream", &streams[2]]);
@@ -119,7 +120,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert_eq!(ledger.run(&["dead-letters"]).0, 0);
     assert!(ledger.run(&["dead-letters", "--parked"]).1.is_empty());
 
-    // What nobody can use is thrown away, by its id alone, and it is kept who did it.
+    // A useless message is thrown away, by its id alone, and the operator is recorded.
     dead_letter(&sqs, "FanoutDeadLetterQueue", None, &json!({ "nothing": "useful" })).await;
     assert_eq!(act(&["Fanout", "--send-back"]).0, 2, "it names no commit, and stays");
     let (_, listed) = ledger.run(&["dead-letters", "Fanout"]);
@@ -129,7 +130,7 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     let records = dynamodb.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let done: BTreeSet<_> = records.iter().map(|record| record["what"].as_s().unwrap().clone()).collect();
     assert!(done.contains(&format!("throw away: {id}")) && done.len() == 5, "{done:?}");
-    // A commit that the fanout can never pass on comes back, once, and it is said.
+    // A commit that the fanout can never pass on comes back once, and the tool says so.
     stack.damage("tank-damaged").await;
     eventually("it is set aside", async || (ledger.run(&["dead-letters", "Fanout"]).0 == 2).then_some(()))
         .await;
@@ -152,8 +153,9 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
     client.get_queue_url().queue_name(table(name)).send().await.unwrap().queue_url.unwrap()
 }
 
-/// The incident of the runbook: a commit cannot be applied, and those behind it in its stream wait. They become dead letters, others flow; the cause is found and mended; the
-/// messages go back, though the tool is killed at it.
+/// The incident of the runbook: a commit cannot be applied, and those behind it in its stream wait.
+/// They become dead letters, others flow; the cause is found and mended; the messages go back,
+/// though the tool is killed at it.
 #[tokio::test]
 async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired() {
     const FILLS: i64 = 9;
@@ -172,7 +174,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     policy["maxReceiveCount"] = json!(2);
     let set = sqs.set_queue_attributes().queue_url(&url).attributes(Name::RedrivePolicy, policy.to_string());
     set.attributes(Name::VisibilityTimeout, "1").send().await.unwrap();
-    // Somebody has changed the position of one tank by hand. Nothing can be applied to it any more.
+    // The position of one tank is changed by hand. No commit of it can be applied any more.
     let position = async |value: AttributeValue| {
         let update = dynamodb.update_item().table_name(table("ReadingsTable"));
         let update = update.key("tankId", AttributeValue::S(format!("tank-{poisoned}")));
@@ -184,16 +186,18 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     position(AttributeValue::S("one".into())).await;
     for amount in 1..=FILLS {
         for id in [&poisoned, &healthy] {
-            let credited = fill(&stack, id, amount).await;
-            assert_eq!(credited.status, StatusCode::OK, "{credited:?}");
+            let filled = fill(&stack, id, amount).await;
+            assert_eq!(filled.status, StatusCode::OK, "{filled:?}");
         }
     }
     settled(&stack, &healthy).await;
 
-    // Find: the queue, the first commit of the stream, the reason in the logs, and the commit itself.
+    // Find: the queue, the first commit of the stream, the reason in the logs, and the commit
+    // itself.
     let (ledger, stream) = (Tool::at(&stack), format!("tank-{poisoned}"));
     let listed = eventually("all of them are dead letters", async || {
-        // Others go on meanwhile. What comes for them also wakes the emulated queue, which does not wake by itself when a message may be tried again.
+        // Other tanks are filled meanwhile. Their messages also wake the emulated queue, which does
+        // not wake by itself when a message may be retried.
         fill(&stack, &healthy, 1).await;
         let (_, listed) = ledger.run(&["dead-letters", "Readings"]);
         listed.first().is_some_and(|count| count["messages"] == FILLS).then_some(listed)
@@ -209,10 +213,10 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     let unreadable = stack.get(&format!("/tanks/{poisoned}/readings")).await;
     assert_eq!(unreadable.status, StatusCode::INTERNAL_SERVER_ERROR, "of this tank alone");
 
-    // Mend it, and send them back. The tool is killed when the first one is on its way.
+    // Repair the position, and redrive them. The tool is killed when the first one is on its way.
     position(AttributeValue::N("1".into())).await;
     let send_back =
-        ["dead-letters", "Readings", "--send-back", "--write", "--yes", "--why", "the position is mended"];
+        ["dead-letters", "Readings", "--send-back", "--write", "--yes", "--why", "the position is repaired"];
     let mut tool = ledger.start(&send_back);
     // Without a pause between two looks: there are only a few to send.
     let records = async || {

@@ -32,7 +32,8 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
     });
     assert!(clean.await.is_empty());
 
-    // The row of one tank and the newest row of two others are lost, as if their last messages had been; a row shows more than the log has.
+    // The row of one tank and the newest row of two others are lost, as if their last messages had
+    // been; a row shows more than the log has.
     let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
     let delete = client.delete_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[0]));
@@ -175,7 +176,8 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     set.attributes(Name::RedrivePolicy, policy).send().await.unwrap();
     // And a commit comes that this code does not understand.
     stack.damage("tank-damaged").await;
-    // The workspace has another timeout than what is deployed, one function more, and one variable less.
+    // The workspace has another timeout than what is deployed, one function more, and one variable
+    // less.
     let template = std::fs::read_to_string(workspace().join("template.yaml")).unwrap();
     let template = template.replacen("      Timeout: 900\n", "      Timeout: 899\n", 1);
     let template = template.replacen("  OperationsTable:\n", "  ExtraOperationsTable:\n", 1);
@@ -216,7 +218,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
         get.key("tankId", AttributeValue::S(id.to_owned())).send().await.unwrap().item
     };
     let untouched = row(&other).await;
-    // The row shows the right version and a wrong balance: nothing that is delivered again changes it.
+    // The row shows the right version and a wrong level: no redelivery changes it.
     let update = client.update_item().table_name(table("LevelsTable"));
     let update = update.key("tankId", AttributeValue::S(id.clone()));
     let update = update.update_expression("SET #level = :wrong");
@@ -253,7 +255,8 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
         &["command", "POST", "/tanks/163082d2-b005-45d7-9eb6-aa1f83efd55d/replays", "--api", api][..],
         &["command", "POST", &fills, "--body", r#"{"amount":1}"#, "--api", api],
         &["command", "POST", &path, "--body", "30", "--api", api],
-        // The API of a local stack at another address is not known, and a token is not sent in the clear.
+        // The API of a local stack at another address is not known, and a token is not sent in the
+        // clear.
         &["command", "POST", &path],
         &["command", "POST", &path, "--api", "http://example.com", "--token", "t"],
         &["command", "POST"],
@@ -303,7 +306,8 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     let tank = format!("tank-{from}");
     let (_, shown) = ledger.run(&["show", &tank, "--at", "2", "--payloads"]);
     assert_eq!((shown.len(), &shown[2]["state"]["level"]), (3, &json!(1_000)));
-    // Of the log of functions, everything that has this phrase; and there are no versions of functions here.
+    // Of the log of functions, everything that has this phrase; and there are no versions of
+    // functions here.
     let (code, logged) = ledger.run(&["logs", &format!("haul-{haul}"), "--since", "5m"]);
     assert!(code == 0 && logged.iter().any(|line| line["said"]["message"] == "fanout"), "{logged:?}");
     assert_eq!(ledger.run(&["logs", "--failures"]), (0, Vec::new()));
@@ -316,7 +320,8 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     })
     .await;
 
-    // Without an address, it is the one that the local stack has by default; the subcommand is none.
+    // Without an address, it is the one that the local stack has by default; the subcommand is
+    // none.
     let bare = ledger.command().args(["--local", "show", "--help"]).output();
     let help = String::from_utf8(bare.unwrap().stdout).unwrap();
     assert!(help.contains("The version up to which it is shown"), "the help of show: {help}");
@@ -337,7 +342,8 @@ async fn streams_commits_and_traces_are_shown_without_payloads() {
     }
 }
 
-/// An entry is final, and one without a commit stops every subscription: so what only claims to be a commit gets no entry, and an operator can make an entry void.
+/// An entry is final, and one without a commit stops every subscription: so what only claims to be
+/// a commit gets no entry, and an operator can make an entry void.
 #[tokio::test]
 async fn a_forged_record_gets_no_entry_and_a_wrong_entry_can_be_made_void() {
     // Given a tank with a row in the stock,

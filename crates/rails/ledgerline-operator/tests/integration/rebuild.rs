@@ -25,8 +25,8 @@ fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }
 
-/// Changes rows as a projector with a bug would have written them: levels and amounts of readings that
-/// are a thousand too high.
+/// Changes rows as a projector with a bug would have written them: levels and amounts of readings
+/// that are a thousand too high.
 async fn spoil(client: &Client, ids: &[String]) {
     for id in ids {
         let update = client.update_item().table_name(table("LevelsTable")).key("tankId", text(id));
@@ -74,7 +74,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     )
     .await;
     assert_eq!(stack.get(&format!("/tanks/{}", ids[0])).await.body["level"], 2_000);
-    // Reconciling, and delivering everything again, would change nothing: the rows are as new as the log.
+    // Reconciling, and delivering everything again, would change nothing: the rows are as new as
+    // the log.
 
     let (ends, right_ones) = (AtomicBool::new(false), AtomicUsize::new(0));
     let write = async |id: &String| {
@@ -83,7 +84,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    // Nobody sees a failure, or an older version than before, or, once the rows are right, a wrong one.
+    // Nobody sees a failure, or an older version than before, or, once the rows are right, a wrong
+    // one.
     let read = async |id: &String| {
         let (mut version, mut is_right, mut reads) = (0, false, 0);
         while !ends.load(Ordering::Relaxed) {
@@ -91,11 +93,11 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
             assert_eq!(shown.status, StatusCode::OK, "{shown:?}");
             assert!(shown.version() >= version, "{} after {version}: {shown:?}", shown.version());
             version = shown.version();
-            // The opening, a credit of a thousand, and credits of one.
+            // The installation, a fill of a thousand, and fills of one.
             let right = 1_000 + i64::try_from(version).unwrap() - 2;
-            let balance = shown.body["level"].as_i64().unwrap();
-            assert!(!is_right || balance == right, "wrong again: {shown:?}");
-            if balance == right && !is_right {
+            let level = shown.body["level"].as_i64().unwrap();
+            assert!(!is_right || level == right, "wrong again: {shown:?}");
+            if level == right && !is_right {
                 is_right = true;
                 right_ones.fetch_add(1, Ordering::Relaxed);
             }
@@ -107,7 +109,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     let killed = async {
         let mut killed = 0_u64;
         while !ends.load(Ordering::Relaxed) {
-            // On a slow machine, a second may be too short for any part: after as many kills as are asked for, the pauses grow, or the tool gives up in the end.
+            // On a slow machine, a second may be too short for any part: after as many kills as are
+            // asked for, the pauses grow, or the tool gives up in the end.
             tokio::time::sleep(Duration::from_millis(1_000 + 100 * killed.saturating_sub(11))).await;
             stack.kill_instances("levels-projector");
             stack.kill_instances("readings-projector");
@@ -128,7 +131,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
             first.kill().unwrap();
             first.wait().unwrap();
         }
-        // The old rows are read until then: those of tanks that nobody writes to are wrong.
+        // The old rows are read until then: those of tanks without a writer are wrong.
         assert!(right_ones.load(Ordering::Relaxed) <= WRITTEN);
         let both = views.map(|view| Tool::end(ledger.start(&arguments(view))));
         for (code, printed) in futures::future::join_all(both).await {
@@ -218,9 +221,9 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
 /// least before its views are rebuilt.
 const BUSY: (usize, usize, usize) = (40, 64, 12);
 
-/// 64 clients write as fast as they are answered, and each second a function is killed in the middle of
-/// its work, while four views are rebuilt: one of states, two of the log, and one in the order of
-/// `$all`. Afterwards each is the fold of the log, and no litre moved twice.
+/// 64 clients write as fast as they are answered, and each second a function is killed in the
+/// middle of its work, while four views are rebuilt: one of states, two of the log, and one in the
+/// order of `$all`. Afterwards each is the fold of the log, and no litre moved twice.
 #[tokio::test]
 async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     const KILLED: [&str; 5] =
@@ -237,7 +240,8 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     fills.buffer_unordered(16).collect::<()>().await;
     let ledger = Tool::at(&stack);
 
-    // Half of the tanks are not written to any more once the switch is decided. What came to them just before it has to be in the new rows: no later commit fills a gap.
+    // Half of the tanks are not written to any more once the switch is decided. What came to them
+    // just before it has to be in the new rows: no later commit fills a gap.
     let (ends, is_decided) = (AtomicBool::new(false), AtomicBool::new(false));
     let write = async |client: usize| {
         let (mut answered, mut turn) = (0, client);
@@ -252,7 +256,8 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
                 0 => fill(&stack, from, 3).await,
                 1 | 2 => draw(&stack, from, 2).await,
                 _ => {
-                    // One of nine goes to a tank that does not exist, and comes back; one of nine is refused.
+                    // One of nine goes to a tank that does not exist, and comes back; one of nine
+                    // is refused.
                     let nobody = uuid::Uuid::new_v4().to_string();
                     let to = if turn % 9 == 0 || from == to { &nobody } else { to };
                     let amount = if turn % 9 == 1 { 1_000_000_000 } else { 5 };
@@ -316,11 +321,13 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
     let [levels, readings, fills] = units.collect::<Vec<_>>().try_into().unwrap();
     eprintln!("[commits, reads, writes]: {levels:?}, {readings:?}, {fills:?}");
     let rows = tanks as f64;
-    // A row and its places in two indexes are three units; a tank that is met in two pages is written
-    // once more. The number of commits does not matter.
+    // A row and its places in two indexes are three units. A tank whose commits are in two pages is
+    // written once more, at two units. The number of commits does not matter.
     assert!(levels[0] >= 10.0 * rows && levels[2] <= 5.0 * rows, "{levels:?}");
     // One for each row, and one for the position of each first commit.
     assert!(readings[2] <= readings[0], "{readings:?}");
+    // A row, and the sum with the position, for each commit.
+    assert!(fills[2] <= 2.0 * fills[0], "{fills:?}");
 
     let ended = litres_moved_once(&stack).await;
     eprintln!("{ended:?}");

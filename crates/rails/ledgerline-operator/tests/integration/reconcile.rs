@@ -1,4 +1,5 @@
-//! Lost last commits among many streams: each is found and mended, no other row is touched, and the read units are counted.
+//! Lost last commits among many streams: each is found and mended, no other row is touched, and the
+//! read units are counted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +19,8 @@ use ledgerline_testing::{
 };
 use serde_json::{Value, json};
 
-/// The tables whose rows are lost, each with its sort key, if it has one, and the function that writes it.
+/// The tables whose rows are lost, each with its sort key, if it has one, and the function that
+/// writes it.
 const VIEWS: [(&str, Option<&str>, &str); 2] = [
     ("LevelsTable", None, "LevelsProjectorFunction"),
     ("ReadingsTable", Some("entry"), "ReadingsProjectorFunction"),
@@ -107,8 +109,8 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     took("they are found");
     eprintln!("{reads} read units for {streams} streams");
     assert_eq!((code, found == expected), (2, true), "exactly those are found");
-    // Of each stream, the balance takes half a unit, the newest transaction and the position beside it take one. The commits, of half a KB, take less than a tenth, and what differs is
-    // looked at again.
+    // Of each stream, the level takes half a unit, and the newest reading with its position takes
+    // one. The commits, of half a KB, take less than a tenth, and each difference is read again.
     let least = 1.5 * streams as f64;
     assert!((least..=least * 1.25).contains(&reads), "{reads} for {streams} streams");
 
@@ -134,7 +136,8 @@ async fn lost_last_commits_among_many_streams_are_repaired_and_no_other_row_is_t
     lost_last_commits_are_found_and_mended(10_000, 100).await;
 }
 
-/// The same at its full size: `cargo test --profile fast -p ledgerline-operator --test integration reconcile -- --ignored --nocapture`.
+/// The same at its full size: `cargo test --profile fast -p ledgerline-operator --test integration
+/// reconcile -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "it takes minutes"]
 async fn a_thousand_lost_commits_among_a_hundred_thousand_streams_are_repaired() {
@@ -144,8 +147,8 @@ async fn a_thousand_lost_commits_among_a_hundred_thousand_streams_are_repaired()
 /// The tables of the subscribers.
 const BEHIND: [&str; 5] = ["LevelsTable", "ReadingsTable", "FillsTable", "StockTable", "HaulPositionsTable"];
 
-/// The items behind the log that concern none of these streams. The checkpoint of the stock, which moves
-/// with any of them, is left out.
+/// The items behind the log that concern none of these streams. The checkpoint of the stock, which
+/// moves with any of them, is left out.
 async fn others(client: &Client, about: &[&String]) -> Vec<Value> {
     let mut others = Vec::new();
     for id in BEHIND {
@@ -161,9 +164,9 @@ async fn others(client: &Client, about: &[&String]) -> Vec<Value> {
     others
 }
 
-/// The incident of the runbook: everything behind the log fails for longer than the stream keeps its
-/// records, and the queues are lost with the power. No subscriber has heard of the commits of that
-/// time, not even the sequencer.
+/// The incident of the runbook: everything behind the log fails for longer than the stream keeps
+/// its records, and the queues are lost with the power. No subscriber has heard of the commits of
+/// that time, not even the sequencer.
 #[tokio::test]
 async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_else_is_touched() {
     let data = tempfile::tempdir().unwrap();

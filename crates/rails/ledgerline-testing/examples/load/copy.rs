@@ -1,4 +1,5 @@
-//! Copies tanks in the data of a stopped local stack, so that it holds as much as after a long time.
+//! Copies tanks in the data of a stopped local stack, so that it holds as much as after a long
+//! time.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 

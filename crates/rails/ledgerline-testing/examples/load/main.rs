@@ -1,5 +1,5 @@
-//! Puts load on a running local stack of tanks, measures it from outside, and then compares its views
-//! with the log: `cargo run --profile fast -p ledgerline-testing --example load`.
+//! Puts load on a running local stack of tanks, measures it from outside, and then compares its
+//! views with the log: `cargo run --profile fast -p ledgerline-testing --example load`.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
 
@@ -27,8 +27,8 @@ use url::{Host, Url};
 enum Task {
     /// Send commands to a running local stack, and then compare its views with the log.
     Run(Options),
-    /// Copy the tanks in the data of a stopped local stack, until its log is as long as after a long
-    /// time.
+    /// Copy the tanks in the data of a stopped local stack, until its log is as long as after a
+    /// long time.
     Copy(copy::Options),
 }
 
@@ -70,8 +70,8 @@ struct Options {
     /// The number of clients at once. Each sends its next command when the last one is answered.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     clients: u64,
-    /// The commands a second, however long the answers take, with at most `--clients` at once. Without
-    /// it, each client sends without a pause.
+    /// The commands a second, however long the answers take, with at most `--clients` at once.
+    /// Without it, each client sends without a pause.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     rate: Option<u64>,
     /// The number of tanks that are filled.
@@ -208,8 +208,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sends the commands of one client. With a pace, the time of a command counts from when it was due, so
-/// that a stall is seen in every command that it held up.
+/// Sends the commands of one client. With a pace, the time of a command counts from when it was
+/// due, so that a stall is seen in every command that it held up.
 async fn client_runs(
     depot: Arc<Depot>,
     load: Arc<Load>,

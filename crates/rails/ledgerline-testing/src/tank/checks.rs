@@ -88,7 +88,8 @@ pub async fn whole_log(stack: &LocalStack, category: &str) -> Vec<Commit> {
     }
 }
 
-/// Waits until the level, the readings and the fills of a tank show the fold of the log, row by row.
+/// Waits until the level, the readings and the fills of a tank show the fold of the log, row by
+/// row.
 pub async fn settled(stack: &LocalStack, id: &str) {
     let (version, state) = state(stack, id).await;
     let commits = log(stack, id).await;
@@ -115,23 +116,41 @@ pub async fn settled(stack: &LocalStack, id: &str) {
     let expected: Vec<_> = rows.iter().map(|row| compared(&json!(row))).collect();
     assert_eq!(shown.iter().map(compared).collect::<Vec<_>>(), expected);
 
-    let expected: i64 = rows.iter().map(|row| row.amount.max(0)).sum();
-    eventually("the fills are added up", async || (filled(stack, id).await == expected).then_some(())).await;
+    let mut expected: Vec<_> = rows.iter().map(|row| json!([row.entry, row.amount])).collect();
+    let sum: i64 = rows.iter().map(|row| row.amount.max(0)).sum();
+    if sum > 0 {
+        expected.push(json!(["sum", sum]));
+    }
+    eventually("the fills are listed and added up", async || {
+        (fills(stack, id).await == expected).then_some(())
+    })
+    .await;
 }
 
-/// The litres that were filled into a tank, as the active generation of the fills has them.
-async fn filled(stack: &LocalStack, id: &str) -> i64 {
+/// The rows of a tank in the active generation of the fills: the sort key of each, and its amount
+/// or the sum.
+async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
     let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
-    let fills = ReadTable::new(client, table("FillsTable"));
-    // The sort key of the sum is greater than that of any amount.
-    let query = PageQuery { newest_first: true, ..of_log(&FILLS, id, 1, None) };
-    let page = fills.page::<Value>(&query).await.unwrap();
-    page.rows.into_iter().next().map_or(0, |row| row.unwrap()["filled"].as_i64().unwrap())
+    let table = ReadTable::new(client, table("FillsTable"));
+    let (mut rows, mut cursor) = (Vec::new(), None::<String>);
+    loop {
+        let query = PageQuery { newest_first: false, ..of_log(&FILLS, id, 200, cursor.as_deref()) };
+        let page = table.page::<Value>(&query).await.unwrap();
+        for row in page.rows {
+            let row = row.unwrap();
+            let number = if row["entry"] == "sum" { &row["filled"] } else { &row["amount"] };
+            rows.push(json!([row["entry"], number]));
+        }
+        cursor = page.cursor;
+        if cursor.is_none() {
+            return rows;
+        }
+    }
 }
 
-/// Waits until every haul has ended. Checks in the log that each haul moved its litres once: out of the
-/// first tank and into the second, or back, or not at all; and that no litre came or went by itself.
-/// Returns how many hauls ended in which phase.
+/// Waits until every haul has ended. Checks in the log that each haul moved its litres once: out of
+/// the first tank and into the second, or back, or not at all; and that no litre came or went by
+/// itself. Returns how many hauls ended in which phase.
 pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
     let ended = eventually("every haul has ended", async || {
         let commits = whole_log(stack, Haul::CATEGORY).await;
@@ -175,7 +194,8 @@ pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
     phases
 }
 
-/// Waits until the stock has a row for each reading of the log, and checks that it adds up at each row.
+/// Waits until the stock has a row for each reading of the log, and checks that it adds up at each
+/// row.
 pub async fn stock_adds_up(stack: &LocalStack) {
     let mut expected = BTreeMap::new();
     for commit in whole_log(stack, Tank::CATEGORY).await {

@@ -151,7 +151,8 @@ pub enum Command {
         /// The amount.
         amount: Litres,
     },
-    /// The process manager records the outcome of a step: the code of the refusal if it was refused.
+    /// The process manager records the outcome of a step: the code of the refusal if it was
+    /// refused.
     Record(Step, Result<(), String>),
 }
 

@@ -60,8 +60,8 @@ impl<S: EventStore> Hauls<S> {
     async fn step(&self, commit: &Commit, step: Step) -> Result<(), ApplyError> {
         let haul = load::<Haul>(&self.store, &commit.stream, None, Consistency::Strong).await?.state;
         let Some(order) = haul.order.as_ref().filter(|_| haul.awaits() == Some(step)) else {
-            // The outcome is recorded, and the commit is redelivered. Without this check, litres would
-            // move again once positions and idempotency records are gone.
+            // The outcome is recorded, and the commit is redelivered. Without this check, litres
+            // would move again once positions and idempotency records are gone.
             tracing::info!(stream = %commit.stream, version = commit.version, outcome = "duplicate", "haul");
             return Ok(());
         };

@@ -41,15 +41,15 @@ fn shown(row: &Level) -> Value {
     json!({ "tankId": tank_id, "site": site, "liquid": liquid, "level": level, "version": version })
 }
 
-/// The readings of a tank, the newest first. The row of the level names the owner: without that row,
-/// none are shown.
+/// The readings of a tank, the newest first. The row of the level names the owner: without that
+/// row, none are shown.
 async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
     let (rows, levels) = (views.table(READINGS)?, views.table(LEVELS)?);
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
-    // The position is read first: the rows, which a strongly consistent read returns after it, show at
-    // least this version.
+    // The position is read first: the rows, which a strongly consistent read returns after it, show
+    // at least this version.
     let position = async || {
         let (position, level) =
             tokio::join!(rows.position(&READINGS, &stream), levels.shown::<Level>(&LEVELS, id.get()));
@@ -86,8 +86,8 @@ pub fn stock() -> Vec<Query> {
 async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
     let (limit, cursor, table) = (limit(request)?, request.query("cursor")?, views.table(STOCK)?);
-    // The checkpoint is read first: the rows, which a strongly consistent read returns after it, have
-    // at least its number.
+    // The checkpoint is read first: the rows, which a strongly consistent read returns after it,
+    // have at least its number.
     let checkpoint = table.checkpoint(&STOCK).await.map_err(problem)?;
     let stock: Stock = match checkpoint.state.as_str() {
         "" => Stock::default(),

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::haul::Haul;
 
-/// The tanks of the caller who installed them. The index holds keys alone: an index that a fill does
-/// not change is not written for a fill.
+/// The tanks of the caller who installed them. The index holds keys alone: an index that a fill
+/// does not change is not written for a fill.
 pub const OF_INSTALLER: Index =
     Index { name: "ofInstaller", partition: "installedBy", sort: "tankId", projection: Projection::KeysOnly };
 
@@ -66,7 +66,8 @@ pub const READINGS_VIEW: LogView =
 pub struct Reading {
     /// Partition key.
     pub tank_id: String,
-    /// Sort key: the version and the place in the commit, so that text order is the order of the log.
+    /// Sort key: the version and the place in the commit, so that text order is the order of the
+    /// log.
     pub entry: String,
     /// The version of the tank after the commit.
     pub version: u64,
@@ -118,8 +119,8 @@ fn moved(event: &Event) -> Option<(i64, i64)> {
 /// The table of the fills.
 pub const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 
-/// The view of the fills: the amounts that came into and went out of each tank, and the sum of those
-/// that came in.
+/// The view of the fills: the amounts that came into and went out of each tank, and the sum of
+/// those that came in.
 pub const FILLS_VIEW: LogView =
     LogView { table: FILLS, of: &[Tank::CATEGORY], writes: &[Write::Put, Write::Update], changes: fills };
 
@@ -170,11 +171,11 @@ pub const STOCK_VIEW: OrderedView<Stock, ()> =
 pub struct Stock {
     /// The number of the last row; 0 before the first.
     pub number: u64,
-    /// The litres in all tanks. A thousand full tanks hold more than 63 bits of litres: the sum stays
-    /// at the limit.
+    /// The litres in all tanks. A thousand full tanks hold more than 63 bits of litres: the sum
+    /// stays at the limit.
     pub in_tanks: i64,
-    /// The litres that a haul drew and that have not arrived yet, neither in the second tank nor back
-    /// in the first.
+    /// The litres that a haul drew and that have not arrived yet, neither in the second tank nor
+    /// back in the first.
     pub under_way: i64,
 }
 

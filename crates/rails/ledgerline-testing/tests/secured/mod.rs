@@ -19,8 +19,8 @@ use tokio_rustls::{
     rustls::{ServerConfig, pki_types::PrivateKeyDer},
 };
 
-/// The time in which no handshake completes before a client gives up, and the duration of each handshake
-/// after that.
+/// The time in which no handshake completes before a client gives up, and the duration of each
+/// handshake after that.
 pub(crate) type Slowness = (Duration, Duration);
 
 /// A service behind TLS.
@@ -64,8 +64,9 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
     Ok(Tls { url: format!("https://localhost:{port}"), authority: file })
 }
 
-/// The environment of the function from the template, with this service in place of AWS. The function
-/// trusts the authority that signed the service's certificate, or the certificate `trusted` in its place.
+/// The environment of the function from the template, with this service in place of AWS. The
+/// function trusts the authority that signed the service's certificate, or the certificate
+/// `trusted` in its place.
 pub(crate) fn environment(tls: &Tls, trusted: Option<&str>) -> anyhow::Result<BTreeMap<String, String>> {
     if let Some(trusted) = trusted {
         fs::write(tls.authority.path(), trusted)?;

@@ -1,4 +1,5 @@
-//! A workspace of its own: the programs, the template, and one small application with an aggregate, a view of each kind and a query.
+//! A workspace of its own: the programs, the template, and one small application with an aggregate,
+//! a view of each kind and a query.
 
 use std::{env, fs, path::Path};
 
@@ -57,7 +58,8 @@ const RAILS: [&str; 8] = [
     "ledgerline-tools",
 ];
 
-/// Lays it down in this folder, which must be new or empty. Its last part is the name of the application.
+/// Lays it down in this folder, which must be new or empty. Its last part is the name of the
+/// application.
 pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{} is there already: choose another folder", folder.display());
@@ -107,7 +109,8 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The dependencies on the rails: by path where their sources are beside this one's, else by version.
+/// The dependencies on the rails: by path where their sources are beside this one's, else by
+/// version.
 fn rails_of(rails: &Path, folder: &Path) -> String {
     let beside = rails.join("ledgerline/Cargo.toml").exists();
     let line = |name: &&str| {

@@ -23,7 +23,8 @@ pub(crate) trait Accounts {
     /// An open account with a balance, and its id.
     async fn account(&self, balance: i64) -> String;
 
-    /// Waits until all transactions up to a version are shown, and checks that they add up to the balance.
+    /// Waits until all transactions up to a version are shown, and checks that they add up to the
+    /// balance.
     async fn shows_its_transactions(&self, id: &str, version: u64);
 
     /// All transactions, newest first, page by page.
@@ -129,12 +130,10 @@ pub(crate) trait Balances {
     /// All commits of these categories, stream by stream, each in its order.
     async fn whole_log(&self, of: &[&str]) -> Vec<Commit>;
 
-    /// Waits until every transfer has come to its end, and checks in the log that each moved its money once: a debit and a credit, or a debit and a
-    /// refund, or nothing if it was refused, and that no money came or went by itself. Returns how many transfers came to each end.
+    /// Waits until every transfer has come to its end, and checks in the log that each moved its
+    /// money once: a debit and a credit, or a debit and a refund, or nothing if it was refused, and
+    /// that no money came or went by itself. Returns how many transfers came to each end.
     async fn money_moved_once(&self) -> BTreeMap<&'static str, usize>;
-
-    /// Waits until the ledger of bookings has every booking of the log, and checks that it adds up at each of its rows.
-    async fn bookings_add_up(&self);
 
     /// Waits until both read models show the fold of the log, row by row.
     async fn settled(&self, id: &str);
@@ -190,7 +189,8 @@ impl Balances for LocalStack {
             ends.collect::<Option<BTreeMap<_, _>>>()
         })
         .await;
-        // By transfer: the steps that it made due, and the money that they added to accounts and took from them.
+        // By transfer: the steps that it made due, and the money that they added to accounts and
+        // took from them.
         let mut moved = BTreeMap::<&str, (Vec<&str>, i64)>::new();
         let (mut paid_in, mut balances) = (0, BTreeMap::new());
         let commits = self.whole_log(&[Account::CATEGORY]).await;
@@ -224,40 +224,6 @@ impl Balances for LocalStack {
         }
         assert_eq!(balances.values().sum::<i64>(), paid_in, "no money came or went by itself");
         ends
-    }
-
-    async fn bookings_add_up(&self) {
-        let mut booked = BTreeMap::new();
-        for commit in self.whole_log(&["account"]).await {
-            let of_a_transfer =
-                commit.meta.causation_id.as_ref().is_some_and(|cause| cause.starts_with("transfer-"));
-            for row in transactions::rows(&commit).unwrap() {
-                booked.insert((row.account_id, row.version), of_a_transfer);
-            }
-        }
-        let rows = eventually("the ledger has every booking", async || {
-            let rows = self.bookings(200).await;
-            (rows.len() >= booked.len()).then_some(rows)
-        })
-        .await;
-        let (mut balances, mut under_way) = (BTreeMap::<&str, i64>::new(), 0);
-        for (number, row) in (1..).zip(&rows) {
-            let (account, version) = (row["accountId"].as_str().unwrap(), row["version"].as_u64().unwrap());
-            let of_a_transfer =
-                booked.remove(&(account.to_owned(), version)).expect("each booking is there once");
-            let amount = row["amount"].as_i64().unwrap() * if row["kind"] == "credit" { 1 } else { -1 };
-            under_way -= if of_a_transfer { amount } else { 0 };
-            let balance = balances.entry(account).or_default();
-            *balance += amount;
-            assert_eq!(row["balance"], *balance, "each account in its order: {row}");
-            let held = json!({ "inAccounts": balances.values().sum::<i64>(), "underWay": under_way });
-            assert_eq!((&row["number"], &row["held"]), (&json!(number), &held), "{row}");
-        }
-        assert_eq!(
-            (booked.len(), under_way),
-            (0, 0),
-            "nothing is missing, and nothing is under way any more"
-        );
     }
 
     async fn settled(&self, id: &str) {

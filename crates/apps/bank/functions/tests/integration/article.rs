@@ -1,4 +1,5 @@
-//! The accounts of "Serverless event-sourcing with AWS: State of the art data synchronization", by Kumo. Every test names its section.
+//! The accounts of "Serverless event-sourcing with AWS: State of the art data synchronization", by
+//! Kumo. Every test names its section.
 
 use crate::accounts::{Accounts, Balances};
 use futures::future::join_all;
@@ -6,8 +7,8 @@ use ledgerline_testing::LocalStack;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// "First and foremost, in event sourcing, the order of events is essential": with 50 on the account, two purchases of
-/// 40 and 25 come at once.
+/// "First and foremost, in event sourcing, the order of events is essential": with 50 on the
+/// account, two purchases of 40 and 25 come at once.
 #[tokio::test]
 async fn nobody_is_overdrawn_by_two_purchases_at_once() {
     let local = LocalStack::start(None).await;
@@ -22,8 +23,9 @@ async fn nobody_is_overdrawn_by_two_purchases_at_once() {
     assert_eq!(answers, [StatusCode::OK, StatusCode::UNPROCESSABLE_ENTITY]);
 }
 
-/// "A trick to make data synchronization and replay easier" and "The job of the projectors become trivial": the row is
-/// the state that the event carries. "The replay is then extremely simple": whatever is sent again changes nothing.
+/// "A trick to make data synchronization and replay easier" and "The job of the projectors become
+/// trivial": the row is the state that the event carries. "The replay is then extremely simple":
+/// whatever is sent again changes nothing.
 #[tokio::test]
 async fn a_replay_changes_nothing() {
     let local = LocalStack::start(None).await;

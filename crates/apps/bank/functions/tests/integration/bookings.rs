@@ -1,11 +1,12 @@
-//! The ledger of all bookings, as the stack writes it: in one order, whatever is killed, and as a consumer of its own makes it from `$all`.
+//! The ledger of all bookings, as the stack writes it: in one order, whatever is killed, and as a
+//! consumer of its own makes it from `$all`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
 };
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, Balances};
 use bank::views::bookings::{Books, Row, TABLE, changes};
 use futures::future::join_all;
 use ledgerline::{
@@ -18,13 +19,15 @@ use ledgerline_testing::{LocalStack, Tool, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-/// A consumer of one's own, outside of Lambda: it keeps its cursor and its positions in files, beside its rows.
+/// A consumer of one's own, outside of Lambda: it keeps its cursor and its positions in files,
+/// beside its rows.
 struct Consumer<'a> {
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
     folder: &'a Path,
 }
 
-/// What the consumer keeps: one file, which is replaced as a whole, so that rows, positions and cursor are never of different times.
+/// What the consumer keeps: one file, which is replaced as a whole, so that rows, positions and
+/// cursor are never of different times.
 #[derive(Default, serde::Serialize, serde::Deserialize)]
 struct Kept {
     cursor: Option<Cursor>,
@@ -74,7 +77,7 @@ impl Consumer<'_> {
 }
 
 #[tokio::test]
-async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed() {
+async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions_are_killed() {
     let bank = LocalStack::start(None).await;
     let accounts = join_all((0..6).map(|_| bank.account(1_000))).await;
     let dollars = bank.post("/accounts", json!({ "owner": "Eve", "currency": "USD" })).await;
@@ -89,8 +92,9 @@ async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed()
         let bank = &bank;
         async move {
             if number.is_multiple_of(5) {
-                bank.kill_instances("bookings-subscription");
-                bank.kill_instances("sequencer");
+                for function in ["bookings-subscription", "sequencer", "transfer", "transfers-projector"] {
+                    bank.kill_instances(function);
+                }
             }
             bank.post("/transfers", asked).await.body["transferId"].as_str().map(ToOwned::to_owned)
         }
@@ -117,6 +121,7 @@ async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed()
         .await;
     }
     assert_eq!(sum, 6_000);
+    assert_eq!(bank.money_moved_once().await, BTreeMap::from([("credit", transfers.len())]));
 
     let rows = bank.bookings(7).await;
     assert_eq!(rows.len(), 6 + 1 + 2 * transfers.len());
@@ -141,7 +146,8 @@ async fn the_ledger_of_all_bookings_adds_up_at_each_of_them_whatever_is_killed()
         assert_eq!(held("inAccounts") + held("underWay"), 6_000, "{row}");
     }
 
-    // The same module, run by a consumer of one's own that begins anew after each page: the same rows.
+    // The same module, run by a consumer of one's own that begins anew after each page: the same
+    // rows.
     let folder = tempfile::tempdir().unwrap();
     let filter = Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
     let more = async || {

@@ -1,4 +1,5 @@
-//! The tests of the functions together, in one binary: cargo runs test binaries one after another, and most of these wait for a stack.
+//! The tests of the functions together, in one binary: cargo runs test binaries one after another,
+//! and most of these wait for a stack.
 
 #![allow(
     clippy::unwrap_used,

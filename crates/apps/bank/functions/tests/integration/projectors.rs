@@ -47,7 +47,8 @@ impl Transactions {
                 view: transactions::VIEW,
             },
         };
-        // At its start, the function reads which generations there are, and then no more than once in ten seconds.
+        // At its start, the function reads which generations there are, and then no more than once
+        // in ten seconds.
         projector.consumer.generations().await.unwrap();
         wire.take();
         Self { projector, wire }
@@ -114,8 +115,10 @@ fn message(commit: &Commit) -> String {
     serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap()
 }
 
-/// The budget of a commit that books something is a write unit for its row. The position of the batch in the stream is read once: a read unit for the
-/// newest row, and one for the position beside the rows, as the batch begins with the opening. That has no row, and puts the position beside the rows.
+/// The budget of a commit that books something is a write unit for its row. The position of the
+/// batch in the stream is read once: a read unit for the newest row, and one for the position
+/// beside the rows, as the batch begins with the opening. That has no row, and puts the position
+/// beside the rows.
 #[tokio::test]
 async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     let transactions = Transactions::new().await;
@@ -131,7 +134,8 @@ async fn the_sample_commits_become_rows_and_the_last_one_is_the_position() {
     assert_eq!(transactions.rows().await, fold(&commits));
 }
 
-/// The rows of all streams of a batch are one call. A batch that comes again is taken commit by commit: one of them may have ended the function.
+/// The rows of all streams of a batch are one call. A batch that comes again is taken commit by
+/// commit: one of them may have ended the function.
 #[tokio::test]
 async fn bookings_of_many_accounts_are_written_in_one_call() {
     let transactions = Transactions::new().await;
@@ -252,7 +256,8 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
         log.append(&commit, None).await.unwrap();
     }
     let table = ReadTable::new(client, ledgerline_testing::table("BalancesTable"));
-    // At its start, the function reads which generations there are, and then no more than once in ten seconds.
+    // At its start, the function reads which generations there are, and then no more than once in
+    // ten seconds.
     table.recent_generations(KeyNames::from(&balances::TABLE)).await.unwrap();
     wire.take();
     (StateProjector { table, log, view: balances::VIEW }, wire)
@@ -309,8 +314,8 @@ async fn the_sample_entry_becomes_a_row_in_one_write() {
     assert_eq!(balance(&projector).await, Some(row));
 }
 
-/// The index of keys alone is written only if one of them changes (DynamoDB developer guide, "Global secondary indexes", on write capacity), so that a
-/// booking costs one unit and not two.
+/// The index of keys alone is written only if one of them changes (DynamoDB developer guide,
+/// "Global secondary indexes", on write capacity), so that a booking costs one unit and not two.
 #[test]
 fn a_booking_changes_no_key_of_the_index() {
     let opened = Opened { owner: "Ada".into(), opened_by: Some("ada".into()), ..Opened::default() };
@@ -328,7 +333,8 @@ fn a_booking_changes_no_key_of_the_index() {
     assert_eq!(balances::OF_OPENER.projection, Projection::KeysOnly);
 }
 
-/// In a deployment, and when it is taken back, the row is right whichever of fanout and projector is replaced first.
+/// In a deployment, and when it is taken back, the row is right whichever of fanout and projector
+/// is replaced first.
 #[tokio::test]
 async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     let (projector, _) = balances().await;
@@ -343,8 +349,8 @@ async fn a_state_of_another_program_is_not_misread_but_folded_from_the_log() {
     }
 }
 
-/// Rule 8 keeps older versions out. After the log was restored to an earlier time, every version that comes is older: without an error, the row would
-/// stay wrong unnoticed.
+/// Rule 8 keeps older versions out. After the log was restored to an earlier time, every version
+/// that comes is older: without an error, the row would stay wrong unnoticed.
 #[tokio::test]
 async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
     let (projector, _) = balances().await;
@@ -359,7 +365,8 @@ async fn a_row_that_is_ahead_of_the_log_is_said_loudly() {
     assert!(error.contains("version 7") && error.contains("it went backwards"), "{error}");
 }
 
-/// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of entries that are tried again.
+/// The forms in which Lambda and EventBridge deliver an entry, or put it into the queue of entries
+/// that are tried again.
 #[test]
 fn an_entry_is_found_in_whatever_brings_it() {
     let event = sample("balances-projector/debited");
@@ -385,7 +392,8 @@ fn an_entry_is_found_in_whatever_brings_it() {
     }
 }
 
-/// One state may end the function each time: if it always came first, the others would never be written.
+/// One state may end the function each time: if it always came first, the others would never be
+/// written.
 #[test]
 fn a_message_that_comes_again_begins_with_another_of_its_states_each_time() {
     let mut firsts = Vec::new();
@@ -421,7 +429,8 @@ async fn a_state_that_fails_leaves_the_others_their_turn() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Rules 7 and 9: duplicates, swaps and losses, as long as the last commit arrives, give the fold of the log.
+    /// Rules 7 and 9: duplicates, swaps and losses, as long as the last commit arrives, give the
+    /// fold of the log.
     #[test]
     fn any_delivery_gives_the_fold_of_the_log(deliveries in prop::collection::vec(0..10_usize, 0..30)) {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {

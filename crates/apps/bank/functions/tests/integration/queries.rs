@@ -114,7 +114,8 @@ async fn accounts_are_listed_by_owner_and_not_by_the_beginning_of_a_name() {
     }
 }
 
-/// DynamoDB would refuse a start outside of the list. The client must be told of a wrong cursor, and not of an outage.
+/// DynamoDB would refuse a start outside of the list. The client must be told of a wrong cursor,
+/// and not of an outage.
 #[tokio::test]
 async fn a_cursor_of_another_owners_list_is_refused() {
     let cursor = URL_SAFE_NO_PAD.encode(format!(r#"{{"accountId":"{ID}","listing":"Ada\u001f{ID}"}}"#));

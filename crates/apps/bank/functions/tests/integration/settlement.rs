@@ -88,7 +88,8 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
     for wrong in [
         &["command", "POST", &credits, "--body", r#"{"amount":1}"#, "--api", api][..],
         &["command", "POST", &path, "--body", "30", "--api", api],
-        // It is not known which API belongs to a local stack at another address, and a token is not sent in the clear.
+        // It is not known which API belongs to a local stack at another address, and a token is not
+        // sent in the clear.
         &["command", "POST", &path, "--body", &elsewhere],
         &["command", "POST", &path, "--body", &elsewhere, "--api", "http://example.com", "--token", "t"],
         &["command", "POST", &path, "--body", "{}", "--api", api],

@@ -1,5 +1,5 @@
-//! Transfers against real tables: interrupted after every single call, delivered twice, with others at the same accounts.
-//! Money is conserved, and every transfer comes to its end.
+//! Transfers against real tables: interrupted after every single call, delivered twice, with others
+//! at the same accounts. Money is conserved, and every transfer comes to its end.
 
 use std::num::NonZeroUsize;
 
@@ -90,7 +90,8 @@ impl Bank {
         self.send::<Transfer>(&the_transfer(), command, "request").await;
     }
 
-    /// Delivers the commits of the transfer one after the other, up to the newest one. Returns whether the function took all of them.
+    /// Delivers the commits of the transfer one after the other, up to the newest one. Returns
+    /// whether the function took all of them.
     async fn deliver(&self, manager: &Manager) -> bool {
         for version in 1.. {
             let Some(commit) = self.store().get(&the_transfer(), version).await.unwrap() else { return true };
@@ -153,7 +154,8 @@ impl Way {
     const ALL: [Self; 4] = [Self::Arrives, Self::NothingThere, Self::NobodyTakesIt, Self::CannotGoBack];
 
     async fn prepare(self, bank: &Bank) {
-        // A transfer that is to become stuck takes the whole balance, so that the account can be closed meanwhile.
+        // A transfer that is to become stuck takes the whole balance, so that the account can be
+        // closed meanwhile.
         bank.open(A, "EUR", if self == Self::NothingThere { 10 } else { 30 }).await;
         bank.open(B, if matches!(self, Self::NobodyTakesIt | Self::CannotGoBack) { "USD" } else { "EUR" }, 5)
             .await;
@@ -172,7 +174,8 @@ impl Way {
                 }
             }
         } else {
-            // Another command takes the next version of both accounts: then only the remembered answer tells that the transfer's command was done.
+            // Another command takes the next version of both accounts: then only the remembered
+            // answer tells that the transfer's command was done.
             bank.credit(A, 1).await;
             bank.credit(B, 1).await;
         }
@@ -196,7 +199,8 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert!(bank.deliver(&manager).await);
     assert_eq!((bank.balance(A).await, bank.balance(B).await), (0, 35));
     assert_eq!(bank.status().await, Status::Completed);
-    // Each step reads the position and the transfer, sends the account's command and the transfer's, and writes the position.
+    // Each step reads the position and the transfer, sends the account's command and the
+    // transfer's, and writes the position.
     let step = |account: &[&'static str], transfer: &[&'static str]| {
         [&["GetItem", "Query"], account, transfer, &["PutItem"]].concat()
     };
@@ -208,8 +212,9 @@ async fn money_arrives_in_a_counted_number_of_calls() {
         vec!["GetItem", "PutItem"],
     ];
     assert_eq!(bank.wire.operations(), expected.concat());
-    // All of it again changes nothing, because the position has passed it. For the two versions below the position, the log is asked whether it still
-    // has the position: a restored log may not have it.
+    // All of it again changes nothing, because the position has passed it. For the two versions
+    // below the position, the log is asked whether it still has the position: a restored log may
+    // not have it.
     assert!(bank.deliver(&manager).await);
     assert_eq!(bank.wire.operations(), ["GetItem"; 3 + 2]);
     let log = bank.store().get(&account(B), 3).await.unwrap().unwrap();
@@ -218,7 +223,8 @@ async fn money_arrives_in_a_counted_number_of_calls() {
     assert_eq!(log.meta.actor.as_deref(), Some("ada"));
 }
 
-/// Whatever course a transfer takes, wherever it is interrupted, and whatever happens at the accounts meanwhile, the money is in one place.
+/// Whatever course a transfer takes, wherever it is interrupted, and whatever happens at the
+/// accounts meanwhile, the money is in one place.
 #[tokio::test]
 async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
     for way in Way::ALL {
@@ -232,7 +238,8 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
             bank.crash.recover();
             let mut given = 0;
             for _ in 0..4 {
-                // The sum below counts money under way by the state of the transfer, which changes only when the step is recorded.
+                // The sum below counts money under way by the state of the transfer, which changes
+                // only when the step is recorded.
                 way.meanwhile(&bank).await;
                 given += i64::from(way != Way::CannotGoBack) * 2;
                 // Another instance, which remembers nothing.
@@ -242,7 +249,8 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
             let sum = bank.balance(A).await + bank.balance(B).await + state.under_way();
             assert_eq!(sum, a + b + given, "{way:?} after {calls} calls");
             let ended = ended(&state);
-            // The money of a transfer that is not interrupted goes back before anybody can close the account.
+            // The money of a transfer that is not interrupted goes back before anybody can close
+            // the account.
             if way == Way::CannotGoBack && ended.0 == Status::Refunded {
                 assert_eq!(ended, (Status::Refunded, Some("other-currency")));
             } else {
@@ -279,7 +287,8 @@ async fn forget_all_but_the_log(client: &Client) {
     }
 }
 
-/// A replay of the whole transfer moves nothing, however long ago it was, and whatever but the log was lost since.
+/// A replay of the whole transfer moves nothing, however long ago it was, and whatever but the log
+/// was lost since.
 #[tokio::test]
 async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
     for way in Way::ALL {
@@ -295,7 +304,8 @@ async fn a_replay_moves_no_money_even_if_all_but_the_log_is_forgotten() {
     }
 }
 
-/// Wherever the process manager is interrupted, the money of a transfer that is stuck goes to the account that an operator chose, once; and if that account refuses, it is stuck again.
+/// Wherever the process manager is interrupted, the money of a transfer that is stuck goes to the
+/// account that an operator chose, once; and if that account refuses, it is stuck again.
 #[tokio::test]
 async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
     const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
@@ -320,7 +330,8 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
         bank.crash.after(calls);
         let finished = bank.deliver(&bank.manager()).await;
         bank.crash.recover();
-        // Another command takes the next version of the account, and another instance gets everything again.
+        // Another command takes the next version of the account, and another instance gets
+        // everything again.
         bank.credit(C, 2).await;
         for _ in 0..2 {
             assert!(bank.deliver(&bank.manager()).await, "after {calls} calls");
@@ -335,7 +346,8 @@ async fn the_money_of_a_stuck_transfer_goes_where_an_operator_decides() {
     assert!(points > 10, "{points}");
 }
 
-/// A decision of before that is delivered again, after everything but the log was lost, moves nothing, though a later one is under way.
+/// A decision of before that is delivered again, after everything but the log was lost, moves
+/// nothing, though a later one is under way.
 #[tokio::test]
 async fn an_older_decision_moves_no_money_of_a_later_one() {
     const C: &str = "9b1deb4d-3b7d-4bad-9bdd-2b0d7b3dcb6d";
@@ -385,7 +397,8 @@ async fn nobody_sends_somebody_elses_money() {
     assert_eq!(bank.balance(A).await, 30);
 }
 
-/// Rule 11: a command whose outcome is not known is not recorded as an outcome. The message fails and comes again, and the position does not move.
+/// Rule 11: a command whose outcome is not known is not recorded as an outcome. The message fails
+/// and comes again, and the position does not move.
 #[tokio::test]
 async fn an_outage_is_no_answer() {
     let bank = Bank::new().await;

@@ -1,8 +1,9 @@
 //! Welcomes a new user with a mail: at most one, even if the commit comes twice.
 //!
-//! Before a mail is sent, the table says that it is about to be sent. An instance that finds this, and no outcome, cannot know
-//! whether the mail was sent, because the provider (SES) knows no request ids of ours. It does not send the mail again; an alarm
-//! tells a person, and the user's stream goes on. docs/mails.md says what happens in each case.
+//! Before a mail is sent, the table says that it is about to be sent. An instance that finds this,
+//! and no outcome, cannot know whether the mail was sent, because the provider (SES) knows no
+//! request ids of ours. It does not send the mail again; an alarm tells a person, and the user's
+//! stream goes on. docs/mails.md says what happens in each case.
 
 use std::time::Duration;
 
@@ -27,10 +28,12 @@ use links::user::{Event, User};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// The counter of mails that were refused, or of which nobody knows whether they were sent. The alarm of this name tells a person.
+/// The counter of mails that were refused, or of which nobody knows whether they were sent. The
+/// alarm of this name tells a person.
 const UNSENT_MAILS: &str = "UnsentMails";
 
-/// The time that the provider has to answer. It is asked once, because a request that got no answer may have sent the mail.
+/// The time that the provider has to answer. It is asked once, because a request that got no answer
+/// may have sent the mail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A mail, before it is sent and after.
@@ -39,7 +42,8 @@ struct Mail {
     stream: String,
     entry: String,
     status: Status,
-    /// The id of the try that sends the mail. It tells a claim of one's own, whose answer was lost, from the claim of another try.
+    /// The id of the try that sends the mail. It tells a claim of one's own, whose answer was lost,
+    /// from the claim of another try.
     claim: Uuid,
 }
 
@@ -67,10 +71,12 @@ pub struct WelcomeEmail {
     pub sender: Option<String>,
 }
 
-/// The configuration of a client that asks once and waits for the answer: a retry after a lost reply would send a second mail.
+/// The configuration of a client that asks once and waits for the answer: a retry after a lost
+/// reply would send a second mail.
 #[must_use]
 pub fn ses(sdk: &SdkConfig) -> Builder {
-    // Both timeouts are set, because an attempt would otherwise have only the time that is enough for a database.
+    // Both timeouts are set, because an attempt would otherwise have only the time that is enough
+    // for a database.
     let timeout = TimeoutConfig::builder().operation_attempt_timeout(PATIENCE).operation_timeout(PATIENCE);
     Builder::from(sdk).retry_config(RetryConfig::disabled()).timeout_config(timeout.build())
 }
@@ -131,7 +137,8 @@ impl WelcomeEmail {
         if !self.mails.put_new(&POSITIONS, &mail(Status::Sending)).await? {
             let found = self.mails.read::<Mail>(&POSITIONS, stream, &entry).await?;
             match found.map(|found| (found.status, found.claim == claim)) {
-                // This is the claim of this try, and only its answer was lost: nobody else sends the mail.
+                // This is the claim of this try, and only its answer was lost: nobody else sends
+                // the mail.
                 Some((Status::Sending, true)) => {}
                 Some((Status::Sending, false)) => {
                     self.mails.put_all(&POSITIONS, &[mail(Status::Unknown)]).await?;
@@ -151,11 +158,13 @@ impl WelcomeEmail {
             }
             Err(error) => error,
         };
-        // Rule 14: the log gets the provider's code and not its message, which may quote the address.
+        // Rule 14: the log gets the provider's code and not its message, which may quote the
+        // address.
         let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or("no answer");
         match meaning(&error) {
             Meaning::Later => {
-                // Under our claim only: should this request arrive late, another instance may have sent the mail, and its record must stay.
+                // Under our claim only: should this request arrive late, another instance may have
+                // sent the mail, and its record must stay.
                 self.mails.delete_if(&POSITIONS, (stream, &entry), ("claim", &claim.to_string())).await?;
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
@@ -172,7 +181,8 @@ impl WelcomeEmail {
         }
     }
 
-    /// Sends the mail. Its words are the same for everybody: nobody has verified the address, and no text of a user may go to a stranger.
+    /// Sends the mail. Its words are the same for everybody: nobody has verified the address, and
+    /// no text of a user may go to a stranger.
     async fn send(&self, sender: &str, email: &str) -> Result<(), SdkError<SendEmailError>> {
         let text = |data: &str| Content::builder().data(data).charset("UTF-8").build();
         let body = "Hello,\n\nyou can rate links now, and follow others to see what they rate.\n";
@@ -206,7 +216,8 @@ enum Meaning {
     Later,
     /// The mail was refused, and would be refused again.
     Never,
-    /// The mail may have been taken. This is assumed of every request that got no answer, a refused connection included.
+    /// The mail may have been taken. This is assumed of every request that got no answer, a refused
+    /// connection included.
     Unknown,
 }
 
@@ -218,9 +229,11 @@ fn meaning(error: &SdkError<SendEmailError>) -> Meaning {
             SendEmailError::TooManyRequestsException(_)
             | SendEmailError::LimitExceededException(_)
             | SendEmailError::SendingPausedException(_) => Meaning::Later,
-            // 401 and 403 are mistakes in credentials or policies, which somebody mends: the mail itself was not looked at.
+            // 401 and 403 are mistakes in credentials or policies, which somebody mends: the mail
+            // itself was not looked at.
             _ if matches!(refused.raw().status().as_u16(), 401 | 403 | 429) => Meaning::Later,
-            // Errors that all services have, some of them with the status 400 (API reference, "Common errors").
+            // Errors that all services have, some of them with the status 400 (API reference,
+            // "Common errors").
             _ if refused.err().meta().code().is_some_and(|code| COMMON.contains(&code)) => Meaning::Later,
             _ if refused.raw().status().is_client_error() => Meaning::Never,
             _ => Meaning::Unknown,

@@ -1,4 +1,5 @@
-//! The projector of the feeds: [`links::views::feeds`] says what work a commit makes, and this module does it, in as many writes as it takes.
+//! The projector of the feeds: [`links::views::feeds`] says what work a commit makes, and this
+//! module does it, in as many writes as it takes.
 
 use ledgerline::{
     Changes, Commit,
@@ -16,7 +17,8 @@ use links::views::{
     feeds::{Entry, FROM, Follow, OF, RECENT, Recent, TABLE, Then},
 };
 
-/// The number of rows that are read at once. It bounds the work between two marks of the progress (rule 11).
+/// The number of rows that are read at once. It bounds the work between two marks of the progress
+/// (rule 11).
 const PAGE: i32 = 1_000;
 
 /// Writes the feeds.
@@ -30,7 +32,8 @@ pub struct FeedProjector {
 #[must_use]
 pub fn needs() -> Needs {
     use Action::{BatchWriteItem, DeleteItem, GetItem, PutItem, Query, UpdateItem};
-    // One write is for the changes of a commit itself, with the position; batches are for the entries that it brings into feeds.
+    // One write is for the changes of a commit itself, with the position; batches are for the
+    // entries that it brings into feeds.
     let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
     Needs::new(Source::Queue(OF.to_vec())).table(Table::with(TABLE, actions))
 }
@@ -97,15 +100,16 @@ impl Consumer for FeedProjector {
 }
 
 impl FeedProjector {
-    /// The place of the oldest link that a following brought in. Without it, the end of a following would read everything that its author ever rated.
+    /// The place of the oldest link that a following brought in. Without it, the end of a following
+    /// would read everything that its author ever rated.
     async fn from(&self, then: &Then) -> Result<String, TableError> {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self.table.read::<Follow>(&TABLE, &feeds::following(follower), author).await?;
         Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
     }
 
-    /// Does one page of the work, which may be done again. Returns where the next page begins, and the changes that are written with the position
-    /// if there is none.
+    /// Does one page of the work, which may be done again. Returns where the next page begins, and
+    /// the changes that are written with the position if there is none.
     async fn part(
         &self,
         then: &Then,
@@ -146,7 +150,8 @@ impl FeedProjector {
                 };
                 let keys: Vec<_> = there.map(key).collect();
                 self.table.delete_all(&TABLE, &keys).await?;
-                // A page with a link older than that is the last one, because older links were never brought in.
+                // A page with a link older than that is the last one, because older links were
+                // never brought in.
                 Ok((next.filter(|_| keys.len() == links.len()), last))
             }
         }

@@ -1,4 +1,5 @@
-//! Writes a widget from the state that an event carries, unless the row shows that version or a newer one.
+//! Writes a widget from the state that an event carries, unless the row shows that version or a
+//! newer one.
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
