@@ -55,7 +55,13 @@ pub fn cargo() -> Command {
 pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
     match built(binaries) {
         Some(programs) => Ok(programs),
-        None => build_as(profile(), root, binaries),
+        None => {
+            let mut programs = BTreeMap::new();
+            build_each(profile(), root, binaries, |built| {
+                programs.insert(built.name, built.program);
+            })?;
+            Ok(programs)
+        }
     }
 }
 
@@ -83,14 +89,6 @@ fn has_handlers(root: &Path) -> bool {
     root.join("crates").join(HANDLERS).join("Cargo.toml").exists()
 }
 
-/// The same as [`build`], with the profile of a deployment, for measurements.
-///
-/// # Errors
-/// As those of [`build`].
-pub fn build_for_release(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    build_as("release", root, binaries)
-}
-
 /// Builds an example of a package of the workspace at `root`, and returns its path.
 ///
 /// # Errors
@@ -107,14 +105,6 @@ fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
     let program =
         |name: &&str| Some(((*name).to_owned(), folder.join(name))).filter(|(_, path)| path.exists());
     binaries.iter().map(program).collect()
-}
-
-fn build_as(profile: &str, root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
-    let mut programs = BTreeMap::new();
-    build_each(profile, root, binaries, |built| {
-        programs.insert(built.name, built.program);
-    })?;
-    Ok(programs)
 }
 
 /// The profile of this program, with which the functions are built as well. The name of cargo's

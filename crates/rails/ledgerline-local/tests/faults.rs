@@ -10,7 +10,7 @@ use futures::future::join_all;
 use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
-    tank::checks::{fill, haul, install, litres_moved_once, settled, state},
+    tank::{fill, haul, install, litres_moved_once, settled, state},
 };
 use reqwest::StatusCode;
 use serde_json::{Value, json};

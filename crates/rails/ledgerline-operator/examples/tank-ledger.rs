@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ledgerline_operator::main::<ledgerline_testing::tank::Depot>()
+    ledgerline_operator::main::<ledgerline_tank::Depot>()
 }

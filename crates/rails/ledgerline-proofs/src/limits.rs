@@ -23,8 +23,8 @@ use ledgerline_lambda::{
     stream::Handler,
     wire::Message,
 };
+use ledgerline_tank::views::{FILLS, FILLS_VIEW};
 use ledgerline_testing::table;
-use ledgerline_testing::tank::views::{FILLS, FILLS_VIEW};
 use serde_json::{Value, json};
 
 use crate::{

@@ -15,8 +15,8 @@ use ledgerline_lambda::{
     log_projector::LogProjector,
     stream::{Handler, Record, response},
 };
+use ledgerline_tank::views::{FILLS, FILLS_VIEW};
 use ledgerline_testing::table;
-use ledgerline_testing::tank::views::{FILLS, FILLS_VIEW};
 use serde_json::Value;
 
 use crate::{

@@ -26,8 +26,8 @@ use ledgerline_lambda::{
     state_projector::{self, StateProjector},
     wire::Message,
 };
+use ledgerline_tank::views::FILLS;
 use ledgerline_testing::table;
-use ledgerline_testing::tank::views::FILLS;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 

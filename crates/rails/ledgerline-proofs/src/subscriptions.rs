@@ -23,8 +23,8 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
 use ledgerline_lambda::subscription::{self, Subscriber};
+use ledgerline_tank::views::FILLS;
 use ledgerline_testing::table;
-use ledgerline_testing::tank::views::FILLS;
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 

@@ -15,7 +15,7 @@ use ledgerline_lambda::{
     commands::Commands,
     http::{HttpRequest, Response, Routes},
 };
-use ledgerline_testing::tank::{
+use ledgerline_tank::{
     EVENTS,
     commands::tanks,
     views::{FILLS_VIEW, LEVELS_VIEW},

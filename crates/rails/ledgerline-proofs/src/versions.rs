@@ -16,7 +16,7 @@ use ledgerline_lambda::{
     http::HttpRequest,
     stream::Handler,
 };
-use ledgerline_testing::tank::{
+use ledgerline_tank::{
     commands::Install,
     views::{FILLS, LEVELS, Level, fill, level},
 };

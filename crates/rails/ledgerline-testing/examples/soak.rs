@@ -22,14 +22,11 @@ use ledgerline::{Aggregate, Consistency, load, tank::Tank};
 use ledgerline_dynamodb::{PageQuery, ReadTable};
 use ledgerline_lambda::queries::of_log;
 use ledgerline_local::services;
-use ledgerline_testing::{
-    LocalStack, Quiet, SEED, table,
-    tank::{
-        haul::{Haul, Phase},
-        views::FILLS,
-    },
-    workspace,
+use ledgerline_tank::{
+    haul::{Haul, Phase},
+    views::FILLS,
 };
+use ledgerline_testing::{LocalStack, Quiet, SEED, table, workspace};
 use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -67,7 +67,7 @@ use ledgerline_local::{
 };
 
 /// The folder of the application of tanks.
-const TANKS: &str = env!("CARGO_MANIFEST_DIR");
+const TANKS: &str = ledgerline_tank::FOLDER;
 
 /// The folder with the template that the tests of the package run: the nearest one with a
 /// `template.yaml`, in the package or above it. The packages beside this one are libraries, which
@@ -132,7 +132,7 @@ pub fn command(name: &str) -> Command {
 
 /// The template of the application of tanks, and the tables that only tests have.
 const TANK_TABLES: [(&str, &str); 2] =
-    [("template.yaml", include_str!("../template.yaml")), ("tables.yaml", include_str!("tables.yaml"))];
+    [("template.yaml", ledgerline_tank::TEMPLATE), ("tables.yaml", include_str!("tables.yaml"))];
 
 /// DynamoDB in memory with these tables, by their logical ids in the template of the workspace, of
 /// the application of tanks, or in `tables.yaml`.

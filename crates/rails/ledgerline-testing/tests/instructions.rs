@@ -12,7 +12,14 @@
 
 mod secured;
 
-use std::{env, fs, iter, os::unix::fs::PermissionsExt, path::Path, process::Command, time::Duration};
+use std::{
+    env, fs, iter,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+    time::Duration,
+};
 
 use ledgerline_local::{build, host::invoked};
 use ledgerline_testing::{dynamodb, workspace};
@@ -45,6 +52,17 @@ const WORK: [(&str, u64, u64); 13] = [
     ("shown", 523_200, 100),
     ("logged", 542_500, 100),
 ];
+
+/// The folder with the function and the example `work` as they are deployed. Cargo builds both at once,
+/// because the last crate of each keeps one core busy.
+static RELEASE: LazyLock<PathBuf> = LazyLock::new(|| {
+    let mut cargo = build::cargo();
+    cargo.args(["build", "--release", "--package", "ledgerline-tank"]);
+    cargo.args(["--bin", "tank-commands", "--example", "work"]);
+    assert!(cargo.current_dir(workspace()).status().unwrap().success());
+    // The build for release is beside the build that this test belongs to.
+    Path::new(env!("CARGO_BIN_EXE_tank-local")).ancestors().nth(2).unwrap().join("release")
+});
 
 /// The most memory, in KB, that was resident in the function after a start and this number of
 /// commands. The first of them installs the tank that the others fill. `prefix` is the program that
@@ -145,10 +163,7 @@ async fn least(program: &Path, commands: usize) -> u64 {
 async fn a_command_takes_no_more_instructions_than_its_budget() {
     let program = match env::var_os("TANK_COMMANDS") {
         Some(program) => program.into(),
-        None => build::build_for_release(&workspace(), &["tank-commands"])
-            .unwrap()
-            .remove("tank-commands")
-            .unwrap(),
+        None => RELEASE.join("tank-commands"),
     };
     let start = least(&program, 1).await;
     let warm = (least(&program, 21).await - start) / 20;
@@ -164,12 +179,7 @@ async fn a_command_takes_no_more_instructions_than_its_budget() {
 #[test]
 #[ignore = "it needs valgrind, too"]
 fn the_core_takes_no_more_instructions_than_its_budget() {
-    let cargo = env::var_os("CARGO").unwrap();
-    let build = ["build", "--release", "--package", "ledgerline-testing", "--example", "work"];
-    assert!(Command::new(cargo).current_dir(workspace()).args(build).status().unwrap().success());
-    // The build for release is beside the build that this test belongs to.
-    let program = Path::new(env!("CARGO_BIN_EXE_tank-commands"));
-    let program = program.ancestors().nth(2).unwrap().join("release/examples/work");
+    let program = RELEASE.join("examples/work");
     for (what, may, times) in WORK {
         let each = |what| (work(&program, what, 100 + times) - work(&program, what, 100)) / times;
         // A load without the making of the database's answer, and a fold also without the SDK's

@@ -7,7 +7,7 @@ use aws_sdk_sqs::types::QueueAttributeName as Name;
 use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
-    tank::checks::{draw, fill, install, log, settled},
+    tank::{draw, fill, install, log, settled},
 };
 use reqwest::StatusCode;
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use aws_sdk_sqs::types::QueueAttributeName as Name;
 use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
-    tank::checks::{draw, fill, install, litres_moved_once, settled, state},
+    tank::{draw, fill, install, litres_moved_once, settled, state},
     workspace,
 };
 use serde_json::{Value, json};

@@ -12,7 +12,7 @@ use futures::{StreamExt, future::join_all, stream};
 use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
-    tank::checks::{draw, fill, install, litres_moved_once, settled, stock_adds_up},
+    tank::{draw, fill, install, litres_moved_once, settled, stock_adds_up},
 };
 use reqwest::StatusCode;
 use serde_json::json;

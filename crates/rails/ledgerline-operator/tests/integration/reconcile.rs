@@ -15,7 +15,7 @@ use futures::future::join_all;
 use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, copy_streams, differences, eventually, table,
-    tank::checks::{draw, fill, haul, install, litres_moved_once, settled, stock_adds_up},
+    tank::{draw, fill, haul, install, litres_moved_once, settled, stock_adds_up},
 };
 use serde_json::{Value, json};
 
@@ -240,7 +240,7 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
         (code == 2 && left == to_act).then_some(())
     })
     .await;
-    assert_eq!(ledgerline_testing::tank::checks::whole_log(&stack, "haul").await.len(), 4);
+    assert_eq!(ledgerline_testing::tank::whole_log(&stack, "haul").await.len(), 4);
     settled(&stack, &ids[0]).await;
 
     // and those too, if it is told to.

@@ -8,5 +8,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    ledgerline_local::main::<ledgerline_testing::tank::Depot>()
+    ledgerline_local::main::<ledgerline_tank::Depot>()
 }

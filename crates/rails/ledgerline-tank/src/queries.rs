@@ -14,7 +14,7 @@ use ledgerline_lambda::{
 };
 use serde_json::{Value, json};
 
-use super::views::{BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow};
+use crate::views::{BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow};
 
 /// A tank is visible to the caller who installed it.
 const YOURS: VisibleTo<Level> = VisibleTo::Owner(|row| row.installed_by.as_deref());

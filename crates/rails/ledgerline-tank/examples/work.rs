@@ -30,7 +30,7 @@ use ledgerline_lambda::{
     stream::{Batch, Handler, Record, records},
     wire::Message,
 };
-use ledgerline_testing::tank::views::{LEVELS_VIEW, READINGS_VIEW};
+use ledgerline_tank::views::{LEVELS_VIEW, READINGS_VIEW};
 use serde_json::{Value, json};
 
 const TANK: &str = "0190163d-8694-739b-aea5-966c26f8ad91";

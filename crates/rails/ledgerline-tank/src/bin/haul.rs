@@ -3,7 +3,7 @@
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), ledgerline_lambda::Error> {
     ledgerline_lambda::process_manager::run(async |_, store| {
-        Ok(ledgerline_testing::tank::process_manager::Hauls::new(store))
+        Ok(ledgerline_tank::process_manager::Hauls::new(store))
     })
     .await
 }

@@ -9,7 +9,7 @@ use ledgerline::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::haul::Haul;
+use crate::haul::Haul;
 
 /// The tanks of the caller who installed them. The index holds keys alone: an index that a fill
 /// does not change is not written for a fill.
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn rows_of_every_shape_that_was_written_are_read() {
-        check_rows::<Level>(include_str!("../../shapes/rows/levels.json"));
-        check_rows::<Reading>(include_str!("../../shapes/rows/readings.json"));
-        check_rows::<StockRow>(include_str!("../../shapes/rows/stock.json"));
+        check_rows::<Level>(include_str!("../shapes/rows/levels.json"));
+        check_rows::<Reading>(include_str!("../shapes/rows/readings.json"));
+        check_rows::<StockRow>(include_str!("../shapes/rows/stock.json"));
     }
 }

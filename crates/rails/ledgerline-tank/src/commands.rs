@@ -8,7 +8,7 @@ use ledgerline_lambda::commands::{Route, acts, changes, creates, replays};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::haul::{self, Haul};
+use crate::haul::{self, Haul};
 
 /// The body that installs a tank. Without an id, the tank gets a new one.
 #[derive(Debug, Deserialize)]

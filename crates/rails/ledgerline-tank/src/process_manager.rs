@@ -11,7 +11,7 @@ use ledgerline_lambda::{
     process_manager::{Due, Reaction},
 };
 
-use super::haul::{Command, Event, Haul, Step};
+use crate::haul::{Command, Event, Haul, Step};
 
 /// The counter of hauls whose litres are in no tank. The alarm of this name tells an operator.
 const STUCK_HAULS: &str = "StuckHauls";
