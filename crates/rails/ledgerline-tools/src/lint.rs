@@ -28,16 +28,25 @@ fn advisories(deny: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The application on which the libraries are tested, where they are developed.
+const TANKS: &str = "crates/rails/ledgerline-tank/template.yaml";
+
 pub(crate) fn run<L: Aggregates>() -> Result<()> {
-    let sam = tools::sam()?;
-    tools::run_silent(tools::program(&sam, "sam").args(["validate", "--lint"]))?;
-    tools::run_silent(tools::program(&tools::cfn_lint()?, "cfn-lint").args([
-        "--config-file",
-        ".cfn-lint-serverless.yaml",
-        // The list of rules in the template itself counts too.
-        "--merge-configs",
-        "template.yaml",
-    ]))?;
+    let (sam, cfn_lint) = (tools::sam()?, tools::cfn_lint()?);
+    for template in ["template.yaml", TANKS] {
+        if !Path::new(template).exists() {
+            continue;
+        }
+        let mut validate = tools::program(&sam, "sam");
+        tools::run_silent(validate.args(["validate", "--lint", "--template", template]))?;
+        tools::run_silent(tools::program(&cfn_lint, "cfn-lint").args([
+            "--config-file",
+            ".cfn-lint-serverless.yaml",
+            // The list of rules in the template itself counts too.
+            "--merge-configs",
+            template,
+        ]))?;
+    }
     // Checkov sees only the body of a loop, so it gets the template with the loops written out.
     let expanded = "target/expanded.json";
     let template = ledgerline_local::template::tree(Path::new("template.yaml"))?;

@@ -42,10 +42,9 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 /// Installs Python packages into an environment of their own, unless they are there. The result is
 /// the folder of its programs.
 fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
-    let root = folder(name);
+    let root = folder(name)?;
     let (bin, stamp) = (root.join("bin"), root.join("packages"));
-    // The programs name the folder that they were installed in: another clone with the same target
-    // needs its own.
+    // The programs name the folder that they were installed in.
     let wanted = format!("{}\n{}", packages.join("\n"), root.display());
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&root))?;
@@ -56,9 +55,12 @@ fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     Ok(bin)
 }
 
-fn folder(name: &str) -> PathBuf {
-    // The path is absolute, because some of these programs change their folder.
-    env::current_dir().unwrap_or_default().join("target/tools").join(name)
+fn folder(name: &str) -> Result<PathBuf> {
+    let tools = Path::new("target/tools");
+    fs::create_dir_all(tools).with_context(|| tools.display().to_string())?;
+    // The path is absolute, because some of these programs change their folder. It has no links: all
+    // clones with one target folder, such as those of CI, have the same programs.
+    Ok(tools.canonicalize()?.join(name))
 }
 
 /// A program of such a folder. It finds the other programs there, and sends no usage statistics.
