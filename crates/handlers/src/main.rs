@@ -15,7 +15,7 @@ mod tests {
         path::Path,
     };
 
-    use ledgerline_local::template;
+    use ledgerline_sam::template;
 
     #[test]
     fn the_development_binary_has_the_functions_of_the_template() {

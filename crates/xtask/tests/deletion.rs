@@ -16,7 +16,7 @@ use std::{
     process::Command,
 };
 
-use ledgerline_local::template::Source;
+use ledgerline_sam::template::Source;
 
 struct Copy {
     root: PathBuf,
@@ -204,9 +204,12 @@ fn a_deleted_application_is_missed_by_nobody() {
 
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-    // The libraries know no application: `cargo xtask check` proves it, and their tests are the
-    // same.
-    copy.cargo(&["test", "--workspace", "--exclude", "ledgerline*"]);
+    // A library's test that reads a file of an application fails here. The tests of two libraries
+    // run the tanks in processes of their own for minutes, and read no file of the workspace:
+    // WHOLE=1 runs them too.
+    let long = ["--exclude", "ledgerline-proofs", "--exclude", "ledgerline-operator"];
+    let excluded = if std::env::var_os("WHOLE").is_some() { &long[..0] } else { &long[..] };
+    copy.cargo(&[&["test", "--workspace"], excluded].concat());
     copy.cargo(&["xtask", "check"]);
     // The linters take three minutes: LINT=1 runs them too.
     if std::env::var_os("LINT").is_some() {

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod endpoint;
 mod error;
 mod item;
 mod kept;
@@ -9,6 +10,7 @@ mod scan;
 mod store;
 mod tries;
 
+pub use endpoint::{consumed, sdk_config};
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
     Before, Checkpoint, Cleared, FRESH, Generations, Inserted, Insertion, InvalidCursor, KeyNames,

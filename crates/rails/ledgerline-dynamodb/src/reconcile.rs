@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     EventStore, StoreError, StreamId,
     all::{Entry, last_before, segments},
+    manifest::SubscriberKind,
 };
 
 use crate::{DynamoDbStore, Head, KeyNames, ReadTable, TableError};
@@ -27,26 +28,13 @@ const WINDOW: usize = 2_000;
 /// The number of streams that are remembered as compared: some twenty bytes each.
 const REMEMBERED: usize = 1_000_000;
 
-/// What something behind the log is written from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Follows {
-    /// From states: a row for each aggregate, with its version.
-    States,
-    /// From the log, stream by stream: a position in each.
-    Log,
-    /// From the order of everything: a position in each stream, and a checkpoint.
-    Order,
-    /// Nothing is written from it: a process manager acts on it, and has a position in each stream.
-    ToAct,
-}
-
 /// Something that follows the log: a function with its table.
 #[derive(Debug, Clone)]
 pub struct Follower {
     /// The function's name: its logical id.
     pub id: String,
     /// From what its table is written.
-    pub kind: Follows,
+    pub kind: SubscriberKind,
     /// The categories whose commits it takes.
     pub of: Vec<String>,
     /// The table, at the generation of its rows that is read.
@@ -77,7 +65,7 @@ pub struct Difference {
     /// The follower, or [`ORDER`].
     pub who: String,
     /// Its kind; `None` for the order.
-    pub kind: Option<Follows>,
+    pub kind: Option<SubscriberKind>,
     /// The stream.
     pub stream: StreamId,
     /// The last version in the log.
@@ -310,7 +298,7 @@ impl Comparison<'_> {
             let looked = self.without_the_young(looked, &heads, found).await?;
             let is_forgotten = |looked: &Difference| {
                 let head = heads.get(&looked.stream).and_then(|head| head.at);
-                looked.kind == Some(Follows::States)
+                looked.kind == Some(SubscriberKind::StateProjector)
                     && looked.found == 0
                     && looked.unreadable.is_none()
                     && head.is_some_and(|at| at < old)

@@ -9,10 +9,11 @@ use ledgerline::{
     Commit, EventStore, StreamId,
     all::{Candidate, Entry, Sequencer},
     contract,
+    manifest::SubscriberKind,
 };
 use ledgerline_dynamodb::{
     DynamoDbStore, ReadTable,
-    reconcile::{Comparison, Difference, Follower, Follows, Found},
+    reconcile::{Comparison, Difference, Follower, Found},
 };
 
 /// Ids of streams.
@@ -26,7 +27,7 @@ fn ids(differences: &[Difference]) -> Vec<&str> {
 fn levels(client: Client) -> Follower {
     Follower {
         id: "LevelsFunction".into(),
-        kind: Follows::States,
+        kind: SubscriberKind::StateProjector,
         of: vec!["tank".into()],
         table: ReadTable::new(client, ledgerline_testing::table("LevelsTable")),
         partition: "tankId".into(),

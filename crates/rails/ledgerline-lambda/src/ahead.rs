@@ -55,7 +55,7 @@ mod tests {
     fn only_a_program_that_is_asked_to_folds() {
         let asked = |arguments: &[&str]| asked(arguments.iter().map(ToString::to_string));
         assert_eq!(asked(&["account-commands"]), None);
-        assert_eq!(asked(&["account-commands", "--needs"]), None);
+        assert_eq!(asked(&["account-commands", "--manifest"]), None);
         assert_eq!(
             asked(&["account-commands", "--fold", "a-1", "a-2"]),
             Some(vec!["a-1".into(), "a-2".into()])

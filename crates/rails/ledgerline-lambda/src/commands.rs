@@ -1,12 +1,13 @@
 //! The runner of command functions: from a request to a commit, and to the answer.
 
-use std::{fmt, num::NonZeroUsize, time::Duration};
+use std::{collections::BTreeSet, fmt, num::NonZeroUsize, time::Duration};
 
 use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Ledger, LoadError, Outcome,
     Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
+    manifest::{Endpoint, Manifest, Scope, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -17,12 +18,12 @@ use uuid::Uuid;
 
 use crate::{
     Error, ahead, config,
+    grants::{self, REQUESTS},
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
         PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of, versions_of_weak,
     },
     metrics,
-    needs::{Endpoint, Needs, REQUESTS, Scope, Source},
     start::{dynamodb, store},
 };
 
@@ -223,7 +224,7 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
         return ahead::fold::<A>(&store, streams).await;
     }
-    crate::http::run(needs(&routes), async || {
+    crate::http::run(manifest(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;
         let retention = config::parsed(RETENTION)?;
         let store = store(dynamodb().await).await?.with_requests(requests);
@@ -234,12 +235,15 @@ pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
     .await
 }
 
-/// What the function of these routes needs.
+/// The manifest of the function of these routes.
 #[must_use]
-pub fn needs<A: Aggregate>(routes: &[Route<A>]) -> Needs {
-    let endpoint = |route: &Route<A>| Endpoint { route: route.key, scope: route.scope };
+pub fn manifest<A: Aggregate>(routes: &[Route<A>]) -> Manifest {
+    let endpoint = |route: &Route<A>| Endpoint { route: route.key.into(), scope: route.scope };
     let source = Source::Http(routes.iter().map(endpoint).collect());
-    Needs::new(source).commands(&[A::CATEGORY]).variable(RETENTION).optional(SOURCE_ADDRESSES)
+    // The key of an idempotency record has a space before the caller.
+    let tables = grants::commands(&[A::CATEGORY], &BTreeSet::from(["* *".into()]));
+    let manifest = tables.into_iter().fold(Manifest::new(source), Manifest::table);
+    manifest.variable(RETENTION).optional(SOURCE_ADDRESSES)
 }
 
 /// The parts of a command function.

@@ -11,6 +11,7 @@ use ledgerline::{
     Aggregate, Aggregates, Causes, Commit, EventType, EventTypes, RecordedEvent, StoreError, StreamId,
     Visitor,
     all::{Cursor, CursorError, Delivered, Entry, Filter, Page, Subscription, SubscriptionError},
+    manifest::{Endpoint, Manifest, Scope, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::Serialize;
@@ -18,10 +19,8 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    Error, config,
+    Error, config, grants,
     http::{HttpRequest, MAX_ANSWER_BYTES, Problem, Response, Routes, encoded_bytes},
-    needs::{Endpoint, Needs, Scope, Source},
-    sequencer::{TABLE, partitions},
     start::dynamodb,
 };
 
@@ -90,12 +89,12 @@ impl Visitor for Names {
 /// # Errors
 /// When `COMMITS_TABLE` or `SEQUENCE_TABLE` is missing, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read; or what [`http::run`](crate::http::run) reads.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
-    let endpoint = Endpoint { route: ROUTE, scope: Scope::Events };
-    let needs = Needs::new(Source::Http(vec![endpoint])).following();
-    crate::http::run(needs, async || {
+    let endpoint = Endpoint { route: ROUTE.into(), scope: Scope::Events };
+    let manifest = grants::reader_of_sequence(Manifest::new(Source::Http(vec![endpoint])));
+    crate::http::run(manifest, async || {
         let client = dynamodb().await;
-        let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
-        Ok(Events::new::<L>(sequence, crate::store(client).await?, partitions()?))
+        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
+        Ok(Events::new::<L>(sequence, crate::store(client).await?, grants::partitions()?))
     })
     .await
 }

@@ -20,7 +20,10 @@ use aws_sdk_eventbridge::Client as EventBridge;
 use aws_sdk_lambda::Client as Lambda;
 use aws_sdk_sqs::Client as Sqs;
 use jiff::Timestamp;
-use ledgerline::{Aggregates, Causes, Commit, StreamId};
+use ledgerline::{
+    Aggregates, Causes, Commit, StreamId,
+    manifest::{Manifest, Source},
+};
 use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::value::RawValue;
 use tokio::time::Instant;
@@ -34,9 +37,9 @@ use crate::{
         suspicion::{Plan, Suspected},
         views::{State, Views},
     },
+    grants,
     line::Line,
     metrics,
-    needs::{Needs, Source},
     stream::{self, Handler, Record, Unreadable},
     wire::details,
 };
@@ -109,7 +112,7 @@ pub(crate) fn by_category(
     name: &'static str,
     lines: &[String],
 ) -> Result<BTreeMap<String, Vec<String>>, config::ConfigError> {
-    let invalid = |reason| config::ConfigError::Invalid { name, reason };
+    let invalid = |reason| config::ConfigError::Invalid { name: name.into(), reason };
     let mut read = BTreeMap::new();
     for line in lines {
         let mut words = line.split_whitespace().map(ToOwned::to_owned);
@@ -134,7 +137,7 @@ fn bus_events(lines: &[String]) -> Result<Option<BTreeSet<String>>, config::Conf
         (true, 1) => Ok(None),
         (true, _) => {
             let reason = "write * for all events, or the types of some".to_owned();
-            Err(config::ConfigError::Invalid { name: "BUS_EVENTS", reason })
+            Err(config::ConfigError::Invalid { name: "BUS_EVENTS".into(), reason })
         }
     }
 }
@@ -145,9 +148,9 @@ fn bus_events(lines: &[String]) -> Result<Option<BTreeSet<String>>, config::Conf
 /// When a variable is missing or wrong, or the log cannot be read.
 pub async fn run<L: Aggregates>() -> Result<(), Error> {
     // The variables are those of [`Wiring::from_env`].
-    let needs = Needs::new(Source::Stream)
-        .log()
-        .beside_the_log()
+    let manifest = Manifest::new(Source::Stream)
+        .table(grants::read_streams())
+        .table(grants::attempts_and_snapshots())
         .call("events:PutEvents", "EVENT_BUS")
         .call("lambda:InvokeFunction", "STATE_VIEWS")
         .call("sqs:SendMessage", "LOG_QUEUES")
@@ -155,7 +158,7 @@ pub async fn run<L: Aggregates>() -> Result<(), Error> {
         .variable("EVENT_SOURCE")
         .optional("BUS_EVENTS")
         .optional("MAX_MESSAGE_BYTES");
-    stream::run(needs, Fanout::from_env::<L>).await
+    stream::run(manifest, Fanout::from_env::<L>).await
 }
 
 impl Fanout {

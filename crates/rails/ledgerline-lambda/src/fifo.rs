@@ -15,16 +15,15 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, ChangesError, Commit, Consistency, EventStore, ExecuteError, LoadError, Range, StoreError,
-    StreamId, guard::Verdict,
+    StreamId, guard::Verdict, manifest::Manifest,
 };
 use ledgerline_dynamodb::{DynamoDbStore, TableError};
 use serde::Deserialize;
 
 use crate::{
-    Error,
+    Error, grants,
     line::Line,
     metrics,
-    needs::Needs,
     rebuild::{Answer, Rebuild, RebuildError, Rebuilt},
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
@@ -92,12 +91,12 @@ struct Event {
 }
 
 /// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a consumer does outside the write of its
-/// position happens at least once. `needs` names the source, a queue with the categories of its commits, and the tables; the log is added.
+/// position happens at least once. `manifest` names the source, a queue with the categories of its commits, and the tables; reads of the log are added.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
 pub async fn run<C: Consumer + 'static>(
-    needs: Needs,
+    manifest: Manifest,
     build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
 ) -> Result<(), Error> {
     let build = async {
@@ -116,15 +115,15 @@ pub async fn run<C: Consumer + 'static>(
             .boxed_local()
         }) as Handle<_, Answer<SqsBatchResponse>>)
     };
-    serve(needs.log(), build.boxed_local()).await
+    serve(manifest.table(grants::read_streams()), build.boxed_local()).await
 }
 
 /// This function has no type parameters, so it is compiled once for all functions behind a FIFO queue.
 fn serve(
-    needs: Needs,
+    manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Handle<Event, Answer<SqsBatchResponse>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    start(needs, build)
+    start(manifest, build)
 }
 
 /// The parts of a function behind a FIFO queue of commits.

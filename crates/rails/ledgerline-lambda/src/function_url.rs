@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use percent_encoding::percent_decode_str;
 
-use crate::needs::{Endpoint, Scope};
+use ledgerline::manifest::{Endpoint, Scope};
 
 /// The caller of a function URL: the ARN of a user, or that of a role without the name of the session, which is another one each time.
 pub(crate) fn principal(arn: &str) -> &str {
@@ -31,7 +31,7 @@ pub(crate) fn with_route(
     let asked =
         format!("{} {}", request.request_context.http.method, request.raw_path.as_deref().unwrap_or("/"));
     let endpoints = endpoints.iter().filter(|endpoint| endpoint.scope != Scope::Operate);
-    let mut routes: Vec<_> = endpoints.map(|endpoint| endpoint.route).collect();
+    let mut routes: Vec<_> = endpoints.map(|endpoint| &*endpoint.route).collect();
     routes.sort_by_key(|route| route.matches('{').count());
     if let Some((route, parameters)) =
         routes.into_iter().find_map(|route| Some((route, parameters(route, &asked)?)))
@@ -73,8 +73,8 @@ mod tests {
     #[test]
     fn a_request_through_a_function_url_finds_its_route_and_its_caller() {
         let endpoints = ["GET /tanks/{id}", "GET /tanks/full", "POST /tanks", "POST /tanks/{id}/fills"]
-            .map(|route| Endpoint { route, scope: Scope::Read });
-        let of_operators = Endpoint { route: "POST /tanks/{id}/repairs", scope: Scope::Operate };
+            .map(|route| Endpoint { route: route.into(), scope: Scope::Read });
+        let of_operators = Endpoint { route: "POST /tanks/{id}/repairs".into(), scope: Scope::Operate };
         let endpoints = [&endpoints[..], &[of_operators]].concat();
         let asked = |method: &str, path: &str, arn: &str| {
             let event = json!({

@@ -17,7 +17,10 @@ use futures::{FutureExt, future::LocalBoxFuture};
 pub use http::StatusCode;
 use http::{HeaderName, HeaderValue, header};
 use lambda_runtime::LambdaEvent;
-use ledgerline::Meta;
+use ledgerline::{
+    Meta,
+    manifest::{Manifest, Scope},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -28,7 +31,6 @@ use crate::{
     callers::{self, Limit},
     config::{self, ConfigError},
     function_url::{principal, with_route},
-    needs::{Needs, Scope, Source},
     operators::{self, Operators},
     start::{Handle, start},
     wire::field_of,
@@ -557,7 +559,7 @@ struct Nothing {}
 /// # Errors
 /// When the parts cannot be built, `PROBLEM_TYPES` is missing, `OPERATORS_CLAIM` is missing and a route is for operators, or `CALLER_REQUESTS_PER_SECOND` or `DEVELOPMENT_USER` is wrong.
 pub async fn run<Parts: Routes>(
-    needs: Needs,
+    manifest: Manifest,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
 ) -> Result<(), Error> {
     let build = async {
@@ -567,28 +569,23 @@ pub async fn run<Parts: Routes>(
             async move { respond(&*routes, &request).await }.boxed_local()
         }) as Answers)
     };
-    serve(needs, build.boxed_local()).await
+    serve(manifest, build.boxed_local()).await
 }
 
 type Answers = Box<dyn Fn(HttpRequest) -> LocalBoxFuture<'static, Response>>;
 
 /// This function has no type parameters, so it is compiled once for all functions behind the HTTP API.
 fn serve(
-    mut needs: Needs,
+    manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Answers, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    needs.environment.insert("PROBLEM_TYPES");
-    needs.optional.insert(callers::LIMIT);
-    let endpoints = match &needs.source {
-        Source::Http(endpoints) => endpoints.clone(),
-        Source::States { .. }
-        | Source::Queue(_)
-        | Source::Stream
-        | Source::Sequence(_)
-        | Source::Schedule => Vec::new(),
-    };
+    let mut manifest = manifest.variable("PROBLEM_TYPES").optional(callers::LIMIT);
+    let endpoints = manifest.endpoints().to_vec();
     let has_operators = endpoints.iter().any(|endpoint| endpoint.scope == Scope::Operate);
-    if has_operators { &mut needs.environment } else { &mut needs.optional }.insert(operators::CLAIM);
+    manifest = match has_operators {
+        true => manifest.variable(operators::CLAIM),
+        false => manifest.optional(operators::CLAIM),
+    };
     let build = async {
         let operators = Operators::from_env(&endpoints)?;
         let developer = developer(operators.as_ref().map(Operators::as_claim))?;
@@ -610,7 +607,7 @@ fn serve(
             async move { Ok(answer.await.into_lambda()) }.boxed_local()
         }) as Handle<_, ApiGatewayV2httpResponse>)
     };
-    start(needs, build.boxed_local())
+    start(manifest, build.boxed_local())
 }
 
 /// The caller of requests without an authorizer, from `DEVELOPMENT_USER`, because `sam local start-api` leaves authorizers out. There is no
@@ -624,7 +621,7 @@ fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuth
     }
     if config::text("AWS_ENDPOINT_URL").is_err() {
         let reason = "it is for emulators only, and there is no AWS_ENDPOINT_URL".to_owned();
-        return Err(ConfigError::Invalid { name, reason }.into());
+        return Err(ConfigError::Invalid { name: name.into(), reason }.into());
     }
     let mut claims = json!({ "sub": user });
     if let Some((name, value)) = claim {
@@ -651,8 +648,8 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
 /// use http::StatusCode;
 /// use ledgerline_lambda::{
 ///     http::{HttpRequest, Problem, Response, Routes},
-///     needs::{Endpoint, Needs, Scope, Source},
 /// };
+/// use ledgerline::manifest::{Endpoint, Manifest, Scope, Source};
 /// use serde_json::json;
 ///
 /// struct Queries;
@@ -668,9 +665,9 @@ async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
 ///
 /// #[tokio::main(flavor = "current_thread")]
 /// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     let endpoint = Endpoint { route: "GET /hello", scope: Scope::Read };
-///     let needs = Needs::new(Source::Http(vec![endpoint]));
-///     ledgerline_lambda::http::run(needs, async || Ok(Queries)).await
+///     let endpoint = Endpoint { route: "GET /hello".into(), scope: Scope::Read };
+///     let manifest = Manifest::new(Source::Http(vec![endpoint]));
+///     ledgerline_lambda::http::run(manifest, async || Ok(Queries)).await
 /// }
 /// ```
 pub trait Routes: 'static {

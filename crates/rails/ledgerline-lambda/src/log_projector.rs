@@ -8,7 +8,9 @@ use std::{
 use backon::{ExponentialBuilder, Retryable};
 use jiff::Timestamp;
 use ledgerline::{
-    Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write, guard::Verdict,
+    Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write,
+    guard::Verdict,
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{DynamoDbStore, Inserted, Insertion, KeyNames, MAX_CHANGES, ReadTable, TableError};
 use tokio::time::Instant;
@@ -16,7 +18,7 @@ use tokio::time::Instant;
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
-    needs::{Action, Needs, Source, Table},
+    grants,
     rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild, remake_streams},
 };
 
@@ -45,7 +47,7 @@ use crate::{
 /// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
-    fifo::run(needs(&view), async |sdk| {
+    fifo::run(manifest(&view), async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
         // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
         let _ = table.recent_generations(KeyNames::from(&view.table)).await;
@@ -54,16 +56,19 @@ pub async fn run(view: LogView) -> Result<(), Error> {
     .await
 }
 
-/// What the function of this view needs.
+/// The manifest of the function of this view.
 #[must_use]
-pub fn needs(view: &LogView) -> Needs {
+pub fn manifest(view: &LogView) -> Manifest {
     // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
     // its position in the newest row, and inserts the rows of many streams at once.
     let more = if inserts(view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
     let actions = actions.chain([Action::GetItem, Action::PutItem]);
-    let needs = Needs::new(Source::Queue(view.of.to_vec()));
-    needs.table(Table::with(view.table, actions)).scanning().log()
+    let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
+    Manifest::new(Source::Queue(categories))
+        .subscriber(SubscriberKind::LogProjector, Table::with(view.table, actions))
+        .table(grants::scan_log())
+        .table(grants::read_streams())
 }
 
 fn inserts(view: &LogView) -> bool {

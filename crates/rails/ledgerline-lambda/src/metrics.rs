@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, io::Write};
 
 use jiff::Timestamp;
-use ledgerline::{CONFLICTS, RETRIES, all::LOST_HEADS};
+use ledgerline::{CONFLICTS, RETRIES, all::LOST_HEADS, manifest::Name};
 use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 use serde_json::Value;
@@ -39,19 +39,21 @@ const PARKED_RECORDS: &str = "ParkedRecords";
 pub(crate) struct Metrics {
     collector: &'static Collector,
     /// The only metrics that are written, if these are not all.
-    only: Option<BTreeSet<&'static str>>,
+    only: Option<BTreeSet<Name>>,
 }
 
 /// Installs the recorder. `METRICS_NAMESPACE` is the namespace of the metrics in CloudWatch. With `WATCHING=small`, only the metrics that have an
 /// alarm are written: each other one costs US$ 0.30 a month, and a line of the log for each invocation.
-pub(crate) fn init(alarms: &BTreeSet<&'static str>) -> Result<Metrics, Error> {
+pub(crate) fn init(alarms: &BTreeSet<Name>) -> Result<Metrics, Error> {
     let only = match config::parsed_or("WATCHING", "full".to_owned())?.as_str() {
         "full" => None,
         "small" => Some(alarms.clone()),
         _ => {
-            return Err(
-                ConfigError::Invalid { name: "WATCHING", reason: "write full or small".into() }.into()
-            );
+            return Err(ConfigError::Invalid {
+                name: "WATCHING".into(),
+                reason: "write full or small".into(),
+            }
+            .into());
         }
     };
     let collector = builder()?.init()?;
@@ -182,7 +184,7 @@ mod tests {
     /// CloudWatch ignores a line that does not have the shape of its specification.
     #[test]
     fn what_is_recorded_is_written_once_in_the_embedded_metric_format() {
-        let mut metrics = init(&BTreeSet::from(["LeakingTanks"])).unwrap();
+        let mut metrics = init(&BTreeSet::from(["LeakingTanks".into()])).unwrap();
         command("committed");
         command("committed");
         command("refused");
@@ -213,7 +215,7 @@ mod tests {
         }
 
         // With WATCHING=small.
-        metrics.only = Some(BTreeSet::from(["LeakingTanks"]));
+        metrics.only = Some(BTreeSet::from(["LeakingTanks".into()]));
         command("committed");
         count("LeakingTanks");
         let written = written(&metrics);

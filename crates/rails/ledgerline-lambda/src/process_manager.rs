@@ -8,6 +8,7 @@ use ledgerline::{
     Aggregate, Cache, Changes, Commit, Context, EventStore, ExecuteError, Execution, Ledger, LogTable, Meta,
     Outcome, Refusal, StreamId, execute,
     guard::{Verdict, judge},
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use tokio::time::timeout;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 use crate::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
-    needs::{Action, Needs, REQUESTS, Source, Table},
+    grants::{self, REQUESTS},
     start,
 };
 
@@ -53,20 +54,22 @@ pub trait Reaction {
     /// The categories whose commits it reacts to.
     const OF: &'static [&'static str];
 
-    /// The needs of the process manager. `needs` has those of every process manager: its queue, the log, its positions.
+    /// The categories of the aggregates to which it sends commands ([`Due::send`]). With one, its
+    /// store keeps idempotency records.
+    const COMMANDS: &'static [&'static str] = &[];
+
+    /// Adds what the process manager declares beside its queue, the log, its positions and its
+    /// commands.
     ///
     /// ```
-    /// use ledgerline_lambda::needs::Needs;
+    /// use ledgerline::manifest::Manifest;
     ///
-    /// fn needs(needs: Needs) -> Needs {
-    ///     needs.call("ses:SendEmail", "MAIL_SENDER").metric("UnsentMails")
+    /// fn manifest(manifest: Manifest) -> Manifest {
+    ///     manifest.call("ses:SendEmail", "MAIL_SENDER").metric("UnsentMails")
     /// }
     /// ```
-    ///
-    /// A process manager that sends commands ([`Due::send`]) declares [`Needs::commands`]. Its
-    /// store then keeps idempotency records.
-    fn needs(needs: Needs) -> Needs {
-        needs
+    fn manifest(manifest: Manifest) -> Manifest {
+        manifest
     }
 
     /// Does what is due after this commit. The commits of a stream come in order, and a commit may come again after a part of this was
@@ -94,23 +97,33 @@ pub trait Reaction {
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, `POSITIONS_TABLE`, `REQUESTS_TABLE` if
-/// [`Reaction::needs`] says that it sends commands, and what `build` reads.
+/// [`Reaction::COMMANDS`] names a category, and what `build` reads.
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
-    let needs = R::needs(Needs::new(Source::Queue(R::OF.to_vec())).table(positions));
-    let sends_commands = needs.has(REQUESTS.variable);
-    fifo::run(needs, async |sdk| {
+    fifo::run(manifest::<R>(), async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
         let mut store = start::store(client).await?;
-        if sends_commands {
+        if !R::COMMANDS.is_empty() {
             store = store.with_requests(config::text(REQUESTS.variable)?);
         }
         Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
     })
     .await
+}
+
+/// The manifest of the function of this process manager.
+#[must_use]
+pub fn manifest<R: Reaction>() -> Manifest {
+    let categories = R::OF.iter().map(|of| Name::Borrowed(*of)).collect();
+    let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
+    let manifest =
+        Manifest::new(Source::Queue(categories)).subscriber(SubscriberKind::ProcessManager, positions);
+    // The key of its idempotency record begins with the stream of the commit that it reacts to.
+    let records = grants::streams(R::OF.iter().copied());
+    let commands = (!R::COMMANDS.is_empty()).then(|| grants::commands(R::COMMANDS, &records));
+    R::manifest(commands.into_iter().flatten().fold(manifest, Manifest::table))
 }
 
 /// The parts of a process manager.

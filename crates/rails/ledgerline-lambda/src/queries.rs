@@ -10,7 +10,10 @@ use std::{
 
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
-use ledgerline::{Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId};
+use ledgerline::{
+    Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId,
+    manifest::{Action, Endpoint, Manifest, Name, Scope, Source, Table},
+};
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Page, PageQuery, ReadTable, TableError, UnreadableRow};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,11 +23,11 @@ use crate::{
     Error,
     callers::InVain,
     config::{self, ConfigError},
+    grants::{self, COMMITS},
     http::{
         HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, READ_MODEL_BEHIND, Response, Routes,
         encoded_bytes, is_among_tags, versions_of,
     },
-    needs::{Action, COMMITS, Endpoint, Needs, Scope, Source, Table},
     start::dynamodb,
 };
 
@@ -321,7 +324,7 @@ pub enum Shown {
 /// The tables that a query function answers from.
 #[derive(Debug, Default)]
 pub struct Views {
-    tables: BTreeMap<&'static str, (ReadTable, KeyNames<'static>)>,
+    tables: BTreeMap<Name, (ReadTable, Table)>,
     patience: Option<Patience>,
 }
 
@@ -336,7 +339,7 @@ impl Views {
     #[must_use]
     pub fn with(mut self, table: impl Into<Table>, read: ReadTable) -> Self {
         let table = table.into();
-        self.tables.insert(table.variable, (read, KeyNames::from(&table)));
+        self.tables.insert(table.variable.clone(), (read, table));
         self
     }
 
@@ -344,14 +347,14 @@ impl Views {
     async fn from_env(routes: &[Query]) -> Result<Self, Error> {
         let mut names = BTreeMap::new();
         for table in routes.iter().flat_map(|query| &query.tables) {
-            names.insert(table.variable, (config::text(table.variable)?, KeyNames::from(table)));
+            names.insert(table.variable.clone(), (config::text(table.variable.clone())?, table.clone()));
         }
         let waits = routes.iter().any(|query| query.waits.is_some());
         let client = dynamodb().await;
         let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
         let mut tables = BTreeMap::new();
-        for (variable, (name, keys)) in names {
-            tables.insert(variable, (ReadTable::new(client.clone(), name), keys));
+        for (variable, (name, table)) in names {
+            tables.insert(variable, (ReadTable::new(client.clone(), name), table));
         }
         let views = Self { tables, patience };
         // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
@@ -363,9 +366,9 @@ impl Views {
     /// Looks which generation of these views is to be read, if it was not looked for some seconds. It is the same until the next look, which is for the next request.
     async fn look(&self, tables: &[Table]) -> Result<(), TableError> {
         // Two routes may read one table.
-        let variables: BTreeSet<_> = tables.iter().map(|table| table.variable).collect();
+        let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
         let known = variables.into_iter().filter_map(|variable| self.tables.get(variable));
-        let look = known.map(|(table, keys)| table.recent_generations(*keys));
+        let look = known.map(|(read, table)| read.recent_generations(KeyNames::from(table)));
         futures::future::try_join_all(look).await.map(|_| ())
     }
 
@@ -375,8 +378,8 @@ impl Views {
     /// `500` when no route named it: a programming error.
     pub fn table(&self, table: impl Into<Table>) -> Result<ReadTable, Problem> {
         let variable = table.into().variable;
-        self.tables.get(variable).map(|(table, _)| table.at_what_is_read()).ok_or_else(|| {
-            tracing::error!(variable, "a query reads a table that its route does not name");
+        self.tables.get(&variable).map(|(table, _)| table.at_what_is_read()).ok_or_else(|| {
+            tracing::error!(%variable, "a query reads a table that its route does not name");
             Problem::internal()
         })
     }
@@ -436,17 +439,25 @@ impl Views {
 /// When its configuration is wrong: the variables of its tables, and, if a route waits, `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`,
 /// or what [`http::run`](crate::http::run) reads.
 pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
-    let endpoint = |query: &Query| Endpoint { route: query.key, scope: query.scope };
-    let source = Source::Http(routes.iter().map(endpoint).collect());
-    let tables = routes.iter().flat_map(|query| query.tables.clone());
-    let needs = tables.fold(Needs::new(source), Needs::table);
-    let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
-    let needs = if waits.is_empty() { needs } else { needs.commits_of(&waits).variable(TIMEOUT) };
-    crate::http::run(needs, async || {
+    crate::http::run(manifest(&routes), async || {
         let views = Views::from_env(&routes).await?;
         Ok(Queries { routes, views })
     })
     .await
+}
+
+/// The manifest of the function of these routes.
+#[must_use]
+pub fn manifest(routes: &[Query]) -> Manifest {
+    let endpoint = |query: &Query| Endpoint { route: query.key.into(), scope: query.scope };
+    let source = Source::Http(routes.iter().map(endpoint).collect());
+    let tables = routes.iter().flat_map(|query| query.tables.clone());
+    let manifest = tables.fold(Manifest::new(source), Manifest::table);
+    let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
+    match waits.is_empty() {
+        true => manifest,
+        false => manifest.table(grants::find_commits(&waits)).variable(TIMEOUT),
+    }
 }
 
 /// The parts of a query function.

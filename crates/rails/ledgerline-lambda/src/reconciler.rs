@@ -8,16 +8,15 @@ use std::sync::Arc;
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
+use ledgerline::manifest::{Manifest, Source, SubscriberKind};
 use ledgerline_dynamodb::{
     DynamoDbStore, ReadTable,
-    reconcile::{CompareError, Comparison, Difference, Follower, Follows, Found, Looked},
+    reconcile::{CompareError, Comparison, Difference, Follower, Found, Looked},
 };
 use serde_json::Value;
 
 use crate::{
-    Error, Handle, config, metrics,
-    needs::{Needs, Source},
-    sequencer::{TABLE, partitions},
+    Error, Handle, config, grants, metrics,
     start::{dynamodb, start},
 };
 
@@ -57,15 +56,20 @@ pub struct Reconciler {
 /// # Errors
 /// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
 pub async fn run() -> Result<(), Error> {
-    let needs = Needs::new(Source::Schedule).comparing();
-    let needs = needs.call("dynamodb:GetItem", FOLLOWERS).call("dynamodb:Query", FOLLOWERS);
+    let manifest = Manifest::new(Source::Schedule)
+        .table(grants::read_sequence())
+        .variable(grants::SEQUENCE_PARTITIONS)
+        .table(grants::read_streams())
+        .call("dynamodb:GetItem", FOLLOWERS)
+        .call("dynamodb:Query", FOLLOWERS)
+        .metric(metrics::UNRECONCILED);
     let build = async {
         let client = dynamodb().await;
         let lines = config::lines(FOLLOWERS)?;
         let followers = lines.iter().map(|line| follower(&client, line)).collect::<Result<_, _>>()?;
-        let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
+        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
         let log = crate::store(client).await?;
-        let reconciler = Arc::new(Reconciler { log, sequence, partitions: partitions()?, followers });
+        let reconciler = Arc::new(Reconciler { log, sequence, partitions: grants::partitions()?, followers });
         Ok(Box::new(move |_: LambdaEvent<Value>| {
             let reconciler = Arc::clone(&reconciler);
             async move {
@@ -75,7 +79,7 @@ pub async fn run() -> Result<(), Error> {
             .boxed_local()
         }) as Handle<Value, ()>)
     };
-    start(needs.metric(metrics::UNRECONCILED), build.boxed_local()).await
+    start(manifest, build.boxed_local()).await
 }
 
 /// Reads a line of `FOLLOWERS`.
@@ -86,11 +90,11 @@ fn follower(client: &aws_sdk_dynamodb::Client, line: &str) -> Result<Follower, c
     let of: Vec<_> = words.collect();
     if of.is_empty() {
         let reason = format!("write function, table, partition key, sort key or -, and categories: {line}");
-        return Err(config::ConfigError::Invalid { name: FOLLOWERS, reason });
+        return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
     }
     let sort = Some(sort).filter(|sort| sort != "-");
     // What is written from states has a row for each aggregate, and no sort key. The rest has positions.
-    let kind = if sort.is_some() { Follows::Log } else { Follows::States };
+    let kind = if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
     Ok(Follower { id, kind, of, table: ReadTable::new(client.clone(), table), partition, sort })
 }
 
@@ -146,12 +150,12 @@ mod tests {
         let state = of("LevelsFunction levels id - tank").unwrap();
         assert_eq!(
             (state.kind, state.sort.as_deref(), &*state.of),
-            (Follows::States, None, &["tank".to_owned()][..])
+            (SubscriberKind::StateProjector, None, &["tank".to_owned()][..])
         );
         let log = of("FillsFunction fills tankId entry tank site").unwrap();
         assert_eq!(
             (log.kind, log.partition.as_str(), log.sort.as_deref()),
-            (Follows::Log, "tankId", Some("entry"))
+            (SubscriberKind::LogProjector, "tankId", Some("entry"))
         );
         for wrong in ["LevelsFunction", "LevelsFunction levels id -", ""] {
             assert!(of(wrong).unwrap_err().to_string().contains("FOLLOWERS"), "{wrong}");

@@ -24,6 +24,7 @@ use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, StreamId,
     all::{Candidate, Entry, NamedEntry, Sequencer, VoidError, candidates, partition_of},
+    manifest::{Manifest, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Deserialize, Serialize};
@@ -33,16 +34,10 @@ use tokio::sync::Mutex;
 use crate::{
     Error, config,
     fanout::by_category,
-    metrics,
-    needs::{Needs, Source},
+    grants, metrics,
     start::{Handle, connected, sdk_config, start},
     stream::{Batch, Record, records, response},
 };
-
-/// The variable with the name of the table that has the streams of `$all`.
-pub(crate) const TABLE: &str = "SEQUENCE_TABLE";
-/// The variable with the number of partitions of `$all`. Every function that reads or writes it has it: one that took another number would miss commits without a word.
-pub(crate) const PARTITIONS: &str = "SEQUENCE_PARTITIONS";
 
 /// The variable with a line for each subscription: its function, and the categories whose commits it takes.
 const SUBSCRIPTIONS: &str = "SUBSCRIPTIONS";
@@ -98,16 +93,22 @@ enum Answer {
 /// # Errors
 /// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `SUBSCRIPTIONS` is missing, `SEQUENCE_PARTITIONS` is wrong, or a table cannot be read.
 pub async fn run() -> Result<(), Error> {
-    let needs = Needs::new(Source::Stream).sequencing().call("lambda:InvokeFunction", SUBSCRIPTIONS);
+    // Commits that no record of the stream proves are looked up by their keys.
+    let manifest = Manifest::new(Source::Stream)
+        .table(grants::append_to_sequence())
+        .table(grants::read_commits())
+        .variable(grants::SEQUENCE_PARTITIONS)
+        .call("lambda:InvokeFunction", SUBSCRIPTIONS);
     let build = async {
         let functions = by_category(SUBSCRIPTIONS, &config::lines(SUBSCRIPTIONS)?)?;
         let sdk = sdk_config().await;
         let client = aws_sdk_dynamodb::Client::new(&sdk);
-        let sequence = connected(DynamoDbStore::new(client.clone(), config::text(TABLE)?)).await?;
+        let sequence =
+            connected(DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?)).await?;
         let log = DynamoDbStore::new(client, config::text("COMMITS_TABLE")?);
         let subscriptions = Subscriptions { client: Lambda::new(&sdk), functions };
         subscriptions.connect().await;
-        let sequencing = Sequencing::new(sequence, log, partitions()?);
+        let sequencing = Sequencing::new(sequence, log, grants::partitions()?);
         let sequencing = Arc::new(Sequencing { subscriptions: Some(subscriptions), ..sequencing });
         Ok(Box::new(move |LambdaEvent { payload: asked, context }: LambdaEvent<Asked>| {
             let sequencing = Arc::clone(&sequencing);
@@ -123,7 +124,7 @@ pub async fn run() -> Result<(), Error> {
             .boxed_local()
         }) as Handle<Asked, Answer>)
     };
-    start(needs, build.boxed_local()).await
+    start(manifest, build.boxed_local()).await
 }
 
 /// The functions that follow `$all`.
@@ -154,14 +155,6 @@ impl Subscriptions {
                 tracing::warn!(function, error = %Causes(&error), "a subscription was not woken");
             }
         }
-    }
-}
-
-/// The number of partitions in `SEQUENCE_PARTITIONS`.
-pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
-    match config::parsed(PARTITIONS)? {
-        0 => Err(config::ConfigError::Invalid { name: PARTITIONS, reason: "there is one at least".into() }),
-        partitions => Ok(partitions),
     }
 }
 

@@ -15,7 +15,7 @@ use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_types::service_config::{LoadServiceConfig, ServiceConfigKey};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::{Diagnostic, LambdaEvent, service_fn};
-use ledgerline::Causes;
+use ledgerline::{Causes, manifest::Manifest};
 use ledgerline_dynamodb::DynamoDbStore;
 use serde::{Serialize, de::DeserializeOwned};
 use tracing_subscriber::{
@@ -24,14 +24,14 @@ use tracing_subscriber::{
     util::SubscriberInitExt,
 };
 
-use crate::{Error, config, metrics, needs::Needs};
+use crate::{Error, config, metrics};
 
 /// The handler of a function, from an event and the context of its invocation to its answer.
 pub type Handle<Event, Answer> =
     Box<dyn Fn(LambdaEvent<Event>) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
-/// Runs a function with these needs: builds what handles its events, then handles one event at a time. With the argument
-/// `--needs` it prints the needs instead, as JSON.
+/// Runs a function with this manifest: builds what handles its events, then handles one event at a time. With the argument
+/// `--manifest` it prints the manifest instead, as JSON.
 ///
 /// `build` and the handler are behind pointers, so that what is compiled for a call of this function depends on the kind of events alone.
 /// Each kind is called for in one place of this crate. Otherwise the runtime and the reading of events would be compiled once more for
@@ -40,7 +40,7 @@ pub type Handle<Event, Answer> =
 /// # Errors
 /// When the handler cannot be built. The error is logged, and the process ends: a misconfigured function must not take events.
 pub fn start<'a, Event, Answer>(
-    needs: Needs,
+    manifest: Manifest,
     build: LocalBoxFuture<'a, Result<Handle<Event, Answer>, Error>>,
 ) -> LocalBoxFuture<'a, Result<(), Error>>
 where
@@ -48,15 +48,15 @@ where
     Answer: Serialize + 'static,
 {
     async move {
-        if std::env::args().nth(1).as_deref() == Some("--needs") {
-            // The needs are written in one piece before anything is configured, and the process ends: a check of the wiring sets no
+        if std::env::args().nth(1).as_deref() == Some("--manifest") {
+            // The manifest is written in one piece before anything is configured, and the process ends: a check of the wiring sets no
             // variables.
-            writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&needs)?)?;
+            writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }
-        needs.declare();
+        config::declare(&manifest);
         init_logs();
-        let built = async { Ok::<_, Error>((metrics::init(&needs.metrics)?, build.await?)) };
+        let built = async { Ok::<_, Error>((metrics::init(&manifest.metrics)?, build.await?)) };
         let (metrics, handle) = match built.await {
             Ok(built) => built,
             Err(error) => {

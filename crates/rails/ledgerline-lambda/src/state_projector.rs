@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Aggregate, Causes, Commit, Consistency, EventStore, EventTypes, LoadError, Loaded, StateView, StoreError,
-    StreamId, load, upcast,
+    StreamId, load,
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    upcast,
 };
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Overwrite, ReadTable, TableError};
 use serde::{Deserialize, Serialize};
@@ -20,10 +22,9 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::{
-    Error, config,
+    Error, config, grants,
     line::Line,
     metrics,
-    needs::{Action, Needs, Source, Table},
     rebuild::{AT_ONCE, Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
     start::{Handle, dynamodb, start},
     wire::{BusEntry, field_or_root},
@@ -82,25 +83,28 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
             .boxed_local()
         }) as Handle<_, Answer<()>>)
     };
-    serve(needs(&view), build.boxed_local()).await
+    serve(manifest(&view), build.boxed_local()).await
 }
 
-/// What the function of this view needs.
+/// The manifest of the function of this view.
 #[must_use]
-pub fn needs<A: Aggregate, Row>(view: &StateView<A, Row>) -> Needs {
+pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
     // A redelivered commit has its events under the names that they have in the log.
-    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).collect();
-    let source = Source::States { category: A::CATEGORY, events };
+    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
+    let source = Source::States { category: A::CATEGORY.into(), events };
     let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
-    Needs::new(source).log().scanning().table(table)
+    Manifest::new(source)
+        .table(grants::read_streams())
+        .table(grants::scan_log())
+        .subscriber(SubscriberKind::StateProjector, table)
 }
 
 /// This function has no type parameters, so it is compiled once for all state projectors.
 fn serve(
-    needs: Needs,
+    manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    start(needs, build)
+    start(manifest, build)
 }
 
 /// The payload with which the fanout invokes a function of a state view.

@@ -5,14 +5,13 @@ use std::{borrow::Cow, sync::Arc};
 use aws_lambda_events::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use futures::FutureExt;
 use lambda_runtime::LambdaEvent;
-use ledgerline::Commit;
+use ledgerline::{Commit, manifest::Manifest};
 use ledgerline_dynamodb::commit_from_image;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
 use crate::{
     Error,
-    needs::Needs,
     start::{Handle, start},
     wire::field_or_root,
 };
@@ -65,7 +64,7 @@ pub struct Unreadable {
 /// # Errors
 /// When the parts cannot be built.
 pub async fn run<Parts: Handler>(
-    needs: Needs,
+    manifest: Manifest,
     build: impl AsyncFnOnce() -> Result<Parts, Error>,
 ) -> Result<(), Error> {
     let build = async {
@@ -80,7 +79,7 @@ pub async fn run<Parts: Handler>(
             .boxed_local()
         }) as Handle<Batch, DynamoDbEventResponse>)
     };
-    start(needs, build.boxed_local()).await
+    start(manifest, build.boxed_local()).await
 }
 
 /// The part of a function that handles the records of a stream.

@@ -19,6 +19,7 @@ use lambda_runtime::LambdaEvent;
 use ledgerline::{
     Causes, Changes, ChangesError, Commit, EventStore, OrderedView, StoreError, StreamId, Write,
     all::{CLOCK_SKEW, Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
     Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
@@ -28,10 +29,8 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Error, config, metrics,
-    needs::{Action, Needs, Source, Table},
+    Error, config, grants, metrics,
     rebuild::{Answer, Rebuild, RebuildError, Rebuilt, is_outage},
-    sequencer::{TABLE, partitions},
     start::{Handle, dynamodb, start},
 };
 
@@ -93,10 +92,10 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     }
     let build = async {
         let client = dynamodb().await;
-        let sequence = DynamoDbStore::new(client.clone(), config::text(TABLE)?);
+        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
         let table = ReadTable::new(client.clone(), config::text(view.table.variable)?);
         let log = crate::store(client).await?;
-        let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, partitions()?));
+        let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
         Ok(Box::new(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
@@ -110,17 +109,19 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
             .boxed_local()
         }) as Handle<Value, Answer<()>>)
     };
-    serve(needs(&view), build.boxed_local()).await
+    serve(manifest(&view), build.boxed_local()).await
 }
 
-/// What the function of this view needs.
+/// The manifest of the function of this view.
 #[must_use]
-pub fn needs<State, Memory>(view: &OrderedView<State, Memory>) -> Needs {
+pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
     // Checkpoint and positions are put and read, and the checkpoint is taken by an update.
     let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
     let actions = view.writes.iter().copied().map(Action::from).chain(own);
-    let needs = Needs::new(Source::Sequence(view.of.to_vec())).following();
-    needs.table(Table::with(view.table, actions)).metric(metrics::SUBSCRIPTION_BEHIND)
+    let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
+    grants::reader_of_sequence(Manifest::new(Source::Sequence(categories)))
+        .subscriber(SubscriberKind::Subscription, Table::with(view.table, actions))
+        .metric(metrics::SUBSCRIPTION_BEHIND)
 }
 
 /// What a view keeps from one commit to the next.
@@ -130,10 +131,10 @@ impl<T: Clone + Default + Serialize + DeserializeOwned> Kept for T {}
 
 /// This function has no type parameters, so it is compiled once for all subscriptions.
 fn serve(
-    needs: Needs,
+    manifest: Manifest,
     build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
-    start(needs, build)
+    start(manifest, build)
 }
 
 /// Why a subscription did not get on. It goes on from its checkpoint when it is woken again.

@@ -13,11 +13,12 @@ use ledgerline::{
     Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Write,
     all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
     contract,
+    manifest::SubscriberKind,
     tank::Tanks,
 };
 use ledgerline_dynamodb::{
     DynamoDbStore, KeyNames, Move, PageQuery, ReadTable,
-    reconcile::{Comparison, Difference, Follower, Follows},
+    reconcile::{Comparison, Difference, Follower},
 };
 use ledgerline_lambda::{
     events::Events,
@@ -709,7 +710,7 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
 async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
     let follower = Follower {
         id: "DiaryFunction".into(),
-        kind: Follows::Order,
+        kind: SubscriberKind::Subscription,
         of: vec!["tank".into()],
         table: world.rows.clone(),
         partition: KEYS.partition.into(),

@@ -7,10 +7,11 @@ use clap::Parser;
 use ledgerline::{Aggregates, shapes::unreadable};
 use ledgerline_dynamodb::DynamoDbStore;
 
+use ledgerline_sam::template;
+
 use crate::{
     descriptors, output,
     stack::{Options, Stack},
-    template,
 };
 
 /// Runs template.yaml on this machine: DynamoDB, SQS and EventBridge emulated in this process, and

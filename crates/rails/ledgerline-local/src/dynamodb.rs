@@ -295,7 +295,9 @@ pub(crate) mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{services, template::Table};
+    use ledgerline_sam::template::Table;
+
+    use crate::services;
 
     /// Creates a table with these keys: name, type and role of each.
     pub(crate) fn create_table(database: &Database, name: &str, keys: &[(&str, &str, &str)]) {

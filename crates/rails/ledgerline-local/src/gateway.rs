@@ -13,6 +13,8 @@ use axum::{
 };
 use serde_json::json;
 
+use ledgerline_sam::template::{Queue, Resource};
+
 use crate::{
     hops::Hops,
     host::Function,
@@ -22,7 +24,6 @@ use crate::{
     outages::Outage,
     services::{EventBridge, Sqs},
     sources::invocation::Invocations,
-    template::{Queue, Resource},
 };
 
 /// The content type of the Query protocol.

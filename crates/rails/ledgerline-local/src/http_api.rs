@@ -214,7 +214,7 @@ fn event(
         "rawQueryString": uri.query().unwrap_or_default(),
         "headers": joined,
         "requestContext": {
-            "accountId": crate::template::ACCOUNT,
+            "accountId": ledgerline_sam::template::ACCOUNT,
             "apiId": "local",
             "domainName": "127.0.0.1",
             "domainPrefix": "local",

@@ -11,35 +11,19 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use axum::http::{HeaderMap, StatusCode};
-use iam_rs::{
-    Arn, Context, ContextValue, Decision, IAMPolicy, IAMRequest, PolicyEvaluator, Principal, PrincipalId,
-};
+use iam_rs::{Arn, Context, ContextValue, Decision, IAMRequest, PolicyEvaluator, Principal, PrincipalId};
 use serde_json::{Map, Value, json};
 
-use crate::{
-    hops::Hops,
-    outages::Outages,
+use ledgerline_sam::{
+    policy::evaluator,
     template::{ACCOUNT, REGION, Template},
 };
+
+use crate::{hops::Hops, outages::Outages};
 
 /// The value of the key that a function reads when it opens its connection (`ReadTable::connect`). Its denial is not printed, because the function
 /// ignores the answer.
 const PROBE: &str = "connect";
-
-/// Whether these policies allow an action on a resource, for a request with these values of condition keys.
-///
-/// # Errors
-/// When a policy or the ARN of the resource cannot be read.
-pub fn allows(policies: &[Value], action: &str, resource: &str, context: &[(&str, bool)]) -> Result<bool> {
-    let (evaluator, resource) = (evaluator(policies)?, Arn::parse(resource)?);
-    let mut values = Context::new();
-    for (key, value) in context {
-        values.insert((*key).to_owned(), ContextValue::Boolean(*value));
-    }
-    let caller = Principal::Aws(PrincipalId::String(format!("arn:aws:iam::{ACCOUNT}:user/caller")));
-    let request = IAMRequest::new_with_context(caller, action.to_owned(), resource, values);
-    Ok(evaluator.evaluate(&request)?.decision == Decision::Allow)
-}
 
 /// The callers and what they may do.
 #[derive(Debug)]
@@ -475,17 +459,12 @@ fn has_conditions(policy: &Value) -> bool {
     policy.to_string().contains("\"Condition\"")
 }
 
-fn evaluator(policies: &[Value]) -> Result<PolicyEvaluator> {
-    let read = |policy: &Value| serde_json::from_value::<IAMPolicy>(policy.clone());
-    Ok(PolicyEvaluator::with_policies(policies.iter().map(read).collect::<Result<_, _>>()?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::{collections::BTreeMap, path::Path, sync::LazyLock};
 
     use super::*;
-    use crate::template::Source;
+    use ledgerline_sam::template::Source;
 
     const TEMPLATE: &str = r#"
 Parameters:

@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-pub mod build;
 mod callers;
 mod cli;
 mod descriptors;
@@ -10,24 +9,16 @@ mod hops;
 pub mod host;
 mod http_api;
 pub mod iam;
-mod loops;
 pub mod mailbox;
 mod operations;
 mod outages;
 mod output;
 mod pattern;
-pub mod permissions;
-pub mod progress;
-mod properties;
-pub mod samples;
 pub mod services;
 mod sources;
 pub mod stack;
 mod stream_records;
-pub mod template;
 mod watch;
-pub mod wiring;
-mod yaml;
 
 pub use cli::main;
 

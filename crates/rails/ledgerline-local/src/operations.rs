@@ -20,10 +20,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::{
-    services::Sqs,
-    template::{Queue, Resource},
-};
+use ledgerline_sam::template::{Queue, Resource};
+
+use crate::services::Sqs;
 
 /// Answers a request to CloudFormation: `DescribeStackResource`, `DescribeStackResources`, `ListStackResources`, or `GetTemplate` with the template that was read when the stack began.
 pub(crate) fn cloudformation(

@@ -4,7 +4,7 @@ use anyhow::{Result, anyhow};
 use rustack_events_core::pattern::{EventPattern, matches, parse_event_pattern};
 use serde_json::Value;
 
-use crate::template::FilterCriteria;
+use ledgerline_sam::template::FilterCriteria;
 
 /// The patterns of a mapping. Without patterns, every record passes; otherwise a record must match one of them.
 #[derive(Debug)]

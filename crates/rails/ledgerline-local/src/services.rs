@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_config::SdkConfig;
 use axum::{
     body::{Body, Bytes},
     http::HeaderMap,
@@ -26,13 +26,12 @@ use rustack_sqs_http::service::{SqsHttpConfig, SqsHttpService};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{
-    dynamodb,
-    iam::Iam,
-    permissions::COMMITS,
-    stream_records,
+use ledgerline_sam::{
+    grants::COMMITS,
     template::{ACCOUNT, Queue, REGION, Table},
 };
+
+use crate::{dynamodb, iam::Iam, stream_records};
 
 /// The id of a request that is refused without a port. Nobody looks a request up by its id.
 const REQUEST: &str = "local";
@@ -78,7 +77,7 @@ impl DynamoDb {
     /// The configuration with which clients find the database.
     #[must_use]
     pub fn sdk_config(&self) -> SdkConfig {
-        sdk_config(&self.url)
+        ledgerline_dynamodb::sdk_config(&self.url)
     }
 }
 
@@ -224,7 +223,7 @@ impl Sqs {
         let handler = Arc::new(RustackSqsHandler::new(Arc::clone(&provider)));
         tokio::spawn(serve(listener, SqsHttpService::new(Arc::clone(&handler), SqsHttpConfig::default())));
         let url = format!("http://{address}");
-        let client = aws_sdk_sqs::Client::new(&sdk_config(&url));
+        let client = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&url));
         Ok(Self { provider, handler, url, client })
     }
 
@@ -297,7 +296,7 @@ impl EventBridge {
             EventsHttpService::new(Arc::clone(&handler), EventsHttpConfig::default()),
         ));
         let url = format!("http://{address}");
-        let client = aws_sdk_eventbridge::Client::new(&sdk_config(&url));
+        let client = aws_sdk_eventbridge::Client::new(&ledgerline_dynamodb::sdk_config(&url));
         Ok(Self { provider, handler, url, client })
     }
 
@@ -337,29 +336,6 @@ where
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), service).await;
         });
     }
-}
-
-/// The capacity units that an answer of the database reports; 0 if it reports none, as errors do. A
-/// transaction reports those of each of its tables.
-#[must_use]
-pub fn consumed(answer: &[u8]) -> f64 {
-    let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
-    let units = |consumed: &Value| consumed["CapacityUnits"].as_f64().unwrap_or(0.0);
-    let consumed = &answer["ConsumedCapacity"];
-    consumed.as_array().map_or_else(|| units(consumed), |tables| tables.iter().map(units).sum())
-}
-
-/// An SDK configuration for an emulated service: its URL, and credentials that no service checks.
-#[must_use]
-pub fn sdk_config(url: &str) -> SdkConfig {
-    let credentials = aws_sdk_sqs::config::Credentials::new("local", "local", None, None, "local");
-    SdkConfig::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new(REGION))
-        .endpoint_url(url)
-        .credentials_provider(aws_sdk_sqs::config::SharedCredentialsProvider::new(credentials))
-        .http_client(aws_smithy_http_client::Builder::new().build_http())
-        .build()
 }
 
 #[cfg(test)]

@@ -19,8 +19,13 @@ use tokio::{
     sync::{Mutex, Notify, watch},
 };
 
+use ledgerline_sam::{
+    build, check,
+    grants::COMMITS,
+    template::{self, Event, REGION, Source, Template},
+};
+
 use crate::{
-    build,
     callers::Authorizer,
     gateway::Gateway,
     hops::Hops,
@@ -29,16 +34,13 @@ use crate::{
     iam::{self, Iam},
     mailbox::Mailbox,
     pattern::Filters,
-    permissions::COMMITS,
     services::{self, DynamoDb, EventBridge, Sqs},
     sources::{
         invocation::{AsyncTarget, Invocations},
         queue, stream,
     },
     stream_records::{self, Stream},
-    template::{self, Event, REGION, Source, Template},
     watch::Watch,
-    wiring,
 };
 
 /// The options of the local stack.
@@ -106,14 +108,14 @@ impl Stack {
         let sqs = Arc::new(Sqs::start().await?);
         let mut source = Source::read(&options.template)?;
         if let Some(kept) = options.data.as_deref().map(services::kept_stack).transpose()?.flatten()
-            && kept != source.stack
+            && kept != source.stack()
         {
             let text = format!(
                 "the folder has tables of the stack {kept}, and keeps that name, not {}",
-                source.stack
+                source.stack()
             );
             hops.always("data", &text);
-            source.stack = kept;
+            source.rename_stack(kept);
         }
         let text = std::fs::read_to_string(&options.template).context("the template cannot be read")?;
         let mut template = template::of(&source, &options.parameters, &sqs.url)?;
@@ -123,7 +125,7 @@ impl Stack {
         let root = folder.unwrap_or(Path::new("."));
         hops.always("build", &format!("{} functions", binaries.len()));
         let programs = build::functions(root, &binaries, options.own_binaries)?;
-        let problems = wiring::problems(&source, &wiring::needs(&programs)?);
+        let problems = check::wiring(&source, &check::manifests(&programs)?);
         if !problems.is_empty() {
             bail!("the template and the functions differ:\n{}", problems.join("\n"));
         }
@@ -245,7 +247,7 @@ impl Stack {
             events,
             functions: named.collect(),
             invocations,
-            stack: source.stack.clone(),
+            stack: source.stack().to_owned(),
             resources: std::mem::take(&mut template.resources),
             template: text,
             queues: std::mem::take(&mut template.queues),

@@ -11,13 +11,13 @@ use std::{
 
 use anyhow::Result;
 
-use crate::{
+use ledgerline_sam::{
     build::{self, Built},
-    hops::Hops,
-    host::Function,
+    check,
     template::Source,
-    wiring,
 };
+
+use crate::{hops::Hops, host::Function};
 
 /// The pause between two looks at the sources. A look costs a millisecond or two.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -90,7 +90,7 @@ impl Watch {
 
     /// The differences between the functions, as they are now, and the template.
     fn unwired(&self) -> Result<Vec<String>> {
-        Ok(wiring::problems(&self.source, &wiring::needs(&self.programs)?))
+        Ok(check::wiring(&self.source, &check::manifests(&self.programs)?))
     }
 
     fn sources(&self) -> Sources {

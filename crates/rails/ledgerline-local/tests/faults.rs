@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures::future::join_all;
-use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{fill, haul, install, litres_moved_once, settled, state},
@@ -83,7 +82,7 @@ async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     for id in [&damaged, &other] {
         settled(&stack, id).await;
     }
-    let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let dynamodb = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let get = dynamodb.get_item().table_name(table("CommitsTable"));
     let get = get.key("stream", AttributeValue::S(format!("tank-{other}")));
     let get = get.key("version", AttributeValue::N("2".into())).consistent_read(true);

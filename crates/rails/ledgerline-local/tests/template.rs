@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use ledgerline_local::template::load;
+use ledgerline_sam::template::load;
 
 fn refusal(template: &str) -> String {
     let folder = tempfile::tempdir().unwrap();

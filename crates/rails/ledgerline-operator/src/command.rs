@@ -3,13 +3,14 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use http::{Request, StatusCode, Uri};
-use ledgerline_local::template::Source;
+use ledgerline::manifest::{Manifest, Scope};
+use ledgerline_sam::template::Source;
 use serde_json::{Value, json};
 
 use crate::{
     DEFAULT_LOCAL, Out, Stack, Writing,
     deployment::Deployment,
-    https, needs,
+    https, manifests,
     records::{self, Record},
 };
 
@@ -108,8 +109,10 @@ async fn send(
 
 /// Methods and paths of all commands of operators.
 fn routes(stack: &Stack) -> Result<Vec<String>> {
-    let needs = needs(&Source::read(&stack.template)?)?;
-    Ok(needs.values().flat_map(|needs| needs.routes_of_operators()).map(ToOwned::to_owned).collect())
+    let manifests = manifests(&Source::read(&stack.template)?)?;
+    let endpoints = manifests.values().flat_map(Manifest::endpoints);
+    let of_operators = endpoints.filter(|endpoint| endpoint.scope == Scope::Operate);
+    Ok(of_operators.map(|endpoint| endpoint.route.to_string()).collect())
 }
 
 /// Whether a path is one of the route's.

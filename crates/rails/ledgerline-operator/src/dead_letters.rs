@@ -18,8 +18,8 @@ use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
-use ledgerline_local::{
-    permissions::{referred, resources},
+use ledgerline_sam::{
+    grants::{referred, resources},
     template::Source,
 };
 use serde_json::{Value, json};

@@ -21,7 +21,6 @@ use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use futures::{StreamExt, stream};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
-use ledgerline_local::services;
 use serde_json::Value;
 
 use crate::Stack;
@@ -66,7 +65,7 @@ impl Deployment {
     /// Finds the resources of a stack.
     pub(crate) async fn find(stack: &Stack) -> Result<Self> {
         let sdk = match &stack.local {
-            Some(url) => services::sdk_config(url),
+            Some(url) => ledgerline_dynamodb::sdk_config(url),
             None => of_aws().await,
         };
         // An invocation that is waited for may take as long as a function may, which is longer than a client waits by itself.
@@ -285,7 +284,7 @@ impl Intercept for Units {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let consumed = services::consumed(context.response().body().bytes().unwrap_or_default());
+        let consumed = ledgerline_dynamodb::consumed(context.response().body().bytes().unwrap_or_default());
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) += consumed;
         Ok(())
     }

@@ -14,8 +14,8 @@ use ledgerline::{
     all::{newest, segments, void_entries},
     shapes::unreadable,
 };
-use ledgerline_local::{
-    permissions::{list, referred, resources},
+use ledgerline_sam::{
+    grants::{list, referred, resources},
     template::Source,
 };
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use crate::{
     Out, Stack, concurrency,
     deployment::{Deployment, Function, LIVE},
-    needs,
+    manifests,
 };
 
 /// The most commits that are read, the newest ones of `$all`, to see whether this code understands
@@ -197,7 +197,7 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
 /// Functions that are deployed, with the variables that this code needs; on AWS, with the alias that events come to, and with their sources.
 async fn functions(deployment: &Deployment, source: &Source, findings: &mut Findings) -> Result<()> {
     let template = source.json();
-    let needs = needs(source)?;
+    let manifests = manifests(source)?;
     let (mut looked, mut mappings) = (0, 0);
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
         let Ok(Function { name, variables, is_newest }) = deployment.function(id) else {
@@ -206,8 +206,9 @@ async fn functions(deployment: &Deployment, source: &Source, findings: &mut Find
         };
         looked += 1;
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        let needed = needs.get(binary).into_iter().flat_map(|needs| needs.variables());
-        let missing: Vec<_> = needed.filter(|variable| !variables.contains_key(*variable)).collect();
+        let declared = manifests.get(binary).into_iter().flat_map(|manifest| &manifest.variables);
+        let declared = declared.map(|variable| &**variable);
+        let missing: Vec<_> = declared.filter(|variable| !variables.contains_key(*variable)).collect();
         if !missing.is_empty() {
             findings.wrong("function", id, format!("its code needs the variables {}", missing.join(", ")));
         }

@@ -1,19 +1,17 @@
 //! What follows the log: views, subscriptions and process managers, each a function with a table.
 
 use anyhow::{Context, Result, bail};
-use ledgerline_dynamodb::{
-    KeyNames,
-    reconcile::{self, Follows},
-};
-use ledgerline_local::{
-    permissions::{referred, resources},
+use ledgerline::manifest::{Action, SubscriberKind};
+use ledgerline_dynamodb::{KeyNames, reconcile};
+use ledgerline_sam::{
+    grants::{referred, resources},
     template::Source,
 };
 
 use crate::{
     Stack,
     deployment::{Deployment, Function},
-    needs,
+    manifests,
 };
 
 /// Something that follows the log, and what the tool has to know of its function.
@@ -29,25 +27,27 @@ pub(crate) struct Follower {
     pub(crate) can_be_made_again: bool,
 }
 
-/// What follows the log, by the needs of the functions.
+/// What follows the log, by the manifests of the functions.
 pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<Vec<Follower>> {
     let source = Source::read(&stack.template)?;
-    let needs = needs(&source)?;
+    let manifests = manifests(&source)?;
     let template = source.json();
     let queues = deployment.queues();
     let mut followers = Vec::new();
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
         let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        let Some(needs) = needs.get(binary) else { continue };
-        let Some(follower) = needs.follower() else { continue };
+        let Some(manifest) = manifests.get(binary) else { continue };
+        let Some(subscriber) = &manifest.subscriber else { continue };
+        let keys = manifest.table_of(&subscriber.table);
+        let keys = keys.with_context(|| format!("the manifest of {id} has no {}", subscriber.table))?;
         let Ok(Function { name, variables, .. }) = deployment.function(id) else {
             eprintln!("{id} is not deployed, and is not looked at");
             continue;
         };
-        let table = variables.get(follower.variable);
-        let table = table.with_context(|| format!("{name} has no variable {}", follower.variable))?;
+        let table = variables.get(&*subscriber.table);
+        let table = table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
         let (name_of_table, table) = (table, deployment.table(table));
-        table.recent_generations(KeyNames { partition: follower.partition, sort: follower.sort }).await?;
+        table.recent_generations(KeyNames::from(keys)).await?;
         let events =
             function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());
         let queue = events
@@ -55,16 +55,17 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
             .find_map(|event| referred(&event["Properties"]["Queue"]));
         let of_log = reconcile::Follower {
             id: id.to_owned(),
-            kind: follower.kind,
-            of: follower.of.iter().map(|of| (*of).to_owned()).collect(),
+            kind: subscriber.kind,
+            of: manifest.categories().into_iter().map(ToOwned::to_owned).collect(),
             table: table.at_what_is_read(),
-            partition: follower.partition.to_owned(),
-            sort: follower.sort.map(ToOwned::to_owned),
+            partition: keys.partition.to_string(),
+            sort: keys.sort.as_ref().map(ToString::to_string),
         };
         followers.push(Follower {
             queue: queue.and_then(|queue| queues.get(queue)).cloned(),
             timeout: deployment.longest(name_of_table, &template),
-            can_be_made_again: follower.kind == Follows::Order || needs.scans_the_log(),
+            can_be_made_again: subscriber.kind == SubscriberKind::Subscription
+                || manifest.takes(Action::Scan, "COMMITS_TABLE"),
             of_log,
         });
     }

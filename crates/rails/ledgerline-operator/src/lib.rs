@@ -21,7 +21,6 @@ mod versions;
 mod views;
 
 use std::{
-    collections::BTreeMap,
     io::{ErrorKind, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
@@ -32,10 +31,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use ledgerline::{Aggregates, StreamId, Text, categories};
-use ledgerline_local::{
+use ledgerline::{Aggregates, StreamId, Text, categories, manifest::Manifests};
+use ledgerline_sam::{
+    check,
     template::{Source, stack_name},
-    wiring::{Needs, needs_of},
 };
 use serde_json::Value;
 
@@ -177,10 +176,10 @@ enum What {
     DeadLetters(dead_letters::Options),
 }
 
-/// Builds the functions of the workspace, and asks them what they need. The keys are the names of the binaries.
-fn needs(source: &Source) -> Result<BTreeMap<String, Needs>> {
+/// Builds the functions of the workspace, and asks them for their manifests.
+fn manifests(source: &Source) -> Result<Manifests> {
     let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
-    needs_of(source, root.as_std_path())
+    check::manifests_of(source, root.as_std_path())
 }
 
 /// Refuses a category that no aggregate has: it would find nothing, for ever.

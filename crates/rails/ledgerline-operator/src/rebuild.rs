@@ -11,10 +11,8 @@ use clap::{Args, value_parser};
 use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::StreamId;
-use ledgerline_dynamodb::{
-    FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING, reconcile::Follows,
-};
+use ledgerline::{StreamId, manifest::SubscriberKind};
+use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -147,7 +145,7 @@ impl View<'_> {
         }
         self.out.rows(&["generation", "is", "since"], &rows);
         if let Some(number) = generations.in_phase(Phase::Building)
-            && self.follower.of_log.kind != Follows::Order
+            && self.follower.of_log.kind != SubscriberKind::Subscription
         {
             let mut sum = Rebuilt::default();
             let mut done = 0;
@@ -302,11 +300,13 @@ impl View<'_> {
         };
         let number = building.in_phase(Phase::Building).context("nothing is being made")?;
         let made = match self.follower.of_log.kind {
-            Follows::Order => self.in_one_order(number).await?,
-            Follows::States | Follows::Log | Follows::ToAct => self.in_parts(number, options).await?,
+            SubscriberKind::Subscription => self.in_one_order(number).await?,
+            SubscriberKind::StateProjector
+            | SubscriberKind::LogProjector
+            | SubscriberKind::ProcessManager => self.in_parts(number, options).await?,
         };
         // A subscription does not count what it takes.
-        if self.follower.of_log.kind != Follows::Order {
+        if self.follower.of_log.kind != SubscriberKind::Subscription {
             self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
         }
         let failed: BTreeMap<_, _> =
@@ -428,7 +428,7 @@ impl View<'_> {
         let mut missing = self.behind(&table, all).await?;
         let (mut is_first, mut in_vain, mut reasons) = (true, 0, BTreeMap::new());
         while !missing.is_empty() && in_vain < ROUNDS {
-            if self.follower.of_log.kind == Follows::Order {
+            if self.follower.of_log.kind == SubscriberKind::Subscription {
                 self.in_one_order(number).await?;
             } else if !is_first {
                 // What was on its way is there by now: the rest is made from the log.

@@ -7,8 +7,8 @@ use aws_sdk_lambda::{primitives::Blob, types::InvocationType};
 use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{Commit, EventStore, RecordedEvent, StreamId};
-use ledgerline_dynamodb::reconcile::{Comparison, Difference, Follows, Found, Looked, ORDER};
+use ledgerline::{Commit, EventStore, RecordedEvent, StreamId, manifest::SubscriberKind};
+use ledgerline_dynamodb::reconcile::{Comparison, Difference, Found, Looked, ORDER};
 use ledgerline_lambda::wire::{Reference, details, unknown_state};
 use serde_json::{Value, json};
 
@@ -170,13 +170,14 @@ async fn mend(
     // One call wakes a subscription, whatever it lacks.
     let mut woken = BTreeSet::new();
     let is_wanted = |missing: &&Difference| match missing.kind {
-        Some(Follows::ToAct) => act,
-        Some(Follows::Order) => woken.insert(missing.who.clone()),
-        Some(Follows::States | Follows::Log) | None => true,
+        Some(SubscriberKind::ProcessManager) => act,
+        Some(SubscriberKind::Subscription) => woken.insert(missing.who.clone()),
+        Some(SubscriberKind::StateProjector | SubscriberKind::LogProjector) | None => true,
     };
     // A state that was forgotten leaves a tombstone once more, and one whose row was lost has a row again.
     let wanted: Vec<_> = found.missing.iter().chain(&found.forgotten).filter(is_wanted).collect();
-    let to_act = found.missing.iter().filter(|missing| missing.kind == Some(Follows::ToAct)).count();
+    let to_act =
+        found.missing.iter().filter(|missing| missing.kind == Some(SubscriberKind::ProcessManager)).count();
     if to_act > 0 && !act {
         out.note(&format!("\n{to_act} commits are left to process managers, which would act on them: --act"));
     }
@@ -223,8 +224,10 @@ async fn send(
 ) -> Result<()> {
     match missing.kind {
         None => Ok(()),
-        Some(Follows::Order) => invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await,
-        Some(Follows::Log | Follows::ToAct) => {
+        Some(SubscriberKind::Subscription) => {
+            invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await
+        }
+        Some(SubscriberKind::LogProjector | SubscriberKind::ProcessManager) => {
             let queue = queues.get(&missing.who);
             queue_head(
                 deployment,
@@ -233,7 +236,7 @@ async fn send(
             )
             .await
         }
-        Some(Follows::States) => {
+        Some(SubscriberKind::StateProjector) => {
             let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
             let commit =
                 commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;

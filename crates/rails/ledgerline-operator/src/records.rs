@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use aws_sdk_dynamodb::types::AttributeValue;
 use jiff::Timestamp;
-use ledgerline_local::permissions::OPERATIONS;
+use ledgerline_sam::grants::OPERATIONS;
 use serde_json::{Value, json};
 
 use crate::deployment::Deployment;

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use jiff::Timestamp;
-use ledgerline::StreamId;
-use ledgerline_dynamodb::{Move, reconcile::Follows};
+use ledgerline::{StreamId, manifest::SubscriberKind};
+use ledgerline_dynamodb::Move;
 use serde_json::json;
 
 use crate::{
@@ -36,7 +36,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         StreamId::try_from(stream.clone()).with_context(|| format!("`{stream}` is no name of a stream"))?;
     let all = followers(deployment, stack).await?;
     let of_log = &named(&all, view)?.of_log;
-    if of_log.kind != Follows::Order {
+    if of_log.kind != SubscriberKind::Subscription {
         bail!("{} is no subscription: a commit holds up its own stream only", of_log.id);
     }
     if !of_log.takes(&stream) {

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::all::newest;
+use ledgerline::{all::newest, manifest::SubscriberKind};
 use ledgerline_dynamodb::{
     Phase,
-    reconcile::{Comparison, Follows, Looked, ORDER},
+    reconcile::{Comparison, Looked, ORDER},
 };
 use serde_json::json;
 
@@ -33,12 +33,12 @@ pub(crate) struct Lag {
     older: u32,
 }
 
-fn kind(kind: Follows) -> &'static str {
+fn kind(kind: SubscriberKind) -> &'static str {
     match kind {
-        Follows::States => "states",
-        Follows::Log => "log",
-        Follows::Order => "order",
-        Follows::ToAct => "acts",
+        SubscriberKind::StateProjector => "states",
+        SubscriberKind::LogProjector => "log",
+        SubscriberKind::Subscription => "order",
+        SubscriberKind::ProcessManager => "acts",
     }
 }
 

@@ -152,7 +152,7 @@ impl Application {
                 async move { function.handle(&request).await.unwrap_or_else(Response::from) }.boxed_local()
             })
         }
-        let role = Role::of(&commands::needs(&routes()));
+        let role = Role::of(&commands::manifest(&routes()));
         self.commands.push(CommandFunction {
             name: function,
             instance: Arc::new(move |wire| match wire {
@@ -171,7 +171,7 @@ impl Application {
         id: &'static str,
         view: StateView<A, Row>,
     ) -> Self {
-        let role = Role::of(&state_projector::needs(&view));
+        let role = Role::of(&state_projector::manifest(&view));
         self.stateful.push(StateFunction {
             table: id,
             category: A::CATEGORY,

@@ -93,7 +93,7 @@ pub(crate) struct LogFunction {
 
 impl LogFunction {
     pub(crate) fn new(table: &'static str, view: LogView) -> Self {
-        Self { table, view, role: Role::of(&log_projector::needs(&view)) }
+        Self { table, view, role: Role::of(&log_projector::manifest(&view)) }
     }
 
     /// The projector, with its table at the end of this wire.

@@ -15,13 +15,13 @@ use ledgerline::{
     Changes, ChangesError, Commit, EventStore, LogView, StateTable, StateView, Write,
     changes::{Fields, Key},
     load,
+    manifest::Manifest,
     tank::Tank,
 };
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},
     log_projector::{self, LogProjector},
-    needs::Needs,
     rebuild::{Rebuild, RebuildError, Rebuilt},
     state_projector::{self, StateProjector},
     wire::Message,
@@ -88,11 +88,15 @@ fn row(commit: &Commit, place: u64) -> Value {
 /// # Errors
 /// When a read would go back, or rows are not the fold.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
-    play(effort, application, Kind::needs)
+    play(effort, application, Kind::manifest)
 }
 
 /// Plays rebuilds by functions that have these rights.
-fn play(effort: &Effort, application: &Application, needs: fn(Kind) -> Needs) -> Result<Tried, Finding> {
+fn play(
+    effort: &Effort,
+    application: &Application,
+    manifest: fn(Kind) -> Manifest,
+) -> Result<Tried, Finding> {
     let runs = effort.runs(240, 10_000);
     let mut sum = Tally::default();
     let world = || {
@@ -103,7 +107,7 @@ fn play(effort: &Effort, application: &Application, needs: fn(Kind) -> Needs) ->
         // Each run has a world of its own, because a rebuild reads the whole log.
         let (quiet, world) = world()?;
         let played = world.runtime.block_on(async {
-            let mut run = Run::new(&world.wire, &quiet, application, needs, seed);
+            let mut run = Run::new(&world.wire, &quiet, application, manifest, seed);
             run.play().await.map_err(|story| format!("{:?}: {story}", run.kind))
         });
         played.map_err(|story| Finding { seed, story })
@@ -153,12 +157,12 @@ enum Kind {
 }
 
 impl Kind {
-    /// What its function needs.
-    fn needs(self) -> Needs {
+    /// The manifest of its function.
+    fn manifest(self) -> Manifest {
         match self {
-            Self::Sums => log_projector::needs(&SUMS),
-            Self::Lists => log_projector::needs(&LISTS),
-            Self::States => state_projector::needs(&SITES),
+            Self::Sums => log_projector::manifest(&SUMS),
+            Self::Lists => log_projector::manifest(&LISTS),
+            Self::States => state_projector::manifest(&SITES),
         }
     }
 }
@@ -253,13 +257,13 @@ impl<'a> Run<'a> {
         wire: &'a Wire,
         quiet: &'a Wire,
         application: &Application,
-        needs: fn(Kind) -> Needs,
+        manifest: fn(Kind) -> Manifest,
         seed: u64,
     ) -> Self {
         let mut rng = Rng::with_seed(seed);
         fastrand::seed(seed);
         let kind = [Kind::Sums, Kind::Lists, Kind::States][rng.usize(0..3)];
-        let role = Role::of(&needs(kind));
+        let role = Role::of(&manifest(kind));
         let written = &application.streams[rng.usize(0..application.streams.len())];
         let streams: Vec<_> =
             (0..rng.usize(2..7)).map(|number| (written.write)(&number.to_string(), &mut rng)).collect();
@@ -559,21 +563,21 @@ fn site_of(
 
 #[cfg(test)]
 mod tests {
-    use ledgerline_lambda::needs::Action;
+    use ledgerline::manifest::Action;
 
     use super::*;
 
     /// Without the right to scan the log, everything but a rebuild works.
-    fn without_scan(kind: Kind) -> Needs {
-        let mut needs = kind.needs();
-        needs.tables.iter_mut().for_each(|table| _ = table.actions.remove(&Action::Scan));
-        needs
+    fn without_scan(kind: Kind) -> Manifest {
+        let mut manifest = kind.manifest();
+        manifest.tables.iter_mut().for_each(|table| _ = table.actions.remove(&Action::Scan));
+        manifest
     }
 
     #[test]
     fn a_right_that_only_a_rebuild_needs_is_missed() {
         let effort = Effort { seed: 1, long: false, runs: Some(20) };
-        assert!(play(&effort, &crate::tank::application(), Kind::needs).is_ok());
+        assert!(play(&effort, &crate::tank::application(), Kind::manifest).is_ok());
         let finding = play(&effort, &crate::tank::application(), without_scan).unwrap_err();
         assert!(finding.story.contains("not authorized to perform: dynamodb:Scan"), "{finding}");
     }
@@ -602,7 +606,7 @@ mod tests {
             assert!(table.move_generations(keys, &none, begun, by).await.unwrap());
             let asked =
                 Rebuild { generation: MADE, part: 0, parts: 1, write_units: None, streams: Vec::new() };
-            let instance = Instance::new(wire, Kind::Sums, &Role::of(&Kind::Sums.needs()));
+            let instance = Instance::new(wire, Kind::Sums, &Role::of(&Kind::Sums.manifest()));
             let rebuild = async || {
                 for invocations in 1..20 {
                     let rebuilt = timeout(Duration::from_secs(10), instance.rebuild(&asked)).await;

@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use ledgerline_lambda::needs::{Action, Needs, Table};
+use ledgerline::manifest::{Action, Manifest};
 use ledgerline_local::iam::Iam;
 use ledgerline_testing::table;
 use serde_json::{Value, json};
@@ -24,15 +24,16 @@ impl fmt::Debug for Role {
 }
 
 impl Role {
-    /// The role of a function with these needs, and with nothing else.
+    /// The role of a function with this manifest, and with nothing else.
     ///
     /// # Panics
-    /// When the policy that is made of the needs is none: a mistake in this program.
+    /// When the policy that is made of the manifest is none: a mistake in this program.
     #[must_use]
     #[expect(clippy::expect_used, reason = "the policy is made here")]
-    pub fn of(needs: &Needs) -> Arc<Self> {
-        let policies = BTreeMap::from([(FUNCTION.to_owned(), vec![policy(needs)])]);
-        let tables = needs.tables.iter().map(|needed| (name(needed.variable), needed.partition.to_owned()));
+    pub fn of(manifest: &Manifest) -> Arc<Self> {
+        let policies = BTreeMap::from([(FUNCTION.to_owned(), vec![policy(manifest)])]);
+        let tables = manifest.tables.iter();
+        let tables = tables.map(|table| (name(&table.variable), table.partition.to_string()));
         Arc::new(Self(Iam::of(policies, tables).expect("it is a policy")))
     }
 
@@ -49,31 +50,27 @@ fn name(variable: &str) -> String {
     table(&variable.split('_').map(word).collect::<String>())
 }
 
-fn policy(needs: &Needs) -> Value {
-    let arn = |variable| format!("arn:aws:dynamodb:us-east-1:000000000000:table/{}", name(variable));
+fn policy(manifest: &Manifest) -> Value {
     let mut statements = Vec::new();
-    for Table { variable, actions, indexes, .. } in &needs.tables {
-        let is_limited =
-            |action: &_| needs.keys.iter().any(|keys| keys.variable == *variable && keys.action == *action);
-        let free: Vec<_> = actions.iter().filter(|action| !is_limited(action)).collect();
-        if !free.is_empty() {
-            statements.push(json!({ "Effect": "Allow", "Action": free, "Resource": arn(variable) }));
+    for table in &manifest.tables {
+        let arn = format!("arn:aws:dynamodb:us-east-1:000000000000:table/{}", name(&table.variable));
+        for (action, keys) in &table.actions {
+            let mut statement = json!({ "Effect": "Allow", "Action": action, "Resource": arn });
+            if !keys.is_empty() {
+                let mut condition = json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys } });
+                // As in the template: `Null` stands beside it for each action but this one
+                // (docs/decisions/0004).
+                if *action != Action::PartiQLInsert {
+                    condition["Null"] = json!({ "dynamodb:LeadingKeys": "false" });
+                }
+                statement["Condition"] = condition;
+            }
+            statements.push(statement);
         }
-        let indexes = indexes.iter().map(|index| format!("{}/index/{}", arn(variable), index.name));
-        for index in indexes {
-            statements.push(json!({ "Effect": "Allow", "Action": "dynamodb:Query", "Resource": index }));
+        for index in &table.indexes {
+            let arn = format!("{arn}/index/{}", index.name);
+            statements.push(json!({ "Effect": "Allow", "Action": "dynamodb:Query", "Resource": arn }));
         }
-    }
-    for keys in &needs.keys {
-        let mut condition = json!({ "ForAllValues:StringLike": { "dynamodb:LeadingKeys": keys.like } });
-        // As in the template: `Null` stands beside it for each action but this one
-        // (docs/decisions/0004).
-        if keys.action != Action::PartiQLInsert {
-            condition["Null"] = json!({ "dynamodb:LeadingKeys": "false" });
-        }
-        statements.push(json!({
-            "Effect": "Allow", "Action": keys.action, "Resource": arn(keys.variable), "Condition": condition,
-        }));
     }
     json!({ "Version": "2012-10-17", "Statement": statements })
 }

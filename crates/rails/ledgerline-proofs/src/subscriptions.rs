@@ -187,7 +187,7 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
 }
 
 fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
-    static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::of(&subscription::needs(&DIARY)));
+    static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::of(&subscription::manifest(&DIARY)));
     let own = wire.under(&ROLE);
     let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
     let rows = ReadTable::new(own.dynamodb(), table("FillsTable"));

@@ -3,11 +3,12 @@
 
 use std::num::NonZeroUsize;
 
-use ledgerline::{Aggregate, Cache, Commit, Consistency, EventStore, decode, load, tank::Tank};
+use ledgerline::{
+    Aggregate, Cache, Commit, Consistency, EventStore, decode, load, manifest::Manifest, tank::Tank,
+};
 use ledgerline_lambda::{
     fifo::ApplyError,
     metrics,
-    needs::Needs,
     process_manager::{Due, Reaction},
 };
 
@@ -38,8 +39,10 @@ impl<S> Hauls<S> {
 impl<S: EventStore> Reaction for Hauls<S> {
     const OF: &'static [&'static str] = &[Haul::CATEGORY];
 
-    fn needs(needs: Needs) -> Needs {
-        needs.commands(&[Tank::CATEGORY, Haul::CATEGORY]).metric(STUCK_HAULS)
+    const COMMANDS: &'static [&'static str] = &[Tank::CATEGORY, Haul::CATEGORY];
+
+    fn manifest(manifest: Manifest) -> Manifest {
+        manifest.metric(STUCK_HAULS)
     }
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {

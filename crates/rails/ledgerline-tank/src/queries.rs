@@ -2,12 +2,12 @@
 
 use ledgerline::{
     Aggregate, Id,
+    manifest::{Action, Table},
     tank::{Liquid, Tank, UNKNOWN},
 };
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    needs::{Action, Table},
     queries::{
         PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, of_log, page, problem, row,
     },

@@ -21,7 +21,6 @@ use clap::Parser;
 use ledgerline::{Aggregate, Consistency, load, tank::Tank};
 use ledgerline_dynamodb::{PageQuery, ReadTable};
 use ledgerline_lambda::queries::of_log;
-use ledgerline_local::services;
 use ledgerline_tank::{
     haul::{Haul, Phase},
     views::FILLS,
@@ -465,7 +464,7 @@ async fn settle(world: &World, stack: &LocalStack) -> Result<usize> {
 /// and checks that hauls have ended and that no queue holds a message.
 async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
     let (store, mut sum, mut moves) = (stack.store(), 0, 0);
-    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let fills = ReadTable::new(client, table("FillsTable"));
     let get = async |path: String| -> Result<Value> {
         let url = world.url.read().unwrap_or_else(PoisonError::into_inner).clone();

@@ -60,11 +60,10 @@ pub use self::{
     under_test::{UnderTest, fresh_id, subject},
 };
 use ledgerline_local::{
-    build,
     mailbox::{Mailbox, SendEmail},
     services::{self, DynamoDb},
-    template,
 };
+use ledgerline_sam::{build, template};
 
 /// The folder of the application of tanks.
 const TANKS: &str = ledgerline_tank::FOLDER;
@@ -242,7 +241,7 @@ impl Intercept for Wire {
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let answer = context.response().body().bytes().unwrap_or_default();
-        let units = services::consumed(answer);
+        let units = ledgerline_dynamodb::consumed(answer);
         if let Some(call) = self.0.lock().unwrap_or_else(PoisonError::into_inner).last_mut() {
             // Of calls at once, the last one has the units and bytes of all: their sum is right.
             call.units += units;

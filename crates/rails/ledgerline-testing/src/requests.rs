@@ -7,7 +7,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Answer, LocalStack, workspace};
-use ledgerline_local::template::{self, Event};
+use ledgerline_sam::template::{self, Event};
 
 /// The requests to each route.
 const REQUESTS: usize = 60;

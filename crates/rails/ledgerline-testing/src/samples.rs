@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{LocalStack, workspace};
-use ledgerline_local::samples::{has, samples};
+use ledgerline_sam::samples::{has, samples};
 
 /// Sends every sample event of the workspace to its function, and compares the answers with the
 /// tables beside the events. All events with another answer are named at once.

@@ -19,7 +19,7 @@ use super::{
     api::{eventually, note},
     table, workspace,
 };
-use ledgerline_local::{services, template};
+use ledgerline_sam::template;
 
 /// The turns that running stacks hold, so that several run at once: most tests wait for most of
 /// their time. A stack has a process for each function. With more of them on two cores, it would be
@@ -220,7 +220,7 @@ impl LocalStack {
     }
 
     fn aws(&self) -> aws_config::SdkConfig {
-        services::sdk_config(&self.aws_url())
+        ledgerline_dynamodb::sdk_config(&self.aws_url())
     }
 
     /// The log itself, read from the emulated DynamoDB.

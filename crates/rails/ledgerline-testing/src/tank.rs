@@ -8,7 +8,6 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{PageQuery, ReadTable};
 use ledgerline_lambda::queries::of_log;
-use ledgerline_local::services;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -130,7 +129,7 @@ pub async fn settled(stack: &LocalStack, id: &str) {
 /// The rows of a tank in the active generation of the fills: the sort key of each, and its amount
 /// or the sum.
 async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
-    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let table = ReadTable::new(client, table("FillsTable"));
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     loop {

@@ -11,7 +11,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 
 use super::{Api, LocalStack, workspace};
-use ledgerline_local::{permissions::scope_prefix, template::Source};
+use ledgerline_sam::{grants::scope_prefix, template::Source};
 
 /// The target of a test: a local stack of the test's own, or the deployment at `BASE_URL`.
 #[derive(Debug)]

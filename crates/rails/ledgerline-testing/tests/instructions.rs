@@ -21,7 +21,8 @@ use std::{
     time::Duration,
 };
 
-use ledgerline_local::{build, host::invoked};
+use ledgerline_local::host::invoked;
+use ledgerline_sam::build;
 use ledgerline_testing::{dynamodb, workspace};
 use tempfile::NamedTempFile;
 

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline_local::{
+use ledgerline_sam::{
     build::cargo,
     samples::{has, samples},
 };

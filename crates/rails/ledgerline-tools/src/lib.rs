@@ -4,12 +4,9 @@
 mod e2e;
 mod lint;
 mod new;
-mod permissions;
-mod safeguards;
 mod samples;
 mod sizes;
 mod tools;
-mod watched;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,29 +18,21 @@ use std::{
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 use clap::Parser;
-use ledgerline::{Aggregate, Aggregates, Visitor};
-use ledgerline_local::{
-    build::cargo,
-    permissions::resources,
-    template::Source,
-    wiring::{self, Needs},
-};
+use ledgerline::{Aggregate, Aggregates, Visitor, manifest::Manifests};
+use ledgerline_sam::{build::cargo, check, grants::resources, template::Source};
 
 /// Checks of this workspace, and things that are laid down in it.
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
     /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives
-    /// every function what the function says that it needs, and no more; the aggregates read every
-    /// shape that was ever stored; everything that can fail has dead letters and alarms; the sample
-    /// events, and the pages in docs/permissions/, are there.
+    /// every function what its manifest declares, and no more; the aggregates read every shape that was
+    /// ever stored; everything that can fail has dead letters and alarms; the sample events are there.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
     },
-    /// Writes the permissions of each function into docs/permissions/.
-    Permissions,
     /// Lays down an aggregate, a projector, a subscription, a query or a process manager that
     /// compiles, passes its tests and deploys, to go on from; or a workspace of its own, in a new
     /// or empty folder.
@@ -130,7 +119,6 @@ pub fn main<L: Aggregates>() -> ExitCode {
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
         Task::Check { template } => check::<L>(&template),
-        Task::Permissions => permissions(),
         Task::New { kind, name, application, of, log } => {
             new::run::<L>(kind, name.as_deref(), application.as_deref(), of.as_deref(), log)
         }
@@ -183,7 +171,6 @@ fn enter_workspace() -> Result<()> {
 
 fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let metadata = MetadataCommand::new().exec()?;
-    let docs = metadata.workspace_root.as_std_path().join("docs");
     let mut problems = impurities(&metadata);
     problems.extend(upwards(&metadata));
     problems.extend(mismatches(&metadata)?);
@@ -195,21 +182,21 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     // wiring read.
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
-        let needs = wiring::needs_of(&source, metadata.workspace_root.as_std_path())?;
-        [
-            template_problems(&source, &needs, &docs)?,
-            sample_problems(&source, &needs, &docs.with_file_name("events")),
-        ]
-        .concat()
+        let root = metadata.workspace_root.as_std_path();
+        let manifests = check::manifests_of(&source, root)?;
+        let runbook = root.join("docs/runbook.md");
+        let runbook = fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
+        let samples = sample_problems(&source, &manifests, &root.join("events"));
+        [check::problems(&source, &manifests, &runbook), samples].concat()
     } else {
-        permissions_problems(&source, &docs)?
+        check::rights(&source)
     });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));
         bail!("{} problems", problems.len());
     }
     println!(
-        "xtask check: crates are pure; stored shapes are read; the template gives functions what they need, and no more; samples, alarms and pages are there"
+        "xtask check: crates are pure; stored shapes are read; the template gives functions what they declare, and no more; samples and alarms are there"
     );
     Ok(())
 }
@@ -254,68 +241,23 @@ fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     Ok(check.problems)
 }
 
-/// The problems of a template: differences from what the functions need, from the pages of
-/// permissions and the runbook in `docs`, or from what every template must have. The keys of
-/// `needs` are the names of the functions' binaries.
-///
-/// # Errors
-/// When the template or a page cannot be read.
-pub fn template_problems(
-    source: &Source,
-    needs: &BTreeMap<String, Needs>,
-    docs: &Path,
-) -> Result<Vec<String>> {
-    let template = source.json();
-    let mut counted = BTreeMap::new();
-    for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
-        let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-        counted.extend(needs.get(binary).map(|needs| (id.to_owned(), needs.metrics.clone())));
-    }
-    // The local stack could not run a template that it cannot read.
-    let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
-    Ok([
-        unread.map(|error| error.to_string()).into_iter().collect(),
-        wiring::problems(source, needs),
-        safeguards::problems(source),
-        watched::problems(source, &counted, &docs.join("runbook.md"))?,
-        permissions_problems(source, docs)?,
-    ]
-    .concat())
-}
-
 /// Routes that no sample event in this folder shows, and samples that cannot be read.
 #[must_use]
-pub fn sample_problems(source: &Source, needs: &BTreeMap<String, Needs>, events: &Path) -> Vec<String> {
-    let samples = match ledgerline_local::samples::of(source, events) {
+pub fn sample_problems(source: &Source, manifests: &Manifests, events: &Path) -> Vec<String> {
+    let samples = match ledgerline_sam::samples::of(source, events) {
         Ok(samples) => samples,
         Err(error) => return vec![format!("rule 13: {error:#}")],
     };
     let shown: BTreeSet<_> = samples.iter().filter_map(|sample| sample.event["routeKey"].as_str()).collect();
-    let routes = needs.iter().flat_map(|(binary, needs)| needs.routes().map(move |route| (binary, route)));
+    let routes = manifests.iter().flat_map(|(binary, manifest)| {
+        manifest.endpoints().iter().map(move |endpoint| (binary, &*endpoint.route))
+    });
     routes
         .filter(|(_, route)| !shown.contains(route))
         .map(|(binary, route)| {
             format!("rule 13: {}: no sample event shows {route}", events.join(binary).display())
         })
         .collect()
-}
-
-/// The differences between the permissions of a template and their pages, and the permissions that
-/// no page may allow.
-fn permissions_problems(source: &Source, docs: &Path) -> Result<Vec<String>> {
-    let template = source.json();
-    let place = |resource: &str| source.place(&["Resources", resource]);
-    let permissions = permissions::read(&template).compared(&template, &docs.join("permissions"), place)?;
-    if !permissions.left_over.is_empty() {
-        permissions.left_over.iter().for_each(|left_over| println!("{left_over}"));
-        println!("left over, and harmless: cargo xtask permissions takes it away");
-    }
-    Ok(permissions.problems)
-}
-
-fn permissions() -> Result<()> {
-    permissions::read(&ledgerline_local::template::tree(Path::new("template.yaml"))?)
-        .write(Path::new("docs/permissions"))
 }
 
 /// The paths from a pure crate to a crate that it must not reach.
@@ -374,9 +316,10 @@ fn upwards(metadata: &Metadata) -> Vec<String> {
         .collect()
 }
 
-/// Crates that the functions, `local`, `xtask` or `proofs` use with other features than the tests.
+/// Crates that the functions, `local` or `proofs` use with other features than the tests.
 /// Cargo compiles each of them, and all crates that depend on them, once for each set of features,
-/// which takes minutes of every first build.
+/// which takes minutes of every first build. `xtask` is left out: it has few dependencies, and with
+/// the features of all others it would need theirs.
 fn compiled_twice() -> Result<Vec<String>> {
     // A package may have several sets of features: build scripts and macros have one of their own.
     let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
@@ -400,7 +343,6 @@ fn compiled_twice() -> Result<Vec<String>> {
     for (what, arguments) in [
         ("the functions", &["--workspace", "--edges", "normal,build"][..]),
         ("local", &["--package", "local", "--edges", "normal,build"]),
-        ("xtask", &["--package", "xtask", "--edges", "normal,build"]),
         ("proofs", &["--package", "proofs", "--edges", "normal,build"]),
     ] {
         let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
@@ -424,7 +366,7 @@ fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
         .map(|target| target.name.clone())
         .collect();
     let template =
-        ledgerline_local::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+        ledgerline_sam::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
     let resources: BTreeSet<String> =
         template.functions.iter().map(|function| function.binary.clone()).collect();
     let samples = sample_folders(&root.join("events"))?;

@@ -49,7 +49,7 @@ pub(crate) fn run<L: Aggregates>() -> Result<()> {
     }
     // Checkov sees only the body of a loop, so it gets the template with the loops written out.
     let expanded = "target/expanded.json";
-    let template = ledgerline_local::template::tree(Path::new("template.yaml"))?;
+    let template = ledgerline_sam::template::tree(Path::new("template.yaml"))?;
     fs::write(expanded, serde_json::to_string_pretty(&template)?)?;
     let mut checkov = tools::program(&tools::checkov()?, "checkov");
     let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;

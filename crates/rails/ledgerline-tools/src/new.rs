@@ -23,11 +23,11 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_local::{permissions::scope_prefix, template::Source, wiring};
+use ledgerline_sam::{check, grants::scope_prefix, template::Source};
 use serde_json::{Value, json};
 
 use self::template::{TEMPLATE, with_listed, with_name, with_section};
-use crate::{permissions, tools};
+use crate::tools;
 
 /// The manifest with the list of applications.
 const LIST: &str = "crates/applications/Cargo.toml";
@@ -202,10 +202,8 @@ fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
     change.make()
 }
 
-/// Writes the pages of permissions, which follow from the template, and formats the code.
+/// Formats the code.
 fn finish() -> Result<()> {
-    permissions::read(&ledgerline_local::template::tree(Path::new(TEMPLATE))?)
-        .write(Path::new("docs/permissions"))?;
     // Where a line breaks depends on the length of the name in it, so the texts cannot be formatted
     // before.
     tools::run(std::process::Command::new("cargo").arg("fmt"))
@@ -803,7 +801,7 @@ fn operators(change: &mut Change) -> Result<()> {
         }
     }
     let source = Source::read(Path::new(TEMPLATE))?;
-    let followers = wiring::followers(&source, &wiring::needs_of(&source, Path::new("."))?);
+    let followers = check::follower_lines(&source, &check::manifests_of(&source, Path::new("."))?);
     if !has_resource("SequenceTable")? {
         order(change)?;
     }

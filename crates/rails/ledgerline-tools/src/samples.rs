@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use ledgerline_local::{
+use ledgerline_sam::{
     build::cargo,
     samples::{Sample, has, samples},
 };

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline_local::progress::Progress;
+use ledgerline_sam::progress::Progress;
 
 /// The SAM CLI, and cargo-lambda, with which it builds functions.
 pub(crate) fn sam() -> Result<PathBuf> {

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use ledgerline_local::{template::Source, wiring::needs_of};
+use ledgerline_sam::{check, template::Source};
 use ledgerline_testing::workspace;
 
 /// A text in the template, the text that takes its place, and what must be said.
@@ -135,20 +135,15 @@ fn slips_in_the_wiring_of_the_order_are_noticed() {
     let root = workspace();
     let path = root.join("template.yaml");
     let template = std::fs::read_to_string(&path).unwrap();
-    let docs = root.join("../../../docs");
-    let needs = needs_of(&Source::parse(&template, &path).unwrap(), &root).unwrap();
+    let runbook = std::fs::read_to_string(root.join("../../../docs/runbook.md")).unwrap();
+    let manifests = check::manifests_of(&Source::parse(&template, &path).unwrap(), &root).unwrap();
     let said = |template: &str| {
         let source = Source::parse(template, &path).unwrap();
-        let problems = ledgerline_tools::template_problems(&source, &needs, &docs).unwrap();
-        // The application of tanks has no pages about its permissions.
-        let is_of_pages = |problem: &String| {
-            problem.starts_with("docs/permissions/") || problem.ends_with(": cargo xtask permissions")
-        };
-        problems.into_iter().filter(|problem| !is_of_pages(problem)).collect::<Vec<_>>()
+        check::problems(&source, &manifests, &runbook)
     };
     assert_eq!(said(&template), Vec::<String>::new());
     let source = Source::parse(&template, &path).unwrap();
-    let samples = ledgerline_tools::sample_problems(&source, &needs, &root.join("events"));
+    let samples = ledgerline_tools::sample_problems(&source, &manifests, &root.join("events"));
     assert_eq!(samples, Vec::<String>::new());
     for (right, wrong, expected) in SLIPS {
         assert!(template.contains(right), "{right}");

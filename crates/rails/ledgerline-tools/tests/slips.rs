@@ -3,9 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
 
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::LazyLock};
+use std::{fs, path::PathBuf, sync::LazyLock};
 
-use ledgerline_local::{template::Source, wiring::Needs};
+use ledgerline::manifest::Manifests;
+use ledgerline_sam::{check, template::Source};
 use serde_json::{Value, json};
 
 /// A new workspace.
@@ -15,20 +16,20 @@ static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// The output of its functions with `--needs`. The test of a new workspace compares it with the real output.
-const NEEDS: &str = include_str!("needs.json");
+/// The manifests of its functions. The test of a new workspace compares them with what the functions print.
+const MANIFESTS: &str = include_str!("manifest.json");
 
-/// The problems of this template, with these needs of the functions.
-fn said(template: &str, needs: &Value) -> Vec<String> {
+/// The problems of this template, with these manifests of the functions.
+fn said(template: &str, manifests: &Value) -> Vec<String> {
     let path = SHOP.join("template.yaml");
     let source = match Source::parse(template, &path) {
         Ok(source) => source,
         Err(error) => return vec![error.to_string()],
     };
-    let needs: BTreeMap<String, Needs> = serde_json::from_value(needs.clone()).unwrap();
-    let docs = SHOP.join("docs");
-    let mut said = ledgerline_tools::template_problems(&source, &needs, &docs).unwrap();
-    said.extend(ledgerline_tools::sample_problems(&source, &needs, &SHOP.join("events")));
+    let manifests: Manifests = serde_json::from_value(manifests.clone()).unwrap();
+    let runbook = fs::read_to_string(SHOP.join("docs/runbook.md")).unwrap();
+    let mut said = check::problems(&source, &manifests, &runbook);
+    said.extend(ledgerline_tools::sample_problems(&source, &manifests, &SHOP.join("events")));
     said
 }
 
@@ -36,13 +37,13 @@ fn template() -> String {
     fs::read_to_string(SHOP.join("template.yaml")).unwrap()
 }
 
-fn needs() -> Value {
-    serde_json::from_str(NEEDS).unwrap()
+fn manifests() -> Value {
+    serde_json::from_str(MANIFESTS).unwrap()
 }
 
 #[test]
 fn of_what_is_laid_down_nothing_is_said() {
-    assert_eq!(said(&template(), &needs()), Vec::<String>::new());
+    assert_eq!(said(&template(), &manifests()), Vec::<String>::new());
 }
 
 /// A slip in the template: a text in it, the text that replaces it, and the problem that must be reported.
@@ -566,10 +567,10 @@ fn an_index_that_holds_something_else_than_is_read_is_noticed() {
         ("KEYS_ONLY", "ALL", "reads whole rows from the index byName: ProjectionType: ALL"),
     ] {
         let template = with((keys, index(there).leak(), ""));
-        let mut needs = needs();
-        needs["items-queries"]["tables"][0]["indexes"] =
+        let mut manifests = manifests();
+        manifests["items-queries"]["tables"][0]["indexes"] =
             json!([{ "name": "byName", "partition": "createdBy", "sort": "name", "projection": read }]);
-        let problems = said(&template, &needs);
+        let problems = said(&template, &manifests);
         assert!(problems.iter().any(|problem| problem.contains(says)), "{problems:#?}");
     }
 }
@@ -577,16 +578,14 @@ fn an_index_that_holds_something_else_than_is_read_is_noticed() {
 /// A view may get its states by a rule of the bus instead of the fanout, as rules of others do.
 #[test]
 fn a_rule_may_bring_a_view_its_states() {
-    // The pages of permissions are those of the template in which the fanout invokes the function, so they differ.
-    let other = |said: &String| !said.contains("permissions");
-    assert_eq!(said(&ruled(), &needs()).into_iter().find(other), None);
+    assert_eq!(said(&ruled(), &manifests()), Vec::<String>::new());
 }
 
 #[test]
 fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
     let mut unnoticed = Vec::new();
     for slip @ (text, instead, says) in slips() {
-        let problems = said(&with(slip), &needs());
+        let problems = said(&with(slip), &manifests());
         let noticed = problems.iter().find(|problem| problem.contains(says));
         match noticed {
             Some(problem) if problem.contains("template.yaml:") => {}
@@ -596,9 +595,9 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n\n"));
 }
 
-/// Slips on the other side: a place in the needs of the functions, the value that it gets, and the problem that must be reported. The
+/// Slips on the other side: a place in the manifests of the functions, the value that it gets, and the problem that must be reported. The
 /// template is unchanged.
-fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
+fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
     let by_creator =
         json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });
     vec![
@@ -644,7 +643,7 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
             "STATE_VIEWS has ItemsProjectorFunction, which is no function of a state view",
         ),
         (
-            "/items-projector/environment",
+            "/items-projector/variables",
             json!(["ITEMS_TABLE", "TAX_RATE"]),
             "the variable TAX_RATE is missing",
         ),
@@ -655,7 +654,7 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
         ),
         (
             "/item-history-projector/tables/0/actions",
-            json!(["dynamodb:PutItem", "dynamodb:UpdateItem"]),
+            json!({ "dynamodb:PutItem": [], "dynamodb:UpdateItem": [] }),
             "ItemHistoryProjectorFunction needs dynamodb:UpdateItem on ItemHistoryTable",
         ),
         (
@@ -672,16 +671,16 @@ fn slips_in_needs() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-/// The problems with this other value in the needs of the functions.
+/// The problems with this other value in the manifests of the functions.
 fn said_of(pointer: &str, value: Value) -> Vec<String> {
-    let mut needs = needs();
-    *needs.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
-    said(&template(), &needs)
+    let mut manifests = manifests();
+    *manifests.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
+    said(&template(), &manifests)
 }
 
 #[test]
-fn a_change_of_what_functions_need_is_noticed_and_said_with_its_line() {
-    for (pointer, value, says) in slips_in_needs() {
+fn a_change_of_a_manifest_is_noticed_and_said_with_its_line() {
+    for (pointer, value, says) in slips_in_manifests() {
         let problems = said_of(pointer, value);
         let noticed = problems.iter().any(|problem| problem.contains(says));
         assert!(noticed, "{pointer}: {says}\nbut: {problems:#?}");
@@ -692,7 +691,7 @@ fn a_change_of_what_functions_need_is_noticed_and_said_with_its_line() {
 #[test]
 fn a_sample_event_that_is_gone_is_missed() {
     let source = Source::read(&SHOP.join("template.yaml")).unwrap();
-    let needs: BTreeMap<String, Needs> = serde_json::from_str(NEEDS).unwrap();
+    let manifests: Manifests = serde_json::from_str(MANIFESTS).unwrap();
     let events = tempfile::tempdir().unwrap();
     for (folder, gone, says) in [
         ("item-commands", "rename.json", "item-commands/rename.json"),
@@ -709,9 +708,9 @@ fn a_sample_event_that_is_gone_is_missed() {
                 fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
             }
         }
-        assert_eq!(ledgerline_tools::sample_problems(&source, &needs, &copy), Vec::<String>::new());
+        assert_eq!(ledgerline_tools::sample_problems(&source, &manifests, &copy), Vec::<String>::new());
         fs::remove_file(copy.join(folder).join(gone)).unwrap();
-        let problems = ledgerline_tools::sample_problems(&source, &needs, &copy);
+        let problems = ledgerline_tools::sample_problems(&source, &manifests, &copy);
         assert!(problems.len() == 1 && problems[0].contains(says), "{gone}: {problems:?}");
     }
     // Without its line in the table, no sample is missing, but the route has no sample any more.
@@ -720,7 +719,7 @@ fn a_sample_event_that_is_gone_is_missed() {
     let rows: String =
         rows.lines().filter(|row| !row.contains("rename.json")).map(|row| format!("{row}\n")).collect();
     fs::write(&table, rows).unwrap();
-    let problems = ledgerline_tools::sample_problems(&source, &needs, &events.path().join("rename.json"));
+    let problems = ledgerline_tools::sample_problems(&source, &manifests, &events.path().join("rename.json"));
     assert!(problems[0].contains("no sample event shows POST /items/{id}/name"), "{problems:?}");
 }
 
@@ -747,7 +746,7 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
         (before, alarm("FanoutSlow", "Duration", "Average") + before),
         (before, alarm("FanoutLazy", "IteratorAge", "Average") + before),
     ] {
-        let said = said(&with((text, instead.clone().leak(), "")), &needs());
+        let said = said(&with((text, instead.clone().leak(), "")), &manifests());
         assert_eq!(said, Vec::<String>::new(), "{instead}");
     }
 }
@@ -757,9 +756,10 @@ fn of_what_is_right_in_other_words_nothing_is_said() {
 fn the_document_quotes_what_is_said() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/wiring.md");
     let document = fs::read_to_string(document).unwrap();
-    let in_the_template = slips().into_iter().flat_map(|slip| said(&with(slip), &needs()));
-    let in_needs = slips_in_needs().into_iter().flat_map(|(pointer, value, _)| said_of(pointer, value));
-    let said = in_the_template.chain(in_needs).collect::<Vec<_>>().join("\n").replace('|', "\\|");
+    let in_the_template = slips().into_iter().flat_map(|slip| said(&with(slip), &manifests()));
+    let in_manifests =
+        slips_in_manifests().into_iter().flat_map(|(pointer, value, _)| said_of(pointer, value));
+    let said = in_the_template.chain(in_manifests).collect::<Vec<_>>().join("\n").replace('|', "\\|");
     let rows = document.lines().filter(|line| line.starts_with("| ") && line.contains("| `check` |"));
     let quoted: Vec<_> =
         rows.map(|row| row.split("| `check` | `").nth(1).unwrap().trim_end_matches("` |")).collect();

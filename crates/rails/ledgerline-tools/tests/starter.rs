@@ -152,15 +152,15 @@ fn a_new_workspace_builds_passes_and_grows() {
     for test in ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
         assert!(passed.contains(test), "{passed}");
     }
-    // The tests of slips in the wiring do not build the functions: they read needs.json, which must
-    // be what the functions print.
-    let needs: BTreeMap<String, Value> = serde_json::from_str(include_str!("needs.json")).unwrap();
-    for (function, needs) in needs {
-        let said = run(Command::new(shop.target.join("debug").join(&function)).arg("--needs"));
+    // The tests of slips in the wiring do not build the functions: they read manifest.json, which
+    // must be what the functions print.
+    let manifests: BTreeMap<String, Value> = serde_json::from_str(include_str!("manifest.json")).unwrap();
+    for (function, manifest) in manifests {
+        let said = run(Command::new(shop.target.join("debug").join(&function)).arg("--manifest"));
         assert_eq!(
             serde_json::from_str::<Value>(&said).unwrap(),
-            needs,
-            "{function}: tests/needs.json is not what it says"
+            manifest,
+            "{function}: tests/manifest.json is not what it says"
         );
     }
     // Cargo has written the packages of the workspace into the lock file.

@@ -11,6 +11,7 @@ pub mod contract;
 mod execute;
 pub mod guard;
 mod load;
+pub mod manifest;
 mod memory;
 mod refusal;
 pub mod shapes;

@@ -48,7 +48,7 @@ pub struct Index {
 }
 
 /// The part of each row that an index holds: DynamoDB's `ProjectionType`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Projection {
     /// The whole row. A page is read from the index alone, and every write of a row is a write of the index as well.
     #[serde(rename = "ALL")]

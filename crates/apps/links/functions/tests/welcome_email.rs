@@ -15,13 +15,14 @@ use aws_sdk_dynamodb::{
     config::{Builder, retry::RetryConfig, timeout::TimeoutConfig},
 };
 use ledgerline::{Commit, EventStore, Meta, StreamId, encode};
+use ledgerline_dynamodb::sdk_config;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     fifo::Fifo,
     process_manager::{POSITIONS, ProcessManager},
     wire::Message,
 };
-use ledgerline_local::services::{DynamoDb, forget_stream_records, sdk_config};
+use ledgerline_local::services::{DynamoDb, forget_stream_records};
 use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, eventually};
 use links::user::{Event, User};
 use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};

@@ -14,7 +14,8 @@ use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use ledgerline::{StreamId, spec::valid};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::state_projector::StateProjector;
-use ledgerline_local::{services::DynamoDb, template};
+use ledgerline_local::services::DynamoDb;
+use ledgerline_sam::template;
 use ledgerline_testing::{LocalStack, Wire, cold, commits, counted, event_types, send};
 use serde_json::{Value, json};
 use widgets::{

@@ -15,7 +15,7 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, ReturnConsumedCapacity},
 };
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{LogTable, StateTable, StreamId};
+use ledgerline::{LogTable, StateTable, StreamId, manifest::Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
@@ -47,6 +47,12 @@ pub struct KeyNames<'a> {
 impl From<&LogTable> for KeyNames<'_> {
     fn from(table: &LogTable) -> Self {
         Self { partition: table.partition, sort: Some(table.sort) }
+    }
+}
+
+impl<'a> From<&'a Table> for KeyNames<'a> {
+    fn from(table: &'a Table) -> Self {
+        Self { partition: &table.partition, sort: table.sort.as_deref() }
     }
 }
 

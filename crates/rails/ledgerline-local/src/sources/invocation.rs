@@ -14,10 +14,11 @@ use async_trait::async_trait;
 use rustack_events_core::delivery::{DeliveryError, Target, TargetDelivery};
 use serde_json::{Value, json};
 
+use ledgerline_sam::template::InvokeConfig;
+
 use crate::{
     hops::{Hops, age, name},
     host::Function,
-    template::InvokeConfig,
 };
 
 /// The delays before the first and the second retry. On AWS they are one minute and two, which is too long on a laptop.

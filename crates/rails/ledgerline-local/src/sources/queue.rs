@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{Reported, reported};
+use ledgerline_sam::template::{QueueSource, REGION};
+
 use crate::{
     hops::{Hops, age, name},
     host::Function,
-    template::{QueueSource, REGION},
 };
 
 /// The number of batches in flight at once, if the template does not say it.

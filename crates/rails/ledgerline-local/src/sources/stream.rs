@@ -13,12 +13,13 @@ use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify, watch};
 
 use super::{Reported, reported};
+use ledgerline_sam::template::{StartingPosition, StreamSource};
+
 use crate::{
     hops::{Hops, name},
     host::Function,
     pattern::Filters,
     stream_records::Stream,
-    template::{StartingPosition, StreamSource},
 };
 
 /// The pause after a look at an empty stream. A finished command ends it at once.

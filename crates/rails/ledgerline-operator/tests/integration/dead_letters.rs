@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
-use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, log, settled},
@@ -40,8 +39,8 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert_eq!(ledger.run(&["dead-letters"]).0, 0, "there are none");
 
     // Their rows are deleted, as if the commits had never arrived.
-    let dynamodb = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
-    let sqs = aws_sdk_sqs::Client::new(&services::sdk_config(&stack.aws_url()));
+    let dynamodb = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
+    let sqs = aws_sdk_sqs::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
     for id in &ids[..2] {
         let delete = dynamodb.delete_item().table_name(table("LevelsTable"));
@@ -164,7 +163,7 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
     for id in [&poisoned, &healthy] {
         settled(&stack, id).await;
     }
-    let aws = services::sdk_config(&stack.aws_url());
+    let aws = ledgerline_dynamodb::sdk_config(&stack.aws_url());
     let (sqs, dynamodb) = (aws_sdk_sqs::Client::new(&aws), aws_sdk_dynamodb::Client::new(&aws));
     // Two tries in two seconds, and not ninety in an hour and a half.
     let url = queue(&sqs, "ReadingsQueue.fifo").await;

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_sdk_sqs::types::QueueAttributeName as Name;
-use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, litres_moved_once, settled, state},
@@ -34,7 +33,7 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
 
     // The row of one tank and the newest row of two others are lost, as if their last messages had
     // been; a row shows more than the log has.
-    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let text = |text: &str| AttributeValue::S(text.to_owned());
     let delete = client.delete_item().table_name(table("LevelsTable")).key("tankId", text(&tanks[0]));
     delete.send().await.unwrap();
@@ -109,7 +108,7 @@ async fn lag_is_shown_and_commits_are_redelivered() {
     .await;
     assert_eq!(lag(&[]), (0, json!(0), json!(0)));
     // The row is lost. Nothing is old yet.
-    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let delete = client.delete_item().table_name(table("LevelsTable"));
     delete.key("tankId", AttributeValue::S(id.clone())).send().await.unwrap();
     assert_eq!(lag(&[]), (0, json!(1), json!(2)));
@@ -165,7 +164,7 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     assert_eq!(wrong(&ledger, &[]), (0, BTreeSet::new()));
 
     // Somebody changes things by hand.
-    let sdk = services::sdk_config(&stack.aws_url());
+    let sdk = ledgerline_dynamodb::sdk_config(&stack.aws_url());
     let (dynamodb, sqs) = (aws_sdk_dynamodb::Client::new(&sdk), aws_sdk_sqs::Client::new(&sdk));
     dynamodb.delete_table().table_name(table("FillsTable")).send().await.unwrap();
     let queue =
@@ -212,7 +211,7 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     for id in [&id, &other] {
         settled(&stack, id).await;
     }
-    let client = aws_sdk_dynamodb::Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let row = async |id: &str| {
         let get = client.get_item().table_name(table("LevelsTable"));
         get.key("tankId", AttributeValue::S(id.to_owned())).send().await.unwrap().item

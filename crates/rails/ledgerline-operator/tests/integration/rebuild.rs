@@ -9,7 +9,6 @@ use std::{
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use futures::{StreamExt, future::join_all, stream};
-use ledgerline_local::services;
 use ledgerline_testing::{
     LocalStack, Tool, eventually, table,
     tank::{draw, fill, install, litres_moved_once, settled, stock_adds_up},
@@ -64,7 +63,7 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     for id in &ids {
         settled(&stack, id).await;
     }
-    let client = Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     spoil(&client, &ids).await;
     // Nothing says so: the rows show the versions that they should.
     let ledger = Tool::at(&stack);
@@ -293,7 +292,7 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
         ends.store(true, Ordering::Relaxed);
         made
     };
-    let client = Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let decided = async {
         eventually("the switch is decided", async || {
             let query =

@@ -65,7 +65,7 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     let took = |what: &str| eprintln!("{what} after {:.1} s", began.elapsed().as_secs_f64());
     let stack = LocalStack::start_busy(Some(data.path())).await;
     took("the stack has started");
-    let client = Client::new(&services::sdk_config(&stack.aws_url()));
+    let client = Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let before = [rows(&client, VIEWS[0]).await, rows(&client, VIEWS[1]).await];
     assert_eq!(before[0].len(), streams);
 
@@ -193,7 +193,8 @@ async fn commits_that_no_subscriber_heard_of_for_a_day_are_repaired_and_nothing_
 
     // Then exactly those commits are missing.
     let stack = LocalStack::start_busy(Some(data.path())).await;
-    let (ledger, client) = (Tool::at(&stack), Client::new(&services::sdk_config(&stack.aws_url())));
+    let (ledger, client) =
+        (Tool::at(&stack), Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url())));
     // The two tanks of the haul change when it resumes.
     let about = [&ids[2], &ids[5], &moved, &ids[0], &ids[1]];
     let before = others(&client, &about).await;

@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 use ledgerline::{Aggregate, tank::Tank};
-use ledgerline_local::{services, template};
+use ledgerline_local::services;
+use ledgerline_sam::template;
 use ledgerline_testing::{copy_streams, workspace};
 
 #[derive(Debug, Args)]

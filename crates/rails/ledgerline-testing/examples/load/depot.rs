@@ -10,7 +10,6 @@ use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, TryStreamExt, stream};
 use ledgerline::{Aggregate, Commit, Consistency, EventStore, Range, StreamId, load, tank::Tank};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_local::services;
 use ledgerline_tank::views;
 use ledgerline_testing::{Quiet, table};
 use reqwest::{Client, StatusCode, redirect::Policy};
@@ -43,7 +42,7 @@ impl Depot {
             .pool_max_idle_per_host(clients as usize)
             .timeout(Duration::from_secs(40))
             .build()?;
-        let aws = services::sdk_config(aws_url.as_str().trim_end_matches('/'));
+        let aws = ledgerline_dynamodb::sdk_config(aws_url.as_str().trim_end_matches('/'));
         let store = DynamoDbStore::new(aws_sdk_dynamodb::Client::new(&aws), table("CommitsTable"));
         let tanks = (0..tanks).map(|_| (Uuid::new_v4().to_string(), AtomicU64::new(0))).collect();
         let this = Self { http, url: url.as_str().trim_end_matches('/').to_owned(), store, tanks };

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ledgerline_local::template::Source;
+use ledgerline_sam::template::Source;
 use ledgerline_testing::{table, workspace};
 use tempfile::NamedTempFile;
 use tokio::{

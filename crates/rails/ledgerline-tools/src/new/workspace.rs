@@ -47,13 +47,14 @@ const FILES: [(&str, &str); 35] = [
 ];
 
 /// The packages of the rails.
-const RAILS: [&str; 9] = [
+const RAILS: [&str; 10] = [
     "ledgerline",
     "ledgerline-dynamodb",
     "ledgerline-lambda",
     "ledgerline-local",
     "ledgerline-operator",
     "ledgerline-proofs",
+    "ledgerline-sam",
     "ledgerline-tank",
     "ledgerline-testing",
     "ledgerline-tools",

@@ -8,11 +8,12 @@ use bank::{
     transfer::{Command, Event, Order, Step, Transfer},
     values::{Amount, Currency, Reference},
 };
-use ledgerline::{Aggregate, Cache, Commit, Consistency, EventStore, Invalid, decode, load};
+use ledgerline::{
+    Aggregate, Cache, Commit, Consistency, EventStore, Invalid, decode, load, manifest::Manifest,
+};
 use ledgerline_lambda::{
     fifo::ApplyError,
     metrics,
-    needs::Needs,
     process_manager::{Due, Reaction},
 };
 
@@ -41,8 +42,10 @@ impl<S> Transfers<S> {
 impl<S: EventStore> Reaction for Transfers<S> {
     const OF: &'static [&'static str] = &[Transfer::CATEGORY];
 
-    fn needs(needs: Needs) -> Needs {
-        needs.commands(&[Account::CATEGORY, Transfer::CATEGORY]).metric(STUCK_TRANSFERS)
+    const COMMANDS: &'static [&'static str] = &[Account::CATEGORY, Transfer::CATEGORY];
+
+    fn manifest(manifest: Manifest) -> Manifest {
+        manifest.metric(STUCK_TRANSFERS)
     }
 
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {

@@ -5,11 +5,13 @@ use bank::{
     values::Owner,
     views::{balances, transactions},
 };
-use ledgerline::{Aggregate, Id};
+use ledgerline::{
+    Aggregate, Id,
+    manifest::{Action, Table},
+};
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    needs::{Action, Table},
     queries::{
         PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, of_log, page, problem, row,
     },

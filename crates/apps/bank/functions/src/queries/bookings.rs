@@ -6,11 +6,13 @@ use bank::{
     account::Account,
     views::bookings::{Books, Day, Row, TABLE},
 };
-use ledgerline::{Aggregate, Id};
+use ledgerline::{
+    Aggregate, Id,
+    manifest::{Action, Table},
+};
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    needs::{Action, Table},
     queries::{PAGE, Query, Shown, Views, in_answers, limit, listed, of_log, problem},
 };
 use serde_json::{Value, json};

@@ -161,13 +161,13 @@ fn a_function_without_its_configuration_names_the_variable_and_ends() {
 
 /// The check of the wiring compares the template with this output.
 #[test]
-fn a_function_says_what_it_needs() {
+fn a_function_prints_its_manifest() {
     let output =
-        Command::new(env!("CARGO_BIN_EXE_account-queries")).env_clear().arg("--needs").output().unwrap();
-    let needs: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let routes = needs["source"]["http"].as_array().unwrap();
+        Command::new(env!("CARGO_BIN_EXE_account-queries")).env_clear().arg("--manifest").output().unwrap();
+    let manifest: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let routes = manifest["source"]["http"].as_array().unwrap();
     assert!(routes.contains(&json!({ "route": "GET /accounts/{id}/transactions", "scope": "read" })));
-    assert_eq!(needs["tables"][0]["indexes"][0]["name"], "ofOpener");
+    assert_eq!(manifest["tables"][0]["indexes"][0]["name"], "ofOpener");
     let variables = [
         "BALANCES_TABLE",
         "COMMITS_TABLE",
@@ -175,7 +175,7 @@ fn a_function_says_what_it_needs() {
         "READ_YOUR_WRITE_TIMEOUT_MS",
         "TRANSACTIONS_TABLE",
     ];
-    assert_eq!(needs["environment"], json!(variables));
+    assert_eq!(manifest["variables"], json!(variables));
 }
 
 /// On AWS, a development user would let everybody in as one user.

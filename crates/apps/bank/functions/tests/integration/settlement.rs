@@ -3,7 +3,6 @@
 use aws_sdk_dynamodb::Client;
 use bank::transfer::{self, Transfer};
 use ledgerline::{Aggregate, Commit, EventStore, Meta, encode};
-use ledgerline_local::services;
 use ledgerline_testing::{LocalStack, Tool, eventually, table};
 use serde_json::json;
 
@@ -75,7 +74,7 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
     let decided = log.iter().find(|commit| commit["events"] == "TransferSettlementRequested").unwrap();
     assert_eq!(decided["data"][0]["reason"], "agreed with the customer");
     assert_eq!(decided["data"][0]["requestedBy"], "developer");
-    let client = Client::new(&services::sdk_config(&bank.aws_url()));
+    let client = Client::new(&ledgerline_dynamodb::sdk_config(&bank.aws_url()));
     let records = client.scan().table_name(table("OperationsTable")).send().await.unwrap().items.unwrap();
     let done: Vec<_> = records.iter().map(|record| record["what"].as_s().unwrap().as_str()).collect();
     assert_eq!(done, [format!("POST {path}")]);

@@ -15,13 +15,15 @@ use aws_sdk_sesv2::{
     operation::send_email::SendEmailError,
     types::{Body, Content, Destination, EmailContent, Message},
 };
-use ledgerline::{Aggregate, Commit, decode};
+use ledgerline::{
+    Aggregate, Commit, decode,
+    manifest::{Action, Manifest, Table},
+};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     Error, config,
     fifo::ApplyError,
     metrics,
-    needs::{Action, Needs, Table},
     process_manager::{self, POSITIONS, Reaction},
 };
 use links::user::{Event, User};
@@ -98,9 +100,9 @@ pub async fn run() -> Result<(), Error> {
 impl Reaction for WelcomeEmail {
     const OF: &'static [&'static str] = &[User::CATEGORY];
 
-    fn needs(needs: Needs) -> Needs {
+    fn manifest(manifest: Manifest) -> Manifest {
         // The records of the mails are written beside the positions.
-        needs
+        manifest
             .table(Table::with(POSITIONS, [Action::BatchWriteItem, Action::DeleteItem]))
             .call("ses:SendEmail", "MAIL_SENDER")
             .metric(UNSENT_MAILS)

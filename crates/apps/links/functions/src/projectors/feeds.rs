@@ -4,12 +4,12 @@
 use ledgerline::{
     Changes, Commit,
     guard::{Verdict, judge},
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{KeyNames, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     Error, config,
     fifo::{self, ApplyError, Consumer},
-    needs::{Action, Needs, Source, Table},
     queries::of_log,
 };
 use links::views::{
@@ -28,14 +28,16 @@ pub struct FeedProjector {
     pub table: ReadTable,
 }
 
-/// The source and the table that the function needs.
+/// The manifest of the function.
 #[must_use]
-pub fn needs() -> Needs {
+pub fn manifest() -> Manifest {
     use Action::{BatchWriteItem, DeleteItem, GetItem, PutItem, Query, UpdateItem};
     // One write is for the changes of a commit itself, with the position; batches are for the
     // entries that it brings into feeds.
     let actions = [GetItem, Query, PutItem, UpdateItem, DeleteItem, BatchWriteItem];
-    Needs::new(Source::Queue(OF.to_vec())).table(Table::with(TABLE, actions))
+    let categories = OF.iter().map(|of| Name::Borrowed(*of)).collect();
+    Manifest::new(Source::Queue(categories))
+        .subscriber(SubscriberKind::LogProjector, Table::with(TABLE, actions))
 }
 
 /// Runs the function.
@@ -43,7 +45,7 @@ pub fn needs() -> Needs {
 /// # Errors
 /// When it cannot start.
 pub async fn run() -> Result<(), Error> {
-    fifo::run(needs(), async |sdk| {
+    fifo::run(manifest(), async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?);
         // This opens the connection, so that the first message does not wait for it.
         let _ = table.generations(KeyNames::from(&TABLE)).await;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use http::StatusCode;
+use ledgerline::manifest::{Action, Table};
 use ledgerline_dynamodb::{Page, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    needs::{Action, Table},
     queries::{self, PAGE, Views, in_answers, limit, listed, of_log, problem},
 };
 use links::{

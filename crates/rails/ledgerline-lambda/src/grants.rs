@@ -1,0 +1,95 @@
+//! Grants by table: the actions that each engine of this library can take, those of its rare paths
+//! included. A runner adds them to the manifest of the function that runs the engine.
+
+use std::collections::BTreeSet;
+
+use ledgerline::manifest::{
+    Action::{BatchGetItem, DeleteItem, GetItem, PartiQLInsert, PutItem, Query, Scan, UpdateItem},
+    Manifest, Name, Table,
+};
+
+use crate::config;
+
+/// The variable with the name of the table that has the streams of `$all`.
+pub(crate) const SEQUENCE_TABLE: &str = "SEQUENCE_TABLE";
+
+/// The variable with the number of partitions of `$all`. Every function that reads or appends to
+/// `$all` has it: one that took another number would miss commits without an error.
+pub(crate) const SEQUENCE_PARTITIONS: &str = "SEQUENCE_PARTITIONS";
+
+/// The Commits table.
+pub(crate) const COMMITS: Table = Table::new("COMMITS_TABLE", "stream", Some("version"));
+
+/// The table of `$all`, whose streams are like those of commits.
+pub(crate) const SEQUENCE: Table = Table::new(SEQUENCE_TABLE, "stream", Some("version"));
+
+/// The Requests table: idempotency records, snapshots of long streams, and attempts of the fanout.
+pub(crate) const REQUESTS: Table = Table::new("REQUESTS_TABLE", "request", None);
+
+/// Reads of streams: every engine behind the log repairs gaps with them.
+pub(crate) fn read_streams() -> Table {
+    Table::with(COMMITS, [GetItem, Query])
+}
+
+/// Reads of the whole log: rebuilds.
+pub(crate) fn scan_log() -> Table {
+    Table::with(COMMITS, [Scan])
+}
+
+/// Reads of the commits that `$all` names.
+pub(crate) fn read_commits() -> Table {
+    Table::with(COMMITS, [BatchGetItem])
+}
+
+/// Looks for commits of these categories, and of no others: read-your-writes.
+pub(crate) fn find_commits(categories: &BTreeSet<&'static str>) -> Table {
+    COMMITS.on([GetItem], &streams(categories.iter().copied()))
+}
+
+/// Reads of `$all`.
+pub(crate) fn read_sequence() -> Table {
+    Table::with(SEQUENCE, [GetItem, Query])
+}
+
+/// Adds what a reader of `$all` and of the commits that it names needs.
+pub(crate) fn reader_of_sequence(manifest: Manifest) -> Manifest {
+    manifest.table(read_sequence()).table(read_streams()).table(read_commits()).variable(SEQUENCE_PARTITIONS)
+}
+
+/// Appends to `$all`.
+pub(crate) fn append_to_sequence() -> Table {
+    Table::with(SEQUENCE, [GetItem, PartiQLInsert, Query])
+}
+
+/// Commands to aggregates of these categories, and of no others: appends to their streams,
+/// idempotency records with these keys, which are never changed, and snapshots of long streams.
+pub(crate) fn commands(categories: &[&'static str], records: &BTreeSet<Name>) -> [Table; 2] {
+    let streams = streams(categories.iter().copied());
+    let snapshots = streams.iter().map(|streams| format!("state/{streams}").into()).collect();
+    [
+        read_streams().on([PartiQLInsert], &streams),
+        Table::with(REQUESTS, [GetItem]).on([PartiQLInsert], records).on([PutItem], &snapshots),
+    ]
+}
+
+/// The fanout beside the log: attempts of poison pills, and snapshots.
+pub(crate) fn attempts_and_snapshots() -> Table {
+    let keys = ["fanout/*", "state/*"].map(Name::Borrowed).into();
+    REQUESTS.on([GetItem, PutItem, UpdateItem, DeleteItem], &keys)
+}
+
+/// The partition keys of the streams of these categories, as patterns of IAM.
+pub(crate) fn streams<'a>(categories: impl IntoIterator<Item = &'a str>) -> BTreeSet<Name> {
+    categories.into_iter().map(|category| format!("{category}-*").into()).collect()
+}
+
+/// The number of partitions in `SEQUENCE_PARTITIONS`.
+pub(crate) fn partitions() -> Result<u16, config::ConfigError> {
+    match config::parsed(SEQUENCE_PARTITIONS)? {
+        0 => Err(config::ConfigError::Invalid {
+            name: SEQUENCE_PARTITIONS.into(),
+            reason: "there is one at least".into(),
+        }),
+        partitions => Ok(partitions),
+    }
+}

@@ -1,0 +1,175 @@
+//! Builds the functions' binaries with cargo.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::Message;
+
+use crate::progress;
+
+/// The package with the development binary, and the binary: one program with the handlers of all
+/// functions.
+const HANDLERS: &str = "handlers";
+
+/// A binary that is up to date.
+#[derive(Debug)]
+pub struct Built {
+    /// Name of the binary target.
+    pub name: String,
+    /// Its path.
+    pub program: PathBuf,
+    /// Whether it was up to date before.
+    pub fresh: bool,
+}
+
+/// The variable with the folder of binaries that are up to date, so that a program which needs them
+/// does not ask cargo. Tests build the functions once, and start dozens of stacks and tools: each
+/// would wait for cargo's locks.
+pub const BUILT: &str = "LEDGERLINE_BUILT";
+
+/// Cargo, from within a program that cargo runs, as if it came from a shell. Cargo tells the
+/// program which package it is of, and passes what it finds there on to build scripts. The script
+/// of ring asks for these variables: with others it runs again, and everything above ring, the
+/// runtime and all applications, is compiled again each time that a test or a task builds
+/// something.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "OUT_DIR"];
+        if name.to_str().is_some_and(|name| of_a_package.iter().any(|begin| name.starts_with(begin))) {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
+}
+
+/// Builds the binaries in the workspace at `root`, and returns the path of each.
+///
+/// # Errors
+/// When cargo is missing or the build fails; cargo has then printed why.
+pub fn build(root: &Path, binaries: &[&str]) -> Result<BTreeMap<String, PathBuf>> {
+    match built(binaries) {
+        Some(programs) => Ok(programs),
+        None => {
+            let mut programs = BTreeMap::new();
+            build_each(profile(), root, binaries, |built| {
+                programs.insert(built.name, built.program);
+            })?;
+            Ok(programs)
+        }
+    }
+}
+
+/// The programs of the functions with these names. The development binary is the program of each of
+/// them, if the workspace has it and the functions' own binaries are neither asked for nor built
+/// already, as they are for tests.
+///
+/// # Errors
+/// As those of [`build`].
+pub fn functions(root: &Path, names: &[&str], own_binaries: bool) -> Result<BTreeMap<String, PathBuf>> {
+    if own_binaries || std::env::var_os(BUILT).is_some() || !has_handlers(root) {
+        return build(root, names);
+    }
+    let programs = build(root, &[HANDLERS])?;
+    let program = programs.get(HANDLERS).context("cargo built no development binary")?;
+    Ok(names.iter().map(|name| ((*name).to_owned(), program.clone())).collect())
+}
+
+/// Whether the workspace at `root` has a development binary.
+fn has_handlers(root: &Path) -> bool {
+    root.join("crates").join(HANDLERS).join("Cargo.toml").exists()
+}
+
+/// Builds an example of a package of the workspace at `root`, and returns its path.
+///
+/// # Errors
+/// As those of [`build`].
+pub fn build_example(root: &Path, name: &str) -> Result<PathBuf> {
+    let mut program = None;
+    build_targets(profile(), root, "--example", &[name], |built| program = Some(built.program))?;
+    program.with_context(|| format!("cargo built no example {name}"))
+}
+
+/// The binaries in the folder that is named in [`BUILT`], if it has all of them.
+fn built(binaries: &[&str]) -> Option<BTreeMap<String, PathBuf>> {
+    let folder = PathBuf::from(std::env::var_os(BUILT)?);
+    let program =
+        |name: &&str| Some(((*name).to_owned(), folder.join(name))).filter(|(_, path)| path.exists());
+    binaries.iter().map(program).collect()
+}
+
+/// The profile of this program, with which the functions are built as well. The name of cargo's
+/// folder tells it. Debug assertions of this crate do not tell it, because a workspace may leave
+/// out those of its dependencies.
+pub fn profile() -> &'static str {
+    let program = std::env::current_exe().unwrap_or_default();
+    let profile = |folder: &Path| {
+        let name = folder.file_name()?.to_str()?;
+        [("debug", "dev"), ("fast", "fast"), ("release", "release")]
+            .into_iter()
+            .find_map(|(folder, profile)| (folder == name).then_some(profile))
+    };
+    program.ancestors().find_map(profile).unwrap_or("dev")
+}
+
+/// Builds the binaries, and hands each over as soon as it is up to date.
+///
+/// # Errors
+/// As those of [`build`]. The binaries that were handed over before the error are built.
+pub fn build_each(profile: &str, root: &Path, binaries: &[&str], each: impl FnMut(Built)) -> Result<()> {
+    build_targets(profile, root, "--bin", binaries, each)
+}
+
+/// Builds the targets that cargo's option names.
+fn build_targets(
+    profile: &str,
+    root: &Path,
+    option: &str,
+    names: &[&str],
+    mut each: impl FnMut(Built),
+) -> Result<()> {
+    let mut command = cargo();
+    // libfaketime's library is for the functions only, because cargo has been seen to hang with it.
+    // Cargo's bar of progress has no estimate, and would share its line with the one that has.
+    command.env_remove("LD_PRELOAD").env("CARGO_TERM_PROGRESS_WHEN", "never").current_dir(root).args([
+        "build",
+        // The functions may belong to another package than the folder.
+        "--workspace",
+        "--message-format=json-render-diagnostics",
+        "--profile",
+        profile,
+    ]);
+    for name in names {
+        command.args([option, name]);
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo")?;
+    let output = child.stdout.take().context("cargo has no output")?;
+    let mut missing: BTreeSet<_> = names.iter().copied().collect();
+    let progress = progress::Build::start(root, names);
+    for message in Message::parse_stream(std::io::BufReader::new(output)) {
+        let Message::CompilerArtifact(artifact) = message.context("cargo's output")? else { continue };
+        progress.note(&artifact);
+        if let Some(executable) = artifact.executable
+            && (artifact.target.is_bin() || artifact.target.is_example())
+        {
+            missing.remove(artifact.target.name.as_str());
+            each(Built {
+                name: artifact.target.name,
+                program: executable.into_std_path_buf(),
+                fresh: artifact.fresh,
+            });
+        }
+    }
+    if !child.wait()?.success() {
+        bail!("the functions do not build");
+    }
+    if let Some(name) = missing.first() {
+        bail!("cargo built no {name}");
+    }
+    Ok(())
+}

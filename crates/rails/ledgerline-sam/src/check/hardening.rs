@@ -1,0 +1,341 @@
+//! The safeguards that the template must have whatever the functions do: strangers are kept out, what fails comes again and is kept, and
+//! stored data is not lost with the stack (rules 3 and 11).
+
+mod access;
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::{
+    grants::{COMMITS, SEQUENCE, list, referred, resources},
+    template::Source,
+};
+
+/// Seconds for which a dead-letter queue keeps what is in it: 14 days, the longest that there is.
+const KEPT: i64 = 1_209_600;
+
+/// The safeguards that are missing or weakened, each with its place.
+pub(super) fn problems(source: &Source) -> Vec<String> {
+    let json = source.json();
+    let template = Template { source, json: &json, problems: Vec::new() };
+    template.api().clients().invokers().tables().functions().problems
+}
+
+struct Template<'a> {
+    source: &'a Source,
+    json: &'a Value,
+    problems: Vec<String>,
+}
+
+impl Template<'_> {
+    /// Notes a problem with a resource, at the closest of these keys below its properties.
+    fn wrong(&mut self, id: &str, keys: &[&str], message: &str) {
+        let place = self.source.place(&[&["Resources", id, "Properties"], keys].concat());
+        let problem = format!("{place}: {id}: {message}");
+        // Several functions or events may have the same queue, whose problem is noted once.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    /// Notes a property that must have this value.
+    fn must(&mut self, id: &str, keys: &[&str], found: &Value, expected: &Value) {
+        if found != expected {
+            // For an event, the message has only the path below the event's properties.
+            let path = if keys.first() == Some(&"Events") { keys.get(3..).unwrap_or_default() } else { keys };
+            self.wrong(id, keys, &format!("write {}: {expected}", path.join(".")));
+        }
+    }
+
+    /// Tables that cannot be made again from others must stay when the stack is deleted, and must be restorable.
+    fn tables(mut self) -> Self {
+        for (id, table) in resources(self.json, &["AWS::DynamoDB::Table"]) {
+            if ![COMMITS, SEQUENCE, "RequestsTable"].contains(&id) && !id.ends_with("PositionsTable") {
+                continue;
+            }
+            let kept = ["Retain", "RetainExceptOnCreate"];
+            for policy in ["DeletionPolicy", "UpdateReplacePolicy"] {
+                if !table[policy].as_str().is_some_and(|policy| kept.contains(&policy)) {
+                    let message = format!("its rows would be deleted with the stack: {policy}: Retain");
+                    self.wrong(id, &[], &message);
+                }
+            }
+            let properties = &table["Properties"];
+            let recovery = "PointInTimeRecoverySpecification";
+            self.must(
+                id,
+                &[recovery, "PointInTimeRecoveryEnabled"],
+                &properties[recovery]["PointInTimeRecoveryEnabled"],
+                &true.into(),
+            );
+            if properties["DeletionProtectionEnabled"].is_null()
+                || properties["DeletionProtectionEnabled"] == false
+            {
+                self.wrong(id, &[], "write DeletionProtectionEnabled: !If [IsProd, true, false]");
+            }
+            if id == COMMITS {
+                // With another view type the records would have no commits, and the fanout could pass nothing on.
+                let keys = ["StreamSpecification", "StreamViewType"];
+                self.must(
+                    id,
+                    &keys,
+                    &properties["StreamSpecification"]["StreamViewType"],
+                    &"NEW_IMAGE".into(),
+                );
+            }
+            if id == "RequestsTable" {
+                let keys = ["TimeToLiveSpecification", "AttributeName"];
+                self.must(
+                    id,
+                    &keys,
+                    &properties["TimeToLiveSpecification"]["AttributeName"],
+                    &"expires".into(),
+                );
+                self.must(
+                    id,
+                    &["TimeToLiveSpecification", "Enabled"],
+                    &properties["TimeToLiveSpecification"]["Enabled"],
+                    &true.into(),
+                );
+            }
+        }
+        self
+    }
+
+    /// What a function fails at must come again, in order, and must be kept if it never gets through (rule 11).
+    fn functions(mut self) -> Self {
+        let functions = || resources(self.json, &["AWS::Serverless::Function"]);
+        let views: String = functions()
+            .filter_map(|(_, function)| {
+                function.pointer("/Properties/Environment/Variables/STATE_VIEWS/Fn::Sub")?.as_str()
+            })
+            .collect();
+        for (id, function) in functions() {
+            // The function takes states if the fanout or a rule of the bus invokes it, asynchronously.
+            let takes_states =
+                views.contains(&format!("${{{id}}}")) || events(function, "EventBridgeRule").next().is_some();
+            let taken: Vec<_> = events(function, "SQS")
+                .filter_map(|(_, properties)| referred(&properties["Queue"]))
+                .collect();
+            for (name, properties) in events(function, "SQS") {
+                if takes_states {
+                    // One event that ends the function must not use up the tries of others.
+                    let keys = ["Events", name, "Properties", "BatchSize"];
+                    self.must(id, &keys, &properties["BatchSize"], &1.into());
+                } else {
+                    self.partial(id, name, properties);
+                }
+                self.queue(referred(&properties["Queue"]), function, !takes_states);
+                if properties["ScalingConfig"]["MaximumConcurrency"].is_null() {
+                    let message = "it may take all of the account's concurrency: ScalingConfig: { MaximumConcurrency: !Ref QueueConcurrency }";
+                    self.wrong(id, &["Events", name, "Properties"], message);
+                }
+            }
+            for (name, properties) in events(function, "DynamoDB") {
+                self.partial(id, name, properties);
+                self.stream(id, name, properties);
+                if !function["Properties"]["Environment"]["Variables"]["SEQUENCE_TABLE"].is_null() {
+                    self.whole_stream(id, name, properties);
+                    continue;
+                }
+                self.bounded_stream(id, name, properties);
+                // The records that the fanout sets aside must go into the queue of those that Lambda gives up.
+                let letters = &function["Properties"]["Environment"]["Variables"]["DEAD_LETTER_QUEUE"];
+                let given_up = &properties["DestinationConfig"]["OnFailure"]["Destination"];
+                if referred(letters) != referred(given_up) {
+                    let keys = ["Environment", "Variables", "DEAD_LETTER_QUEUE"];
+                    self.wrong(id, &keys, "it must be the queue in DestinationConfig of the stream");
+                }
+            }
+            for (name, properties) in events(function, "EventBridgeRule") {
+                let keys = ["Events", name, "Properties", "DeadLetterConfig"];
+                match referred(&properties["DeadLetterConfig"]["Arn"]) {
+                    Some(queue) if taken.contains(&queue) => self.policy(queue, properties),
+                    Some(_) | None => {
+                        let message = "events that cannot be delivered do not come again: DeadLetterConfig: { Arn: !GetAtt <name>RetryQueue.Arn }, and an SQS event with that queue";
+                        self.wrong(id, &keys, message);
+                    }
+                }
+            }
+            if takes_states {
+                let destination = &property(self.json, function, "EventInvokeConfig")["DestinationConfig"];
+                if !referred(&destination["OnFailure"]["Destination"])
+                    .is_some_and(|queue| taken.contains(&queue))
+                {
+                    let message = "events that it fails at do not come again: EventInvokeConfig: { DestinationConfig: { OnFailure: { Type: SQS, Destination: !GetAtt <name>RetryQueue.Arn } } }, and an SQS event with that queue";
+                    self.wrong(id, &["EventInvokeConfig"], message);
+                }
+            }
+        }
+        self
+    }
+
+    /// A function must be able to report which records failed. Else it gets those again that it has done.
+    fn partial(&mut self, id: &str, name: &str, properties: &Value) {
+        let keys = ["Events", name, "Properties", "FunctionResponseTypes"];
+        let expected = Value::from(vec!["ReportBatchItemFailures"]);
+        self.must(id, &keys, &properties["FunctionResponseTypes"], &expected);
+    }
+
+    /// The sequencer must get through with every record: to give one up would be to leave it out of the order.
+    fn whole_stream(&mut self, id: &str, name: &str, properties: &Value) {
+        for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
+            self.must(id, &["Events", name, "Properties", key], &properties[key], &(-1).into());
+        }
+    }
+
+    /// A function that reads whole records must give up the ones that it never gets through with, and keep them elsewhere.
+    fn bounded_stream(&mut self, id: &str, name: &str, properties: &Value) {
+        let keys = |key: &'static str| ["Events", name, "Properties", key];
+        if !self.is_dead_letter_queue(
+            referred(&properties["DestinationConfig"]["OnFailure"]["Destination"]),
+            false,
+        ) {
+            let message =
+                "records that it gives up are lost: DestinationConfig: { OnFailure: { Type: SQS, … } }";
+            self.wrong(id, &keys("DestinationConfig"), message);
+        }
+        // The defaults have no limit: one record would stop its shard until it leaves the stream.
+        for key in ["MaximumRetryAttempts", "MaximumRecordAgeInSeconds"] {
+            if properties[key].as_i64().is_none_or(|most| most < 0) {
+                let message = format!("without {key}, one record stops its shard");
+                self.wrong(id, &keys(key), &message);
+            }
+        }
+        self.must(
+            id,
+            &keys("BisectBatchOnFunctionError"),
+            &properties["BisectBatchOnFunctionError"],
+            &true.into(),
+        );
+    }
+
+    fn stream(&mut self, id: &str, name: &str, properties: &Value) {
+        let keys = |key: &'static str| ["Events", name, "Properties", key];
+        self.must(id, &keys("StartingPosition"), &properties["StartingPosition"], &"TRIM_HORIZON".into());
+        // There must be exactly one filter: of several, one match is enough for a record.
+        let filters = list(&properties["FilterCriteria"]["Filters"]);
+        let pattern = filters.first().and_then(|filter| filter["Pattern"].as_str());
+        let pattern = pattern.and_then(|pattern| serde_json::from_str::<Value>(pattern).ok());
+        if filters.len() != 1 || pattern != Some(serde_json::json!({ "eventName": ["INSERT"] })) {
+            let message =
+                "only new commits are passed on: one filter, with the pattern {\"eventName\": [\"INSERT\"]}";
+            self.wrong(id, &keys("FilterCriteria"), message);
+        }
+    }
+
+    /// A queue that a function takes from must be safe: a FIFO queue of commits, or a queue of events that are tried again.
+    fn queue(&mut self, queue: Option<&str>, function: &Value, commits: bool) {
+        let Some(id) = queue.filter(|id| self.json["Resources"][id]["Type"] == "AWS::SQS::Queue") else {
+            return;
+        };
+        let properties = &self.json["Resources"][id]["Properties"];
+        if commits {
+            for (key, expected) in [
+                ("FifoQueue", Value::from(true)),
+                // High throughput is needed: else all streams share 300 calls a second, and one set of deduplication ids.
+                ("DeduplicationScope", "messageGroup".into()),
+                ("FifoThroughputLimit", "perMessageGroupId".into()),
+            ] {
+                self.must(id, &[key], &properties[key], &expected);
+            }
+        }
+        let redrive = &properties["RedrivePolicy"];
+        if !self.is_dead_letter_queue(referred(&redrive["deadLetterTargetArn"]), commits) {
+            let (what, stops, kind, too) = match commits {
+                true => ("a commit", "stops its stream for ever", "a", " too"),
+                false => ("an event", "is tried for two weeks and lost", "no", ""),
+            };
+            let message = format!(
+                "{what} that never gets through {stops}: RedrivePolicy: {{ deadLetterTargetArn: !GetAtt <name>DeadLetterQueue.Arn, maxReceiveCount: 90 }}, and that queue is {kind} FIFO queue{too}"
+            );
+            self.wrong(id, &["RedrivePolicy"], &message);
+        } else if redrive["maxReceiveCount"].as_i64().is_none_or(|most| !(2..=1_000).contains(&most)) {
+            self.wrong(id, &["RedrivePolicy"], "write a maxReceiveCount from 2 to 1000");
+        }
+        let visible = &properties["VisibilityTimeout"];
+        let visible = resolved(self.json, visible);
+        // The default timeout of Lambda is three seconds.
+        let timeout = resolved(self.json, property(self.json, function, "Timeout")).as_i64().unwrap_or(3);
+        if visible.as_i64().unwrap_or(30) < timeout {
+            let message =
+                format!("a message would come again while the function, which has {timeout} s, is at it");
+            self.wrong(id, &["VisibilityTimeout"], &message);
+        }
+    }
+
+    /// Whether there is a queue with this logical id and of this kind. It must keep its messages for as long as a queue can.
+    fn is_dead_letter_queue(&mut self, queue: Option<&str>, fifo: bool) -> bool {
+        let Some(id) = queue else { return false };
+        let queue = &self.json["Resources"][id];
+        let properties = &queue["Properties"];
+        if queue["Type"] != "AWS::SQS::Queue" || (properties["FifoQueue"] == true) != fifo {
+            return false;
+        }
+        if properties["MessageRetentionPeriod"] != KEPT {
+            let message =
+                format!("what is in it should be there when somebody comes: MessageRetentionPeriod: {KEPT}");
+            self.wrong(id, &["MessageRetentionPeriod"], &message);
+        }
+        true
+    }
+
+    /// EventBridge must be allowed to put events that it cannot deliver into this queue, and the policy must name the rule.
+    fn policy(&mut self, queue: &str, rule: &Value) {
+        let name = rule["RuleName"]["Fn::Sub"].as_str().unwrap_or_default();
+        let statements = resources(self.json, &["AWS::SQS::QueuePolicy"])
+            .filter(|(_, policy)| {
+                list(&policy["Properties"]["Queues"]).iter().any(|known| referred(known) == Some(queue))
+            })
+            .flat_map(|(_, policy)| list(&policy["Properties"]["PolicyDocument"]["Statement"]));
+        let allows = |statement: &Value| {
+            let of = &statement["Condition"]["ArnEquals"]["aws:SourceArn"]["Fn::Sub"];
+            statement["Effect"] == "Allow"
+                && statement["Principal"]["Service"] == "events.amazonaws.com"
+                && list(&statement["Action"]).iter().any(|action| *action == "sqs:SendMessage")
+                && referred(&statement["Resource"]) == Some(queue)
+                && of.as_str().is_some_and(|of| !name.is_empty() && of.ends_with(&format!("/{name}")))
+        };
+        if !statements.into_iter().any(allows) {
+            let message = format!(
+                "no AWS::SQS::QueuePolicy lets events.amazonaws.com send what the rule {name} cannot deliver"
+            );
+            self.wrong(queue, &[], &message);
+        }
+        let mut principals = BTreeSet::new();
+        for (id, policy) in resources(self.json, &["AWS::SQS::QueuePolicy"]) {
+            for statement in list(&policy["Properties"]["PolicyDocument"]["Statement"]) {
+                if statement["Effect"] == "Allow" && statement["Condition"].is_null() {
+                    principals.insert(id.to_owned());
+                }
+            }
+        }
+        for id in principals {
+            self.wrong(
+                &id,
+                &["PolicyDocument"],
+                "it allows something without a condition: name the rule in aws:SourceArn",
+            );
+        }
+    }
+}
+
+/// A property of a function: its own, or that of all functions.
+fn property<'v>(template: &'v Value, function: &'v Value, name: &str) -> &'v Value {
+    let own = &function["Properties"][name];
+    if own.is_null() { &template["Globals"]["Function"][name] } else { own }
+}
+
+/// A value, or the default of the parameter that it refers to.
+fn resolved<'v>(template: &'v Value, value: &'v Value) -> &'v Value {
+    value["Ref"].as_str().map_or(value, |name| &template["Parameters"][name]["Default"])
+}
+
+/// A function's events of a type: their names and properties.
+fn events<'t>(function: &'t Value, kind: &'t str) -> impl Iterator<Item = (&'t str, &'t Value)> {
+    let events = function["Properties"]["Events"].as_object().into_iter().flatten();
+    events
+        .filter(move |(_, event)| event["Type"] == kind)
+        .map(|(name, event)| (name.as_str(), &event["Properties"]))
+}

@@ -1,0 +1,437 @@
+//! The sources of events: routes, rules, queues and the stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ledgerline::{
+    REPLAYED,
+    manifest::{Endpoint, Name, Source},
+};
+use serde_json::Value;
+
+use super::{Function, Template, listed, tables::named};
+use crate::grants::{COMMITS, list, referred, scope_prefix};
+
+/// Problems with sources of events that differ from those that the functions need.
+pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
+    let queues = LogQueues::of(template);
+    let views = Invoked::of(template, "STATE_VIEWS");
+    let subscriptions = Invoked::of(template, "SUBSCRIPTIONS");
+    let mut problems = [
+        queues.problems(template),
+        views.problems(template, "a state view", |source| matches!(source, Source::States { .. })),
+        subscriptions.problems(template, "a subscription", |source| matches!(source, Source::Sequence(_))),
+    ]
+    .concat();
+    problems.extend(followers(template));
+    let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
+    let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
+    for function in &template.functions {
+        let (kinds, found): (&[&str], _) = match &function.manifest.source {
+            Source::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),
+            Source::States { category, events } => {
+                let source = format!("{prefix}.{category}");
+                // The states come from the fanout, or by a rule.
+                let mut found = match views.states_of(template, function, category) {
+                    Some(found) => found,
+                    None => rule(template, function, &source, events),
+                };
+                found.extend(queues.of_retries(template, function));
+                if events.contains(REPLAYED) {
+                    let message = format!(
+                        "its aggregate has an event named {REPLAYED}, as replays are: name it differently"
+                    );
+                    found.push(template.problem(function.id, &[], &message));
+                }
+                (&["EventBridgeRule", "SQS"], found)
+            }
+            Source::Queue(categories) => (&["SQS"], queues.of_function(template, function, categories)),
+            Source::Stream => (&["DynamoDB"], stream(template, function)),
+            Source::Schedule => (&["Schedule"], scheduled(template, function, "rate(1 day)")),
+            Source::Sequence(categories) => {
+                (&["Schedule"], subscriptions.woken(template, function, categories))
+            }
+        };
+        problems.extend(found);
+        let others = function.properties["Events"].as_object().into_iter().flatten();
+        for (name, event) in others.filter(|(_, event)| kinds.iter().all(|kind| event["Type"] != *kind)) {
+            let message =
+                format!("it takes no events of type {}: only {}", event["Type"], kinds.join(" and "));
+            problems.push(template.problem(function.id, &["Events", name], &message));
+        }
+    }
+    problems
+}
+
+/// Problems with routes and their scopes.
+fn routes<'t>(template: &Template<'t>, function: &Function<'t>, endpoints: &[Endpoint]) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut wired = BTreeSet::new();
+    let prefix = scope_prefix(template.json).unwrap_or_default();
+    for (name, properties) in function.events("HttpApi") {
+        let text = |key: &str| properties[key].as_str().unwrap_or_default().to_owned();
+        let route = format!("{} {}", text("Method").to_uppercase(), text("Path"));
+        let place = ["Events", name, "Properties"];
+        match endpoints.iter().find(|endpoint| endpoint.route == route) {
+            None => {
+                let known = listed(endpoints.iter().map(|endpoint| &endpoint.route));
+                let message = format!("it has no route {route}; it has: {known}");
+                problems.push(template.problem(function.id, &place, &message));
+            }
+            Some(Endpoint { scope, .. }) => {
+                let wanted = format!("{prefix}/{}", scope.as_str());
+                if list(&properties["Auth"]["AuthorizationScopes"]) != [wanted.as_str()] {
+                    let message = format!("{route} must want the scope {wanted}, and no other");
+                    problems.push(template.problem(function.id, &place, &message));
+                }
+            }
+        }
+        if !wired.insert(route.clone()) {
+            problems.push(template.problem(function.id, &place, &format!("{route} is there twice")));
+        }
+    }
+    for endpoint in endpoints.iter().filter(|endpoint| !wired.contains(&*endpoint.route)) {
+        let (method, path) = endpoint.route.split_once(' ').unwrap_or_default();
+        let message = format!(
+            "nothing leads to its route {}: add an HttpApi event with Method: {method}, Path: {path} and the scope …/{}",
+            endpoint.route,
+            endpoint.scope.as_str()
+        );
+        problems.push(template.problem(function.id, &["Events"], &message));
+    }
+    problems
+}
+
+/// Problems with the rule of a function that takes states from the bus.
+fn rule<'t>(
+    template: &Template<'t>,
+    function: &Function<'t>,
+    source: &str,
+    events: &BTreeSet<Name>,
+) -> Vec<String> {
+    let mut problems = Vec::new();
+    let rules: Vec<_> = function.events("EventBridgeRule").collect();
+    if rules.is_empty() {
+        let category = source.rsplit('.').next().unwrap_or_default();
+        let message = format!(
+            "nothing brings it states: add the line ${{{}}}:live {category} to STATE_VIEWS of the fanout",
+            function.id
+        );
+        problems.push(template.problem(function.id, &["Events"], &message));
+    } else if rules.len() != 1 {
+        let message = format!("it needs one EventBridgeRule, of source {source}, and has {}", rules.len());
+        problems.push(template.problem(function.id, &["Events"], &message));
+    }
+    for (name, properties) in rules {
+        let place = |keys: &[&'static str]| [&["Events", name, "Properties"], keys].concat();
+        let pattern = &properties["Pattern"];
+        if list(&pattern["source"]) != [source] {
+            let message = format!("its events have the source {source}, not {}", pattern["source"]);
+            problems.push(template.problem(function.id, &place(&["Pattern", "source"]), &message));
+        }
+        let named: BTreeSet<Name> = list(&pattern["detail-type"])
+            .into_iter()
+            .filter_map(|name| Some(name.as_str()?.to_owned().into()))
+            .collect();
+        let missing = listed(events.difference(&named));
+        if !missing.is_empty() {
+            let message = format!("the rule does not pass on {missing}: add them to detail-type");
+            problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
+        }
+        // A rule may want replays, which no aggregate has among its events.
+        let unknown = listed(named.difference(events).filter(|event| **event != REPLAYED));
+        if !unknown.is_empty() {
+            let message = format!("there are no such events: {unknown}; there are: {}", listed(events));
+            problems.push(template.problem(function.id, &place(&["Pattern", "detail-type"]), &message));
+        }
+        let others = pattern.as_object().into_iter().flatten().map(|(key, _)| key);
+        for key in others.filter(|key| !["source", "detail-type"].contains(&key.as_str())) {
+            let message = format!("the rule's pattern has {key}, by which events would be missed");
+            problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
+        }
+        if referred(&properties["EventBusName"])
+            .is_none_or(|bus| template.kind(bus) != "AWS::Source::EventBus")
+        {
+            let message = "the rule is on no bus of the template: EventBusName: !Ref EventBus";
+            problems.push(template.problem(function.id, &place(&["EventBusName"]), message));
+        }
+    }
+    problems
+}
+
+/// Problems with the stream of the log.
+fn stream<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
+    let streams: Vec<_> = function.events("DynamoDB").collect();
+    let of_commits = |properties: &Value| {
+        properties["Stream"]["Fn::GetAtt"].as_str() == Some("CommitsTable.StreamArn")
+            || list(&properties["Stream"]["Fn::GetAtt"]) == [COMMITS, "StreamArn"]
+    };
+    if let [(_, properties)] = streams.as_slice()
+        && of_commits(properties)
+    {
+        return Vec::new();
+    }
+    let message = "it needs one DynamoDB event: Stream: !GetAtt CommitsTable.StreamArn";
+    vec![template.problem(function.id, &["Events"], message)]
+}
+
+/// Problems with the schedule of a function.
+fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) -> Vec<String> {
+    if function.events("Schedule").count() == 1 {
+        return Vec::new();
+    }
+    let message = format!("it needs one Schedule, so that it begins by itself: Schedule: {often}");
+    vec![template.problem(function.id, &["Events"], &message)]
+}
+
+/// Problems with the lines of the reconciler: what has no line is never compared with the log, and what is lost there is never found.
+fn followers(template: &Template<'_>) -> Vec<String> {
+    const FOLLOWERS: &str = "FOLLOWERS";
+    let place = ["Environment", "Variables", FOLLOWERS];
+    let mut functions = template.functions.iter();
+    let Some(reconciler) = functions.find(|function| function.manifest.variables.contains(FOLLOWERS)) else {
+        return Vec::new();
+    };
+    let lines = template.variable(reconciler, FOLLOWERS).and_then(|lines| lines["Fn::Sub"].as_str());
+    let written = lines.unwrap_or_default().lines().map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.join(" ")
+    });
+    let written: BTreeSet<_> = written.filter(|line| !line.is_empty()).collect();
+    let wanted = follower_lines(template);
+    let missing = wanted
+        .difference(&written)
+        .map(|line| format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default()));
+    let nobodys =
+        written.difference(&wanted).map(|line| format!("nothing follows the log like this: {line}"));
+    missing.chain(nobodys).map(|message| template.problem(reconciler.id, &place, &message)).collect()
+}
+
+/// The lines that the reconciler should have: one for each function that follows the log.
+pub(super) fn follower_lines(template: &Template<'_>) -> BTreeSet<String> {
+    let line = |function: &Function<'_>| {
+        let subscriber = function.manifest.subscriber.as_ref()?;
+        let id = named(template, function, &subscriber.table)?;
+        let table = function.manifest.table_of(&subscriber.table)?;
+        let sort = table.sort.as_deref().unwrap_or("-");
+        let of: Vec<_> = function.manifest.categories().into_iter().collect();
+        Some(format!("{} ${{{id}}} {} {sort} {}", function.id, table.partition, of.join(" ")))
+    };
+    template.functions.iter().filter_map(line).collect()
+}
+
+/// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.
+struct Invoked<'a> {
+    /// The function that has the lines.
+    by: &'a str,
+    variable: &'static str,
+    functions: BTreeMap<&'a str, (&'a str, BTreeSet<Name>)>,
+}
+
+impl<'a> Invoked<'a> {
+    fn of(template: &Template<'a>, variable: &'static str) -> Self {
+        let (by, lines) = lines(template, variable);
+        // A line is `${Function}:alias category`: the alias follows the function's name.
+        let view = |line: &'a str| {
+            let (function, rest) = line.trim().strip_prefix("${")?.split_once('}')?;
+            let (alias, categories) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+            Some((
+                function,
+                (alias, categories.split_whitespace().map(|category| category.to_owned().into()).collect()),
+            ))
+        };
+        Self { by, variable, functions: lines.lines().filter_map(view).collect() }
+    }
+
+    /// The place of the lines, below the properties of the function that has them.
+    fn lines(&self) -> [&'static str; 3] {
+        ["Environment", "Variables", self.variable]
+    }
+
+    /// Problems with functions that are invoked and are not of this kind.
+    fn problems(&self, template: &Template<'_>, kind: &str, is_of_kind: fn(&Source) -> bool) -> Vec<String> {
+        let wants = |id: &str| {
+            let mut functions = template.functions.iter();
+            functions.any(|function| function.id == id && is_of_kind(&function.manifest.source))
+        };
+        let left = self.functions.keys().filter(|function| !wants(function));
+        left.map(|function| {
+            let message = format!("{} has {function}, which is no function of {kind}", self.variable);
+            template.problem(self.by, &self.lines(), &message)
+        })
+        .collect()
+    }
+
+    /// Problems with what wakes a subscription: its line, and its schedule.
+    fn woken(
+        &self,
+        template: &Template<'a>,
+        function: &Function<'a>,
+        categories: &BTreeSet<Name>,
+    ) -> Vec<String> {
+        let mut problems = Vec::new();
+        let line = format!("${{{}}}:live {}", function.id, listed(categories).replace(',', ""));
+        let known = self.functions.get(function.id);
+        if known.is_none_or(|(alias, wanted)| *alias != ":live" || wanted != categories) {
+            let message = format!("the sequencer does not wake {}: write {line}", function.id);
+            let (by, place) = match self.by {
+                "" => (function.id, vec!["Events"]),
+                by => (by, self.lines().to_vec()),
+            };
+            problems.push(template.problem(by, &place, &message));
+        }
+        problems.extend(scheduled(template, function, "rate(1 minute)"));
+        problems
+    }
+
+    /// Problems with the line of a function; `None` if it has no line.
+    fn states_of(
+        &self,
+        template: &Template<'a>,
+        function: &Function<'a>,
+        category: &str,
+    ) -> Option<Vec<String>> {
+        let (alias, categories) = self.functions.get(function.id)?;
+        let mut problems = Vec::new();
+        let line = format!("${{{}}}:live {category}", function.id);
+        if categories.iter().ne([category]) || *alias != ":live" {
+            let message = format!("{} takes the states of {category}: write {line}", function.id);
+            problems.push(template.problem(self.by, &self.lines(), &message));
+        }
+        for (name, _) in function.events("EventBridgeRule") {
+            let message =
+                "the fanout hands it the same states: take the rule away, or its line in STATE_VIEWS";
+            problems.push(template.problem(function.id, &["Events", name], message));
+        }
+        Some(problems)
+    }
+}
+
+/// The fanout, and the lines of one of its variables.
+fn lines<'a>(template: &Template<'a>, variable: &str) -> (&'a str, &'a str) {
+    // The sequencer takes the same stream, and has no such lines.
+    let mut functions = template.functions.iter();
+    let fanout = functions.find(|function| {
+        matches!(function.manifest.source, Source::Stream) && function.manifest.variables.contains(variable)
+    });
+    let lines = fanout.and_then(|fanout| template.variable(fanout, variable));
+    let lines = lines.and_then(|lines| lines["Fn::Sub"].as_str()).unwrap_or_default();
+    (fanout.map_or("", |fanout| fanout.id), lines)
+}
+
+/// The lines of `LOG_QUEUES` of the fanout: each names a queue and the categories whose commits it gets.
+struct LogQueues<'a> {
+    fanout: &'a str,
+    queues: BTreeMap<&'a str, BTreeSet<Name>>,
+}
+
+/// The place of `LOG_QUEUES`, below the properties of the fanout.
+const LINES: [&str; 3] = ["Environment", "Variables", "LOG_QUEUES"];
+
+impl<'a> LogQueues<'a> {
+    fn of(template: &Template<'a>) -> Self {
+        let (fanout, lines) = lines(template, "LOG_QUEUES");
+        let queue = |line: &'a str| {
+            let (queue, categories) = line.trim().strip_prefix("${")?.split_once('}')?;
+            Some((queue, categories.split_whitespace().map(|category| category.to_owned().into()).collect()))
+        };
+        Self { fanout, queues: lines.lines().filter_map(queue).collect() }
+    }
+
+    /// Problems with queues that get commits and from which no function takes.
+    fn problems(&self, template: &Template<'_>) -> Vec<String> {
+        let taken: BTreeSet<_> = template
+            .functions
+            .iter()
+            .flat_map(|function| function.events("SQS"))
+            .filter_map(|(_, properties)| referred(&properties["Queue"]))
+            .collect();
+        let left = self.queues.keys().filter(|queue| !taken.contains(**queue));
+        left.map(|queue| {
+            let message = format!("LOG_QUEUES has {queue}, which no function takes from");
+            template.problem(self.fanout, &LINES, &message)
+        })
+        .collect()
+    }
+
+    /// Problems with the queue from which a function takes failed states again: it must get no commits, and no other function may take from it.
+    fn of_retries(&self, template: &Template<'a>, function: &Function<'a>) -> Vec<String> {
+        let mut problems = Vec::new();
+        for (name, properties) in function.events("SQS") {
+            let place = ["Events", name, "Properties", "Queue"];
+            match referred(&properties["Queue"]).filter(|queue| template.kind(queue) == "AWS::SQS::Queue") {
+                None => {
+                    let message =
+                        "it takes from no queue of the template: Queue: !GetAtt <name>RetryQueue.Arn";
+                    problems.push(template.problem(function.id, &place, message));
+                }
+                Some(queue) => {
+                    if self.queues.contains_key(queue) {
+                        let message =
+                            format!("LOG_QUEUES has {queue}, from which {} takes events again", function.id);
+                        problems.push(template.problem(self.fanout, &LINES, &message));
+                    }
+                    problems.extend(Self::others(template, function, queue, &place));
+                }
+            }
+        }
+        problems
+    }
+
+    /// Problems with other functions that take from the same queue.
+    fn others(template: &Template<'a>, function: &Function<'a>, queue: &str, place: &[&str]) -> Vec<String> {
+        let others = template.functions.iter().filter(|other| {
+            other.id != function.id
+                && other.events("SQS").any(|(_, properties)| referred(&properties["Queue"]) == Some(queue))
+        });
+        others
+            .map(|other| {
+                let message =
+                    format!("{} takes from {queue} too: each would miss what the other takes", other.id);
+                template.problem(function.id, place, &message)
+            })
+            .collect()
+    }
+
+    /// Problems with the queue of a consumer of commits.
+    fn of_function(
+        &self,
+        template: &Template<'a>,
+        function: &Function<'a>,
+        categories: &BTreeSet<Name>,
+    ) -> Vec<String> {
+        let sources: Vec<_> = function.events("SQS").collect();
+        let [(name, properties)] = sources.as_slice() else {
+            let message = format!("it needs one SQS event, and has {}", sources.len());
+            return vec![template.problem(function.id, &["Events"], &message)];
+        };
+        let place = ["Events", *name, "Properties", "Queue"];
+        let Some(queue) =
+            referred(&properties["Queue"]).filter(|queue| template.kind(queue) == "AWS::SQS::Queue")
+        else {
+            let message = "it takes from no queue of the template: Queue: !GetAtt <name>Queue.Arn";
+            return vec![template.problem(function.id, &place, message)];
+        };
+        let mut problems = Self::others(template, function, queue, &place);
+        let line = format!("${{{queue}}} {}", listed(categories).replace(',', ""));
+        match self.queues.get(queue) {
+            None => {
+                let message = format!(
+                    "nothing is sent to {queue}, from which {} takes: add the line {line}",
+                    function.id
+                );
+                problems.push(template.problem(self.fanout, &LINES, &message));
+            }
+            Some(sent) if sent != categories => {
+                let message = format!(
+                    "{queue} gets the commits of {}, and {} takes those of {}: write {line}",
+                    listed(sent),
+                    function.id,
+                    listed(categories)
+                );
+                problems.push(template.problem(self.fanout, &LINES, &message));
+            }
+            Some(_) => {}
+        }
+        problems
+    }
+}

@@ -1,0 +1,25 @@
+#![doc = include_str!("../README.md")]
+
+pub mod build;
+pub mod check;
+mod for_each;
+pub mod grants;
+pub mod policy;
+pub mod progress;
+mod properties;
+pub mod samples;
+pub mod template;
+mod yaml;
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, sync::LazyLock};
+
+    use crate::template::Source;
+
+    /// The template of the application on which the libraries are tested.
+    pub(crate) static TANKS: LazyLock<Source> = LazyLock::new(|| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml");
+        Source::read(&path).unwrap()
+    });
+}

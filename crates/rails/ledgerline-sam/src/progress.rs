@@ -1,0 +1,192 @@
+//! What long work prints, so that no command is silent for ten seconds.
+
+use std::{
+    collections::BTreeSet,
+    io::{Write, stderr},
+    path::Path,
+    process::Command,
+    sync::{Arc, Mutex, PoisonError, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use cargo_metadata::{Artifact, DependencyKind, MetadataCommand, PackageId};
+
+use crate::build::cargo;
+
+/// The pause between two lines.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Prints a line every five seconds, until it is dropped.
+#[derive(Debug)]
+pub struct Progress(#[expect(dead_code, reason = "its end ends the thread")] mpsc::Sender<()>);
+
+impl Progress {
+    /// Begins. `line` gets the time since the beginning.
+    pub fn start(mut line: impl FnMut(Duration) -> String + Send + 'static) -> Self {
+        let (alive, ended) = mpsc::channel();
+        let started = Instant::now();
+        thread::spawn(move || {
+            while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                // A reader may have closed the output, and that must not end the work.
+                let _ = writeln!(stderr().lock(), "{}", line(started.elapsed()));
+            }
+        });
+        Self(alive)
+    }
+}
+
+/// The packages and binaries that a build has made.
+#[derive(Debug, Default)]
+struct Made {
+    /// All of them, those that were up to date included.
+    known: BTreeSet<(PackageId, Option<String>)>,
+    /// Those that were compiled.
+    compiled: usize,
+}
+
+/// The progress of a build of binaries by cargo.
+#[derive(Debug)]
+pub(crate) struct Build {
+    made: Arc<Mutex<Made>>,
+    _shown: Progress,
+}
+
+impl Build {
+    pub(crate) fn start(root: &Path, binaries: &[&str]) -> Self {
+        let made = Arc::<Mutex<Made>>::default();
+        let (root, seen) = (root.to_owned(), Arc::clone(&made));
+        let binaries: Vec<_> = binaries.iter().map(|binary| (*binary).to_owned()).collect();
+        // A build that ends before the first line pays nothing for the question what there is to
+        // build.
+        let mut all = None;
+        let shown = Progress::start(move |elapsed| {
+            let all = all.get_or_insert_with(|| packages_of(&root, &binaries).ok());
+            let made = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            line(all.map(|packages| packages + binaries.len()), made.known.len(), made.compiled, elapsed)
+        });
+        Self { made, _shown: shown }
+    }
+
+    /// Notes what cargo has made. Build scripts do not count, because they belong to a package.
+    pub(crate) fn note(&self, artifact: &Artifact) {
+        if artifact.target.is_custom_build() {
+            return;
+        }
+        let binary = artifact.target.is_bin().then(|| artifact.target.name.clone());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.known.insert((artifact.package_id.clone(), binary)) && !artifact.fresh {
+            made.compiled += 1;
+        }
+    }
+}
+
+/// What is printed about a build. Each package counts the same for the estimate, so it is a rough
+/// one.
+fn line(all: Option<usize>, known: usize, compiled: usize, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    // Cargo may count more, such as a package with two sets of features.
+    let Some(all) = all.map(|all| all.max(known)) else {
+        return format!("  building: {known} packages and binaries after {seconds} s");
+    };
+    let left = match compiled {
+        0 => String::new(),
+        compiled => format!(", about {} s left", seconds as usize * (all - known) / compiled),
+    };
+    format!("  building: {known} of {all} packages and binaries after {seconds} s{left}")
+}
+
+/// The number of packages that these binaries are made of, on this machine. Packages without a
+/// library are not counted.
+fn packages_of(root: &Path, binaries: &[String]) -> Result<usize> {
+    let version = Command::new("rustc").arg("-vV").output().context("cannot run rustc")?.stdout;
+    let version = String::from_utf8(version)?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc has no host")?;
+    let mut metadata = MetadataCommand::new();
+    metadata.current_dir(root).other_options(["--filter-platform", host].map(ToOwned::to_owned));
+    if let Some(path) = cargo().get_program().to_str() {
+        metadata.cargo_path(path);
+    }
+    let metadata = metadata.exec()?;
+    let is_one = |target: &&cargo_metadata::Target| {
+        (target.is_bin() || target.is_example()) && binaries.contains(&target.name)
+    };
+    let mut targets = metadata.packages.iter().flat_map(|package| &package.targets).filter(is_one);
+    // An example has development dependencies too: its packages are not counted.
+    anyhow::ensure!(targets.all(|target| target.is_bin()), "an example is built");
+    let has_one = |package: &&cargo_metadata::Package| {
+        package.targets.iter().any(|target| target.is_bin() && binaries.contains(&target.name))
+    };
+    let mut open: Vec<_> =
+        metadata.packages.iter().filter(has_one).map(|package| package.id.clone()).collect();
+    let mut reached = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        let node = metadata.resolve.iter().flat_map(|resolve| &resolve.nodes).find(|node| node.id == id);
+        if !reached.insert(id) {
+            continue;
+        }
+        let built = node.into_iter().flat_map(|node| &node.deps).filter(|dependency| {
+            dependency.dep_kinds.iter().any(|kind| kind.kind != DependencyKind::Development)
+        });
+        open.extend(built.map(|dependency| dependency.pkg.clone()));
+    }
+    let has_library = |package: &&cargo_metadata::Package| {
+        reached.contains(&package.id)
+            && package
+                .targets
+                .iter()
+                .any(|target| target.is_lib() || target.is_rlib() || target.is_proc_macro())
+    };
+    Ok(metadata.packages.iter().filter(has_library).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_build_estimates_the_rest_by_what_was_compiled() {
+        let after = |all, known, compiled| line(all, known, compiled, Duration::from_secs(20));
+        assert_eq!(
+            after(Some(40), 30, 10),
+            "  building: 30 of 40 packages and binaries after 20 s, about 20 s left"
+        );
+        assert_eq!(after(Some(40), 30, 0), "  building: 30 of 40 packages and binaries after 20 s");
+        assert_eq!(
+            after(Some(40), 41, 20),
+            "  building: 41 of 41 packages and binaries after 20 s, about 0 s left"
+        );
+        assert_eq!(after(None, 30, 10), "  building: 30 packages and binaries after 20 s");
+    }
+
+    #[test]
+    fn the_packages_of_a_binary_are_those_that_it_is_built_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"*\"]\n".into());
+        for (name, rest, source) in [
+            ("program", "[dependencies]\nused = { path = \"../used\" }\n", "main.rs"),
+            (
+                "used",
+                "[build-dependencies]\nbuilder = { path = \"../builder\" }\n\
+                 [dev-dependencies]\ntester = { path = \"../tester\" }\n",
+                "lib.rs",
+            ),
+            ("builder", "", "lib.rs"),
+            ("tester", "", "lib.rs"),
+        ] {
+            write(
+                &format!("{name}/Cargo.toml"),
+                format!("[package]\nname = {name:?}\nedition = \"2024\"\n{rest}"),
+            );
+            write(&format!("{name}/src/{source}"), String::new());
+        }
+        assert_eq!(packages_of(folder.path(), &["program".to_owned()]).unwrap(), 2);
+        assert_eq!(packages_of(folder.path(), &["another".to_owned()]).unwrap(), 0);
+    }
+}

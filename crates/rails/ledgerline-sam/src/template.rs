@@ -1,0 +1,214 @@
+//! `template.yaml`, read as CloudFormation and SAM read it, as far as the local stack runs it. A
+//! part that is not understood is refused with its line, because otherwise the local stack would
+//! run something else than what is deployed.
+
+mod intrinsics;
+mod model;
+mod resources;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use self::intrinsics::Scope;
+pub use self::model::{
+    Destination, DestinationConfig, DestinationType, Event, Filter, FilterCriteria, Function, InvokeConfig,
+    Queue, QueueSource, Resource, ResponseType, Role, RuleSource, ScalingConfig, StartingPosition,
+    StreamSource, Table, Template,
+};
+use crate::{
+    for_each,
+    yaml::{self, Node},
+};
+
+/// The account that the emulated services believe to be in.
+pub const ACCOUNT: &str = "000000000000";
+/// The region that the emulated services believe to be in.
+pub const REGION: &str = "us-east-1";
+/// The name of a local stack without samconfig.toml.
+pub const STACK: &str = "ledgerline";
+
+/// The name of the stack in the samconfig.toml beside a template, if there is one: `stack_name` of
+/// the environment `default`.
+#[must_use]
+pub fn stack_name(template: &Path) -> Option<String> {
+    let folder = template.parent().unwrap_or(Path::new(""));
+    let text = fs::read_to_string(folder.join("samconfig.toml")).ok()?;
+    let config: toml::Table = toml::from_str(&text).ok()?;
+    let named = |command: &str| {
+        let name = config.get("default")?.get(command)?.get("parameters")?.get("stack_name")?;
+        name.as_str().map(ToOwned::to_owned)
+    };
+    // The parameters of a command go before those of all commands, and `sam deploy --guided` writes
+    // the former.
+    named("deploy").or_else(|| named("global"))
+}
+
+/// An error in a template, with its place.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// There is no such file, or it cannot be read.
+    #[error("cannot read the template {path}: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{path}:{line}: {message}", path = path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
+}
+
+type Located<T> = Result<T, (usize, String)>;
+
+/// A template as it is written: its loops written out, and the short forms of functions, such as
+/// `!Ref`, in their long form.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    root: Node,
+    /// The name of the local stack, with which the names of its tables and queues begin.
+    stack: String,
+}
+
+impl Source {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// With the line, when the file is missing or no YAML, or has a loop that is not understood.
+    pub fn read(path: &Path) -> Result<Self, TemplateError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| TemplateError::Unreadable { path: path.to_owned(), source })?;
+        Self::parse(&text, path)
+    }
+
+    /// Reads a text. The path is for errors.
+    ///
+    /// # Errors
+    /// As those of [`Source::read`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, TemplateError> {
+        let root = yaml::parse(text).and_then(|root| for_each::written_out(&root));
+        let root =
+            root.map_err(|(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message })?;
+        let stack = stack_name(path).unwrap_or_else(|| STACK.to_owned());
+        Ok(Self { path: path.to_owned(), root, stack })
+    }
+
+    /// The name of the local stack, with which the names of its tables and queues begin.
+    #[must_use]
+    pub fn stack(&self) -> &str {
+        &self.stack
+    }
+
+    /// Gives the local stack another name.
+    pub fn rename_stack(&mut self, name: String) {
+        self.stack = name;
+    }
+
+    /// The whole template as JSON.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        self.root.to_json()
+    }
+
+    /// The place in the file, such as `template.yaml:12`, of the node to which these keys and
+    /// indexes lead, or of the closest one above it that is there.
+    #[must_use]
+    pub fn place(&self, keys: &[&str]) -> String {
+        let mut node = &self.root;
+        for key in keys {
+            let next = node.get(key).or_else(|| node.items().get(key.parse::<usize>().ok()?));
+            match next {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        format!("{}:{}", self.path.display(), node.line)
+    }
+
+    /// The statements of all policies that the template attaches to somebody or offers, by the
+    /// logical id of the resource. Whether a condition leaves a resource or a statement out does
+    /// not matter here, and what has no name on a laptop is `*`: a check must see the most that a
+    /// statement may allow.
+    ///
+    /// # Errors
+    /// With the line, when there are no resources.
+    pub fn statements(&self) -> Result<Vec<(String, Value)>, TemplateError> {
+        let scope = Scope::new(self, &BTreeMap::new(), "http://127.0.0.1");
+        scope.and_then(|scope| scope.statements()).map_err(|wrong| self.wrong(wrong))
+    }
+
+    fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
+        TemplateError::Wrong { path: self.path.clone(), line, message }
+    }
+
+    /// The template, as far as the local stack runs it.
+    ///
+    /// `overrides` are values of its parameters; `sqs_url` is the URL of the queues' service.
+    ///
+    /// # Errors
+    /// With the line, when it has something in it that the local stack does not run.
+    pub fn template(
+        &self,
+        overrides: &BTreeMap<String, String>,
+        sqs_url: &str,
+    ) -> Result<Template, TemplateError> {
+        let scope = Scope::new(self, overrides, sqs_url);
+        scope.and_then(|scope| scope.template()).map_err(|wrong| self.wrong(wrong))
+    }
+}
+
+/// Reads a template that has functions, as [`Source::read`] and [`Source::template`] do.
+///
+/// # Errors
+/// As those of both, and when there are no functions.
+pub fn load(
+    path: &Path,
+    overrides: &BTreeMap<String, String>,
+    sqs_url: &str,
+) -> Result<Template, TemplateError> {
+    of(&Source::read(path)?, overrides, sqs_url)
+}
+
+/// The template, which must have functions.
+pub fn of(
+    source: &Source,
+    overrides: &BTreeMap<String, String>,
+    sqs_url: &str,
+) -> Result<Template, TemplateError> {
+    let template = source.template(overrides, sqs_url)?;
+    if template.functions.is_empty() {
+        let message = "there are no functions".into();
+        return Err(TemplateError::Wrong { path: source.path.clone(), line: source.root.line, message });
+    }
+    Ok(template)
+}
+
+/// The tables of a template, which may have no functions, such as the template of the rails' tests.
+/// The path is for errors.
+///
+/// # Errors
+/// As those of [`Source::parse`] and [`Source::template`].
+pub fn tables_in(text: &str, path: &Path) -> Result<Vec<Table>, TemplateError> {
+    Ok(Source::parse(text, path)?.template(&BTreeMap::new(), "http://127.0.0.1:1")?.tables)
+}
+
+/// A template as it is written, as JSON.
+///
+/// # Errors
+/// As those of [`Source::read`].
+pub fn tree(path: &Path) -> Result<Value, TemplateError> {
+    Ok(Source::read(path)?.json())
+}

@@ -1,0 +1,301 @@
+//! The resources of a template, as the local stack runs them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Everything that the local stack runs.
+#[derive(Debug, Default)]
+pub struct Template {
+    /// The functions, in the order of the template.
+    pub functions: Vec<Function>,
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// The queues.
+    pub queues: Vec<Queue>,
+    /// Names of the event buses.
+    pub buses: Vec<String>,
+    /// All resources, even those that have no meaning on a laptop.
+    pub resources: Vec<Resource>,
+    /// The audience of the HTTP API's authorizer: the clients whose tokens it takes. `None` if it
+    /// has no authorizer, with which AWS refuses a request without a token.
+    pub audience: Option<Vec<String>>,
+    /// Logical ids and types of the resources that have no meaning on a laptop.
+    pub ignored: Vec<(String, String)>,
+    /// Properties that are not emulated, of resources that are: `HttpApi.CorsConfiguration`.
+    pub ignored_properties: Vec<String>,
+}
+
+/// A resource, as CloudFormation lists it.
+#[derive(Debug)]
+pub struct Resource {
+    /// Logical id.
+    pub id: String,
+    /// Type.
+    pub kind: String,
+    /// Physical id: the name, or the URL of a queue.
+    pub physical: String,
+}
+
+/// A Lambda function.
+#[derive(Debug)]
+pub struct Function {
+    /// Logical id.
+    pub id: String,
+    /// Name of the binary target that is its program.
+    pub binary: String,
+    /// ARN.
+    pub arn: String,
+    /// Environment variables.
+    pub environment: BTreeMap<String, String>,
+    /// Seconds that an invocation may take.
+    pub timeout: u64,
+    /// Retries and destination of asynchronous invocations.
+    pub invoke_config: InvokeConfig,
+    /// The sources that invoke it.
+    pub events: Vec<Event>,
+    /// Its role, which says what it may do, if the template names one.
+    pub role: Option<Role>,
+}
+
+/// The role of a function.
+#[derive(Debug)]
+pub struct Role {
+    /// Name.
+    pub name: String,
+    /// Policy documents: its own, and those of the template's managed policies that it names.
+    pub policies: Vec<Value>,
+}
+
+/// A source that invokes a function.
+#[derive(Debug)]
+pub enum Event {
+    /// A route of the HTTP API.
+    HttpApi {
+        /// The method in upper case, or `ANY`.
+        method: String,
+        /// The path, with `{parameters}`.
+        path: String,
+        /// The scopes of which a token must have one; empty for any token.
+        scopes: Vec<String>,
+    },
+    /// The stream of a table.
+    Stream(StreamSource),
+    /// A queue.
+    Queue(QueueSource),
+    /// A schedule, with the time between two invocations.
+    Schedule(Duration),
+    /// A rule on a bus.
+    Rule {
+        /// Logical id of the event.
+        name: String,
+        /// The rule.
+        rule: RuleSource,
+    },
+}
+
+/// A stream's event source mapping.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct StreamSource {
+    /// ARN of the stream.
+    pub stream: String,
+    /// The record at which a new mapping begins.
+    pub starting_position: StartingPosition,
+    /// The most records in one invocation.
+    #[serde(default = "hundred")]
+    pub batch_size: usize,
+    /// Seconds for which records are gathered, unless a batch is full before.
+    #[serde(default)]
+    pub maximum_batching_window_in_seconds: u64,
+    /// Whether a batch that fails is split.
+    #[serde(default)]
+    pub bisect_batch_on_function_error: bool,
+    /// Retries before a record is given up; -1 for endless.
+    #[serde(default = "endless")]
+    pub maximum_retry_attempts: i64,
+    /// Seconds after which a record is given up; -1 for never.
+    #[serde(default = "endless")]
+    pub maximum_record_age_in_seconds: i64,
+    /// Whether the function reports which records failed.
+    #[serde(default)]
+    pub function_response_types: Vec<ResponseType>,
+    /// Only records that match one of the patterns are passed on.
+    #[serde(default)]
+    pub filter_criteria: FilterCriteria,
+    /// The destination of records that are given up.
+    #[serde(default)]
+    pub destination_config: DestinationConfig,
+    /// The setting is read and not used, because the emulated stream has one shard.
+    #[serde(default)]
+    #[expect(dead_code, reason = "the emulated stream has one shard, whose order this setting would keep")]
+    parallelization_factor: Option<u32>,
+}
+
+/// The record at which a new mapping of a stream begins. `LATEST`, which would leave out what was
+/// committed before, is not emulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum StartingPosition {
+    /// At the oldest record.
+    TrimHorizon,
+}
+
+/// A queue's event source mapping.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct QueueSource {
+    /// ARN of the queue.
+    pub queue: String,
+    /// The most messages in one invocation.
+    #[serde(default = "ten")]
+    pub batch_size: i32,
+    /// Whether the function reports which messages failed.
+    #[serde(default)]
+    pub function_response_types: Vec<ResponseType>,
+    /// Bounds concurrent invocations.
+    #[serde(default)]
+    pub scaling_config: ScalingConfig,
+}
+
+/// Bounds concurrent invocations of a queue's mapping.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct ScalingConfig {
+    /// At most this many at once.
+    pub maximum_concurrency: Option<usize>,
+}
+
+/// A rule on a bus.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct RuleSource {
+    /// Its name; made of the logical ids if the template has none.
+    #[serde(default)]
+    pub rule_name: Option<String>,
+    /// Name of the bus.
+    pub event_bus_name: String,
+    /// The pattern that events must match.
+    pub pattern: Value,
+    /// The retries of the delivery to the function. It is not used, because delivery never fails
+    /// here; only the function does.
+    #[serde(default)]
+    pub retry_policy: Value,
+    /// The destination of events that could not be delivered. It is not used, for the same reason.
+    #[serde(default)]
+    pub dead_letter_config: Value,
+}
+
+/// Retries and destination of asynchronous invocations.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
+pub struct InvokeConfig {
+    /// Retries after the first try: 0, 1 or 2.
+    pub maximum_retry_attempts: u32,
+    /// Seconds after which an event is given up.
+    pub maximum_event_age_in_seconds: u64,
+    /// The destination of events that are given up.
+    pub destination_config: DestinationConfig,
+}
+
+impl Default for InvokeConfig {
+    fn default() -> Self {
+        Self {
+            maximum_retry_attempts: 2,
+            maximum_event_age_in_seconds: 21_600,
+            destination_config: DestinationConfig::default(),
+        }
+    }
+}
+
+/// The report that a function gives of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum ResponseType {
+    /// The records or messages that failed.
+    ReportBatchItemFailures,
+}
+
+/// Patterns of which a record must match one.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct FilterCriteria {
+    /// The patterns.
+    pub filters: Vec<Filter>,
+}
+
+/// A pattern.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Filter {
+    /// JSON text in the pattern language of EventBridge.
+    pub pattern: String,
+}
+
+/// The destination of records or events that are given up.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct DestinationConfig {
+    /// The destination on failure.
+    pub on_failure: Option<Destination>,
+}
+
+/// A queue for records or events that are given up.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Destination {
+    /// The kind of destination, by SAM's name.
+    pub r#type: DestinationType,
+    /// ARN of the queue.
+    pub destination: String,
+}
+
+/// Kinds of destinations that are emulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum DestinationType {
+    /// A standard queue.
+    SQS,
+}
+
+/// A table.
+#[derive(Debug)]
+pub struct Table {
+    /// Logical id.
+    pub id: String,
+    /// Name.
+    pub name: String,
+    /// ARN of its stream, if it has one.
+    pub stream_arn: Option<String>,
+    /// The `CreateTable` request.
+    pub create: Value,
+    /// The attribute that holds the time at which an item expires.
+    pub time_to_live: Option<String>,
+    /// The policy that is attached to it.
+    pub policy: Option<Value>,
+}
+
+/// A queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Name.
+    pub name: String,
+    /// ARN.
+    pub arn: String,
+    /// The attributes of the `CreateQueue` request.
+    pub attributes: HashMap<String, String>,
+}
+
+fn hundred() -> usize {
+    100
+}
+
+fn ten() -> i32 {
+    10
+}
+
+fn endless() -> i64 {
+    -1
+}

@@ -1,0 +1,409 @@
+//! The resources of a template, resolved: SAM's defaults and Globals are merged in.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Event, Function, InvokeConfig, Located, Queue, Resource, Role, Table, Template,
+    intrinsics::{Scope, is_no_value, resource_type, stream_arn},
+};
+use crate::{
+    grants::list,
+    properties,
+    yaml::{Kind, Node},
+};
+
+impl<'a> Scope<'a> {
+    pub(super) fn resources(&self) -> Located<&'a [(String, Node)]> {
+        Ok(self.root.get("Resources").ok_or((self.root.line, "there are no Resources".to_owned()))?.entries())
+    }
+
+    pub(super) fn template(&self) -> Located<Template> {
+        let mut template = Template::default();
+        for (name, globals) in self.root.get("Globals").map_or(&[][..], Node::entries) {
+            let kind = format!("AWS::Serverless::{name}");
+            let names = properties::not_emulated(&format!("Globals.{name}"), &kind, Some(globals));
+            template.ignored_properties.extend(names);
+        }
+        for (id, resource) in self.resources()? {
+            if let Some(condition) = resource.get("Condition")
+                && !self.condition(condition)?
+            {
+                continue;
+            }
+            let kind = resource_type(id, resource)?;
+            template.resources.push(Resource {
+                id: id.clone(),
+                // SAM makes a function of it.
+                kind: kind.replace("Serverless::Function", "Lambda::Function"),
+                physical: self.physical(id, resource.line)?.reference,
+            });
+            let names = properties::not_emulated(id, kind, resource.get("Properties"));
+            template.ignored_properties.extend(names);
+            match kind {
+                "AWS::Serverless::Function" => template.functions.push(self.function(id, resource)?),
+                "AWS::DynamoDB::Table" => template.tables.push(self.table(id, resource)?),
+                "AWS::SQS::Queue" => template.queues.push(self.queue(id, resource)?),
+                "AWS::Events::EventBus" => template.buses.push(self.physical(id, resource.line)?.name),
+                "AWS::Serverless::HttpApi" => template.audience = self.audience(id, resource)?,
+                // They are read with the function that names them.
+                "AWS::IAM::Role" | "AWS::IAM::ManagedPolicy" => {}
+                "AWS::SNS::Subscription"
+                    if resource.get("Properties").and_then(|node| node.get("Protocol")?.as_str())
+                        == Some("email") => {}
+                wiring @ ("AWS::Events::Rule"
+                | "AWS::Lambda::EventSourceMapping"
+                | "AWS::Lambda::Function"
+                | "AWS::Serverless::SimpleTable"
+                | "AWS::SNS::Subscription") => {
+                    return Err((resource.line, format!("{id}: {wiring} is not emulated")));
+                }
+                other => template.ignored.push((id.clone(), other.to_owned())),
+            }
+        }
+        Ok(template)
+    }
+
+    pub(super) fn statements(&self) -> Located<Vec<(String, Value)>> {
+        let mut statements = Vec::new();
+        for (id, resource) in self.resources()? {
+            let Some(properties) = resource.get("Properties") else { continue };
+            let properties = self.widest(properties).to_json();
+            let documents = match resource_type(id, resource)? {
+                "AWS::IAM::ManagedPolicy" => vec![&properties["PolicyDocument"]],
+                "AWS::IAM::Role" | "AWS::IAM::User" | "AWS::IAM::Group" => {
+                    let policies = properties["Policies"].as_array().into_iter().flatten();
+                    policies.map(|policy| &policy["PolicyDocument"]).collect()
+                }
+                _ => continue,
+            };
+            let of_document = documents.into_iter().flat_map(|document| list(&document["Statement"]));
+            statements.extend(of_document.map(|statement| (id.clone(), statement.clone())));
+        }
+        Ok(statements)
+    }
+
+    /// A value with both sides of each `Fn::If`, and `*` for what cannot be resolved.
+    fn widest(&self, node: &Node) -> Node {
+        let line = node.line;
+        let sides = |node: &Node| -> Option<Vec<Node>> {
+            let [(function, argument)] = node.entries() else { return None };
+            let sides = argument.items().get(1..).filter(|_| function == "Fn::If")?;
+            Some(sides.iter().filter(|side| !is_no_value(side)).map(|side| self.widest(side)).collect())
+        };
+        match &node.kind {
+            Kind::Scalar(_) => node.clone(),
+            Kind::List(items) => {
+                let item = |item: &Node| sides(item).unwrap_or_else(|| vec![self.widest(item)]);
+                Node { line, kind: Kind::List(items.iter().flat_map(item).collect()) }
+            }
+            Kind::Map(entries) => {
+                if let Some(sides) = sides(node) {
+                    return Node { line, kind: Kind::List(sides) };
+                }
+                if let [(function, argument)] = entries.as_slice()
+                    && (function == "Ref" || function.starts_with("Fn::"))
+                {
+                    let resolved = self.call(function, argument);
+                    return resolved.unwrap_or_else(|_| Node::string(line, "*".to_owned()));
+                }
+                let entry = |(name, value): &(String, Node)| (name.clone(), self.widest(value));
+                Node { line, kind: Kind::Map(entries.iter().map(entry).collect()) }
+            }
+        }
+    }
+
+    fn function(&self, id: &str, resource: &Node) -> Located<Function> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Properties {
+            #[serde(default = "three")]
+            timeout: u64,
+            #[serde(default)]
+            environment: Environment,
+            #[serde(default)]
+            event_invoke_config: InvokeConfig,
+            #[serde(default)]
+            logging_config: LoggingConfig,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "PascalCase")]
+        struct LoggingConfig {
+            #[serde(default)]
+            application_log_level: Option<String>,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "PascalCase")]
+        struct Environment {
+            #[serde(default)]
+            variables: BTreeMap<String, Value>,
+        }
+        fn three() -> u64 {
+            3
+        }
+        let binary = resource
+            .get("Metadata")
+            .and_then(|metadata| metadata.get("BuildProperties"))
+            .and_then(|properties| properties.get("Binary"))
+            .and_then(Node::as_str)
+            .ok_or((resource.line, format!("{id} needs Metadata.BuildProperties.Binary")))?;
+        let node = resource.get("Properties").ok_or((resource.line, format!("{id} has no Properties")))?;
+        let globals = self.root.get("Globals").and_then(|globals| globals.get("Function"));
+        let pick = |name: &str| -> Located<Option<Node>> {
+            let own = node.get(name).map(|node| self.resolve(node)).transpose()?;
+            let global =
+                globals.and_then(|globals| globals.get(name)).map(|node| self.resolve(node)).transpose()?;
+            Ok(match (own, global) {
+                (Some(own), Some(global)) => Some(merge(own, global)),
+                (own, global) => own.or(global),
+            })
+        };
+        let mut merged = Vec::new();
+        for name in ["Timeout", "Environment", "EventInvokeConfig", "LoggingConfig"] {
+            merged.extend(pick(name)?.map(|node| (name.to_owned(), node)));
+        }
+        let merged = Node { line: node.line, kind: Kind::Map(merged) };
+        let properties: Properties = typed(&merged, id)?;
+        // Lambda passes the level on in this variable.
+        let level = properties.logging_config.application_log_level;
+        let level = level.map(|level| ("AWS_LAMBDA_LOG_LEVEL".to_owned(), Value::String(level)));
+        let environment = properties
+            .environment
+            .variables
+            .into_iter()
+            .chain(level)
+            .map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned)))
+            .collect();
+        let mut events = Vec::new();
+        for (name, event) in node.get("Events").map_or(&[][..], Node::entries) {
+            events.push(self.event(&format!("{id}.Events.{name}"), name, event)?);
+        }
+        Ok(Function {
+            id: id.to_owned(),
+            binary: binary.to_owned(),
+            arn: self.physical(id, resource.line)?.arn,
+            environment,
+            timeout: properties.timeout,
+            invoke_config: properties.event_invoke_config,
+            events,
+            role: node.get("Role").map(|role| self.role(role)).transpose()?,
+        })
+    }
+
+    /// The role that a function names: `!GetAtt <name>Role.Arn`.
+    fn role(&self, role: &Node) -> Located<Role> {
+        let resource = |node: &Node, kind: &str| -> Located<(String, Node)> {
+            let attribute = node.get("Fn::GetAtt").map(|path| path.items().first().unwrap_or(path));
+            let id = attribute.or(node.get("Ref")).and_then(Node::as_str).unwrap_or_default();
+            let id = id.split('.').next().unwrap_or_default();
+            let found = self.resources()?.iter().find(|(name, _)| name == id).map(|(_, resource)| resource);
+            match found.filter(|found| found.get("Type").and_then(Node::as_str) == Some(kind)) {
+                Some(found) => Ok((id.to_owned(), self.properties(id, found)?)),
+                None => Err((node.line, format!("it names no {kind} of the template"))),
+            }
+        };
+        let (id, properties) = resource(role, "AWS::IAM::Role")?;
+        let mut policies: Vec<_> = properties
+            .get("Policies")
+            .map_or(&[][..], Node::items)
+            .iter()
+            .filter_map(|policy| Some(policy.get("PolicyDocument")?.to_json()))
+            .collect();
+        // The list is read as it is written, because its resolved values would be names, which do
+        // not lead to the policies.
+        let written = self.resources()?.iter().find(|(name, _)| *name == id).map(|(_, resource)| resource);
+        let managed = written.and_then(|role| role.get("Properties")?.get("ManagedPolicyArns"));
+        for policy in managed.map_or(&[][..], Node::items) {
+            let (_, properties) = resource(policy, "AWS::IAM::ManagedPolicy")?;
+            policies.extend(properties.get("PolicyDocument").map(Node::to_json));
+        }
+        Ok(Role { name: format!("{}-{id}", self.stack), policies })
+    }
+
+    /// The audience of the API's default authorizer; `None` if it has no authorizer. Issuers do not
+    /// matter, because no signature is verified here.
+    fn audience(&self, id: &str, resource: &Node) -> Located<Option<Vec<String>>> {
+        let authorization = resource.get("Properties").and_then(|properties| properties.get("Auth"));
+        let Some(authorization) = authorization else { return Ok(None) };
+        let named = |name| authorization.get(name).map(|node: &Node| self.resolve(node)).transpose();
+        let Some(default) = named("DefaultAuthorizer")?.and_then(|node| node.text()) else {
+            return Ok(None);
+        };
+        let known = authorization.get("Authorizers").and_then(|authorizers| authorizers.get(&default));
+        match known.and_then(|authorizer| authorizer.get("JwtConfiguration")) {
+            Some(jwt) => {
+                let audience = jwt.get("audience").map(|audience| self.resolve(audience)).transpose()?;
+                let names = audience.iter().flat_map(Node::items).filter_map(Node::text);
+                Ok(Some(names.filter(|name| !name.is_empty()).collect()))
+            }
+            None => Err((
+                authorization.line,
+                format!("{id}: {default} is no JWT authorizer, which is all that is emulated"),
+            )),
+        }
+    }
+
+    fn event(&self, place: &str, name: &str, event: &Node) -> Located<Event> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase", deny_unknown_fields)]
+        struct Route {
+            method: String,
+            path: String,
+            #[serde(default)]
+            #[expect(dead_code, reason = "there is one API here")]
+            api_id: Option<String>,
+            #[serde(default)]
+            auth: Authorization,
+        }
+        #[derive(Deserialize, Default)]
+        #[serde(rename_all = "PascalCase", deny_unknown_fields)]
+        struct Authorization {
+            #[serde(default)]
+            authorization_scopes: Vec<String>,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase", deny_unknown_fields)]
+        struct Schedule {
+            schedule: String,
+        }
+        let kind =
+            event.get("Type").and_then(Node::as_str).ok_or((event.line, format!("{place} has no Type")))?;
+        let properties = event.get("Properties").ok_or((event.line, format!("{place} has no Properties")))?;
+        let properties = self.resolve(properties)?;
+        match kind {
+            "HttpApi" => {
+                let route: Route = typed(&properties, place)?;
+                if route.path.contains("+}") || !route.path.starts_with('/') {
+                    return Err((event.line, format!("{place}: the path {} is not emulated", route.path)));
+                }
+                Ok(Event::HttpApi {
+                    method: route.method.to_uppercase(),
+                    path: route.path,
+                    scopes: route.auth.authorization_scopes,
+                })
+            }
+            "DynamoDB" => Ok(Event::Stream(typed(&properties, place)?)),
+            "SQS" => Ok(Event::Queue(typed(&properties, place)?)),
+            "Schedule" => {
+                let schedule: Schedule = typed(&properties, place)?;
+                let message = || format!("{place}: the schedule {} is not emulated", schedule.schedule);
+                Ok(Event::Schedule(rate(&schedule.schedule).ok_or_else(|| (event.line, message()))?))
+            }
+            "EventBridgeRule" => Ok(Event::Rule { name: name.to_owned(), rule: typed(&properties, place)? }),
+            other => Err((event.line, format!("{place}: events of type {other} are not emulated"))),
+        }
+    }
+
+    fn table(&self, id: &str, resource: &Node) -> Located<Table> {
+        let properties = self.properties(id, resource)?;
+        let physical = self.physical(id, resource.line)?;
+        let mut create = Map::from_iter([("TableName".to_owned(), json!(physical.name))]);
+        for name in ["AttributeDefinitions", "KeySchema", "GlobalSecondaryIndexes", "LocalSecondaryIndexes"] {
+            if let Some(node) = properties.get(name) {
+                create.insert(name.into(), node.to_json());
+            }
+        }
+        create.insert("BillingMode".into(), json!("PAY_PER_REQUEST"));
+        let stream = properties.get("StreamSpecification").and_then(|stream| stream.get("StreamViewType"));
+        if let Some(view) = stream.and_then(Node::as_str) {
+            create.insert(
+                "StreamSpecification".into(),
+                json!({ "StreamEnabled": true, "StreamViewType": view }),
+            );
+        }
+        let time_to_live = properties
+            .get("TimeToLiveSpecification")
+            .filter(|specification| {
+                specification.get("Enabled").and_then(Node::text).as_deref() == Some("true")
+            })
+            .and_then(|specification| specification.get("AttributeName"))
+            .and_then(Node::text);
+        Ok(Table {
+            id: id.to_owned(),
+            stream_arn: stream.map(|_| stream_arn(&physical.arn)),
+            name: physical.name,
+            create: Value::Object(create),
+            time_to_live,
+            policy: properties
+                .get("ResourcePolicy")
+                .and_then(|policy| policy.get("PolicyDocument"))
+                .map(Node::to_json),
+        })
+    }
+
+    fn queue(&self, id: &str, resource: &Node) -> Located<Queue> {
+        let properties = self.properties(id, resource)?;
+        let mut attributes = HashMap::new();
+        for name in [
+            "FifoQueue",
+            "ContentBasedDeduplication",
+            "DeduplicationScope",
+            "FifoThroughputLimit",
+            "VisibilityTimeout",
+            "DelaySeconds",
+            "MaximumMessageSize",
+            "MessageRetentionPeriod",
+            "ReceiveMessageWaitTimeSeconds",
+        ] {
+            if let Some(value) = properties.get(name).and_then(Node::text) {
+                attributes.insert(name.to_owned(), value);
+            }
+        }
+        if let Some(policy) = properties.get("RedrivePolicy") {
+            attributes.insert("RedrivePolicy".into(), policy.to_json().to_string());
+        }
+        let physical = self.physical(id, resource.line)?;
+        Ok(Queue { name: physical.name, arn: physical.arn, attributes })
+    }
+
+    fn properties(&self, id: &str, resource: &Node) -> Located<Node> {
+        match resource.get("Properties") {
+            Some(properties) => self.resolve(properties),
+            None => Err((resource.line, format!("{id} has no Properties"))),
+        }
+    }
+}
+
+/// The time in an expression of a schedule: `rate(5 minutes)`.
+fn rate(expression: &str) -> Option<Duration> {
+    let (number, unit) = expression.strip_prefix("rate(")?.strip_suffix(')')?.split_once(' ')?;
+    let seconds = match unit.trim_end_matches('s') {
+        "minute" => 60,
+        "hour" => 3_600,
+        "day" => 86_400,
+        _ => return None,
+    };
+    Some(Duration::from_secs(number.parse::<u64>().ok().filter(|number| *number > 0)? * seconds))
+}
+
+/// Merges own values over global ones, and maps entry by entry, as SAM merges its Globals.
+fn merge(own: Node, global: Node) -> Node {
+    match (own.kind, global.kind) {
+        (Kind::Map(own_entries), Kind::Map(global_entries)) => {
+            let mut entries = own_entries;
+            for (name, global) in global_entries {
+                match entries.iter().position(|(own_name, _)| *own_name == name) {
+                    Some(index) => {
+                        let (name, own) = entries.swap_remove(index);
+                        entries.push((name, merge(own, global)));
+                    }
+                    None => entries.push((name, global)),
+                }
+            }
+            Node { line: own.line, kind: Kind::Map(entries) }
+        }
+        (kind, _) => Node { line: own.line, kind },
+    }
+}
+
+/// Reads a resolved node, and finds the line of what cannot be read.
+fn typed<T: DeserializeOwned>(node: &Node, place: &str) -> Located<T> {
+    serde_path_to_error::deserialize(node.to_json()).map_err(|error| {
+        (node.closest(error.path()).line, format!("{place}.{}: {}", error.path(), error.inner()))
+    })
+}

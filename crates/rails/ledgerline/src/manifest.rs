@@ -1,0 +1,517 @@
+//! The manifest of a function: its events, tables, calls, variables and metrics, as data.
+//!
+//! A runner makes the manifest from the handler that it runs: its routes, or its view. A function
+//! prints its manifest with `--manifest`. The roles of a template, the check of its wiring, the
+//! local stack and the operator's tool all follow from manifests, so that nobody lists the needs of
+//! a function a second time (rule 13).
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Projection, Write, view};
+
+/// A text of a manifest: borrowed in the function that declares it, owned in a program that reads
+/// it.
+pub type Name = Cow<'static, str>;
+
+/// The manifests of functions, by the names of their binaries.
+pub type Manifests = BTreeMap<String, Manifest>;
+
+/// What a function declares.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Manifest {
+    /// The source of its events.
+    pub source: Source,
+    /// How it follows the log, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscriber: Option<Subscriber>,
+    /// The tables that it reads or writes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tables: Vec<Table>,
+    /// The calls that it makes besides those of its tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<Call>,
+    /// The variables that it must have, including those that name its tables.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub variables: BTreeSet<Name>,
+    /// The variables that it reads if they are set.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub optional_variables: BTreeSet<Name>,
+    /// The metrics of the application that need an alarm.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub metrics: BTreeSet<Name>,
+}
+
+/// The source of a function's events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Source {
+    /// The HTTP API.
+    Http(Vec<Endpoint>),
+    /// The states of one aggregate. The fanout invokes the function with them, or a rule of the bus
+    /// does with its entries.
+    States {
+        /// The category of the aggregate.
+        category: Name,
+        /// The types of its events.
+        events: BTreeSet<Name>,
+    },
+    /// A FIFO queue of commits of these categories.
+    Queue(BTreeSet<Name>),
+    /// The stream of the Commits table.
+    Stream,
+    /// The commits of these categories in `$all`. The sequencer invokes the function after each
+    /// segment, and a schedule does.
+    Sequence(BTreeSet<Name>),
+    /// A schedule, and nothing else.
+    Schedule,
+}
+
+/// A route of the HTTP API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Method and path: `POST /tanks/{id}/fills`.
+    pub route: Name,
+    /// The scope that a caller's token must have.
+    pub scope: Scope,
+}
+
+/// The scope that a caller's token must have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Scope {
+    /// Queries.
+    Read,
+    /// Commands.
+    Write,
+    /// The commits of all streams.
+    Events,
+    /// Commands that only operators may send.
+    Operate,
+}
+
+impl Scope {
+    /// The name of the scope, as the template has it behind the prefix of the application.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Events => "events",
+            Self::Operate => "operate",
+        }
+    }
+}
+
+/// A function that follows the log, with the table that holds its progress.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Subscriber {
+    /// How it follows the log.
+    pub kind: SubscriberKind,
+    /// The variable that names the table with its rows, positions or checkpoint.
+    pub table: Name,
+}
+
+/// How a function follows the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SubscriberKind {
+    /// It writes a row for each aggregate, with the version of its state.
+    StateProjector,
+    /// It writes rows stream by stream, with a position in each.
+    LogProjector,
+    /// It writes rows in the order of `$all`, with a checkpoint, and a position in each stream.
+    Subscription,
+    /// It reacts to commits, and has a position in each stream. It is never rebuilt, because each
+    /// reaction would happen a second time.
+    ProcessManager,
+}
+
+/// A table, with its keys, the indexes that a function reads, and the actions that it takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Table {
+    /// The variable that names the table.
+    pub variable: Name,
+    /// The name of its partition key.
+    pub partition: Name,
+    /// The name of its sort key, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sort: Option<Name>,
+    /// The indexes that are read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<Index>,
+    /// The actions on the table itself, each with the partition keys that it may touch, as patterns
+    /// of IAM: `tank-*`. An empty set stands for all keys.
+    pub actions: BTreeMap<Action, BTreeSet<Name>>,
+}
+
+/// An index of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Index {
+    /// The name of the index.
+    pub name: Name,
+    /// The name of its partition key.
+    pub partition: Name,
+    /// The name of its sort key.
+    pub sort: Name,
+    /// The part of each row that the index holds.
+    pub projection: Projection,
+}
+
+/// An action of a function on a table, as IAM names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Action {
+    /// Reads several items by their keys.
+    #[serde(rename = "dynamodb:BatchGetItem")]
+    BatchGetItem,
+    /// Writes or deletes several items.
+    #[serde(rename = "dynamodb:BatchWriteItem")]
+    BatchWriteItem,
+    /// Deletes an item, by itself or in a transaction.
+    #[serde(rename = "dynamodb:DeleteItem")]
+    DeleteItem,
+    /// Reads an item by its key.
+    #[serde(rename = "dynamodb:GetItem")]
+    GetItem,
+    /// Inserts an item that does not exist, and can do nothing else: appends use it (rule 3).
+    #[serde(rename = "dynamodb:PartiQLInsert")]
+    PartiQLInsert,
+    /// Writes an item, by itself or in a transaction.
+    #[serde(rename = "dynamodb:PutItem")]
+    PutItem,
+    /// Reads the items of a partition. A read of an index is in [`Table::indexes`] instead.
+    #[serde(rename = "dynamodb:Query")]
+    Query,
+    /// Reads a whole table, page by page.
+    #[serde(rename = "dynamodb:Scan")]
+    Scan,
+    /// Changes an item, by itself or in a transaction.
+    #[serde(rename = "dynamodb:UpdateItem")]
+    UpdateItem,
+}
+
+impl Action {
+    /// The name of the action in a policy.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::BatchGetItem => "dynamodb:BatchGetItem",
+            Self::BatchWriteItem => "dynamodb:BatchWriteItem",
+            Self::DeleteItem => "dynamodb:DeleteItem",
+            Self::GetItem => "dynamodb:GetItem",
+            Self::PartiQLInsert => "dynamodb:PartiQLInsert",
+            Self::PutItem => "dynamodb:PutItem",
+            Self::Query => "dynamodb:Query",
+            Self::Scan => "dynamodb:Scan",
+            Self::UpdateItem => "dynamodb:UpdateItem",
+        }
+    }
+
+    /// Whether the action changes the table.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        match self {
+            Self::BatchGetItem | Self::GetItem | Self::Query | Self::Scan => false,
+            Self::BatchWriteItem
+            | Self::DeleteItem
+            | Self::PartiQLInsert
+            | Self::PutItem
+            | Self::UpdateItem => true,
+        }
+    }
+}
+
+impl From<Write> for Action {
+    fn from(write: Write) -> Self {
+        match write {
+            Write::Insert | Write::Put => Self::PutItem,
+            Write::Update => Self::UpdateItem,
+            Write::Delete => Self::DeleteItem,
+        }
+    }
+}
+
+/// A call of a service other than that of the tables.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// The action, as IAM names it: `events:PutEvents`.
+    pub action: Name,
+    /// The variable that names what is called.
+    pub variable: Name,
+}
+
+impl From<view::Index> for Index {
+    fn from(index: view::Index) -> Self {
+        let view::Index { name, partition, sort, projection } = index;
+        Self { name: name.into(), partition: partition.into(), sort: sort.into(), projection }
+    }
+}
+
+impl From<view::StateTable> for Table {
+    fn from(table: view::StateTable) -> Self {
+        Self::new(table.variable, table.key, None)
+    }
+}
+
+impl From<view::LogTable> for Table {
+    fn from(table: view::LogTable) -> Self {
+        Self::new(table.variable, table.partition, Some(table.sort))
+    }
+}
+
+impl Table {
+    /// A table with these keys, of which a function does nothing yet.
+    #[must_use]
+    pub const fn new(variable: &'static str, partition: &'static str, sort: Option<&'static str>) -> Self {
+        Self {
+            variable: Name::Borrowed(variable),
+            partition: Name::Borrowed(partition),
+            sort: match sort {
+                Some(sort) => Some(Name::Borrowed(sort)),
+                None => None,
+            },
+            indexes: Vec::new(),
+            actions: BTreeMap::new(),
+        }
+    }
+
+    /// A table, with these actions on all its items.
+    #[must_use]
+    pub fn with(table: impl Into<Self>, actions: impl IntoIterator<Item = Action>) -> Self {
+        table.into().on(actions, &BTreeSet::new())
+    }
+
+    /// The table, with these actions on the items with these partition keys, as patterns of IAM. An
+    /// empty set stands for all keys.
+    #[must_use]
+    pub fn on(mut self, actions: impl IntoIterator<Item = Action>, keys: &BTreeSet<Name>) -> Self {
+        for action in actions {
+            self.grant(action, keys.clone());
+        }
+        self
+    }
+
+    /// The table, with this index to read.
+    #[must_use]
+    pub fn index(mut self, index: view::Index) -> Self {
+        self.indexes.push(index.into());
+        self
+    }
+
+    /// Adds an action. One grant of all keys makes every narrower grant of the same action void.
+    fn grant(&mut self, action: Action, keys: BTreeSet<Name>) {
+        match self.actions.get_mut(&action) {
+            None => _ = self.actions.insert(action, keys),
+            Some(known) if known.is_empty() || keys.is_empty() => known.clear(),
+            Some(known) => known.extend(keys),
+        }
+    }
+}
+
+impl Manifest {
+    /// A function that declares its events, and nothing else.
+    #[must_use]
+    pub fn new(source: Source) -> Self {
+        Self {
+            source,
+            subscriber: None,
+            tables: Vec::new(),
+            calls: Vec::new(),
+            variables: BTreeSet::new(),
+            optional_variables: BTreeSet::new(),
+            metrics: BTreeSet::new(),
+        }
+    }
+
+    /// Adds a table, and the variable that names it.
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.variables.insert(table.variable.clone());
+        match self.tables.iter_mut().find(|known| known.variable == table.variable) {
+            // Two routes may read one table, each by an index of its own.
+            Some(known) => {
+                for index in table.indexes {
+                    if !known.indexes.contains(&index) {
+                        known.indexes.push(index);
+                    }
+                }
+                table.actions.into_iter().for_each(|(action, keys)| known.grant(action, keys));
+            }
+            None => self.tables.push(table),
+        }
+        self
+    }
+
+    /// Adds the subscriber that the function is, with the table of its progress.
+    #[must_use]
+    pub fn subscriber(mut self, kind: SubscriberKind, table: Table) -> Self {
+        self.subscriber = Some(Subscriber { kind, table: table.variable.clone() });
+        self.table(table)
+    }
+
+    /// Adds a variable.
+    #[must_use]
+    pub fn variable(mut self, variable: &'static str) -> Self {
+        self.variables.insert(variable.into());
+        self
+    }
+
+    /// Adds a variable that may be missing.
+    #[must_use]
+    pub fn optional(mut self, variable: &'static str) -> Self {
+        self.optional_variables.insert(variable.into());
+        self
+    }
+
+    /// Adds a call of a service on what this variable names: `("ses:SendEmail", "MAIL_SENDER")`.
+    #[must_use]
+    pub fn call(mut self, action: &'static str, variable: &'static str) -> Self {
+        self.calls.push(Call { action: action.into(), variable: variable.into() });
+        self.variable(variable)
+    }
+
+    /// Adds a metric of the application that needs an alarm.
+    #[must_use]
+    pub fn metric(mut self, metric: &'static str) -> Self {
+        self.metrics.insert(metric.into());
+        self
+    }
+
+    /// The routes that the function answers; none unless it is behind the HTTP API.
+    #[must_use]
+    pub fn endpoints(&self) -> &[Endpoint] {
+        match &self.source {
+            Source::Http(endpoints) => endpoints,
+            Source::States { .. }
+            | Source::Queue(_)
+            | Source::Stream
+            | Source::Sequence(_)
+            | Source::Schedule => &[],
+        }
+    }
+
+    /// The categories whose commits or states the function follows.
+    #[must_use]
+    pub fn categories(&self) -> BTreeSet<&str> {
+        match &self.source {
+            Source::States { category, .. } => BTreeSet::from([&**category]),
+            Source::Queue(of) | Source::Sequence(of) => of.iter().map(|of| &**of).collect(),
+            Source::Http(_) | Source::Stream | Source::Schedule => BTreeSet::new(),
+        }
+    }
+
+    /// The table that this variable names, if it is one of the function's.
+    #[must_use]
+    pub fn table_of(&self, variable: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.variable == variable)
+    }
+
+    /// Whether the function takes this action on the table that this variable names.
+    #[must_use]
+    pub fn takes(&self, action: Action, variable: &str) -> bool {
+        self.table_of(variable).is_some_and(|table| table.actions.contains_key(&action))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::StateTable;
+
+    const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
+
+    fn names(names: &[&'static str]) -> BTreeSet<Name> {
+        names.iter().map(|name| Name::Borrowed(*name)).collect()
+    }
+
+    #[test]
+    fn two_routes_on_one_table_declare_it_once_with_the_indexes_of_both() {
+        let by = |name| {
+            let index = crate::Index { name, partition: "owner", sort: "name", projection: Projection::All };
+            Table::from(ROWS).index(index)
+        };
+        let tables = [Table::with(ROWS, [Action::GetItem]), by("a"), by("b"), by("a")];
+        let manifest = tables.into_iter().fold(Manifest::new(Source::Schedule), Manifest::table);
+        let manifest = manifest.variable("X");
+        let [table] = manifest.tables.as_slice() else { panic!("{manifest:?}") };
+        assert_eq!(table.actions, BTreeMap::from([(Action::GetItem, BTreeSet::new())]));
+        assert_eq!(table.indexes.iter().map(|index| &*index.name).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(manifest.variables, names(&["ROWS_TABLE", "X"]));
+    }
+
+    #[test]
+    fn a_grant_of_all_keys_makes_narrower_grants_void_in_either_order() {
+        let all = || Table::with(ROWS, [Action::PutItem]);
+        let some = |key| Table::from(ROWS).on([Action::PutItem], &names(&[key]));
+        for (tables, keys) in [
+            (vec![some("a-*"), some("b-*")], names(&["a-*", "b-*"])),
+            (vec![some("a-*"), all()], BTreeSet::new()),
+            (vec![all(), some("a-*")], BTreeSet::new()),
+        ] {
+            let manifest = tables.into_iter().fold(Manifest::new(Source::Schedule), Manifest::table);
+            assert_eq!(manifest.tables[0].actions[&Action::PutItem], keys);
+        }
+    }
+
+    /// The text travels with deployed stacks, so every later version reads it.
+    #[test]
+    fn a_manifest_is_read_as_it_was_written() {
+        let index = crate::Index {
+            name: "byOwner",
+            partition: "owner",
+            sort: "name",
+            projection: Projection::KeysOnly,
+        };
+        let rows = Table::with(ROWS, [Action::GetItem]).index(index);
+        let source = Source::States { category: "tank".into(), events: names(&["TankBuilt"]) };
+        let manifest = Manifest::new(source)
+            .subscriber(SubscriberKind::StateProjector, rows)
+            .table(
+                Table::new("COMMITS_TABLE", "stream", Some("version"))
+                    .on([Action::Query], &names(&["tank-*"])),
+            )
+            .call("ses:SendEmail", "MAIL_SENDER")
+            .optional("LIMIT")
+            .metric("Unsent");
+        let text = serde_json::to_string_pretty(&manifest).unwrap();
+        assert_eq!(text, include_str!("manifest/sample.json").trim_end());
+        assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), manifest);
+    }
+
+    #[test]
+    fn a_field_that_is_unknown_is_refused() {
+        let text = include_str!("manifest/sample.json").replacen("\"metrics\"", "\"alarms\"", 1);
+        let error = serde_json::from_str::<Manifest>(&text).unwrap_err().to_string();
+        assert!(error.contains("unknown field `alarms`"), "{error}");
+    }
+
+    #[test]
+    fn the_names_in_policies_are_those_in_the_text() {
+        for action in [
+            Action::BatchGetItem,
+            Action::BatchWriteItem,
+            Action::DeleteItem,
+            Action::GetItem,
+            Action::PartiQLInsert,
+            Action::PutItem,
+            Action::Query,
+            Action::Scan,
+            Action::UpdateItem,
+        ] {
+            assert_eq!(serde_json::to_value(action).unwrap(), action.as_str());
+        }
+        for scope in [Scope::Read, Scope::Write, Scope::Events, Scope::Operate] {
+            assert_eq!(serde_json::to_value(scope).unwrap(), scope.as_str());
+        }
+    }
+}
