@@ -16,7 +16,8 @@ use std::{
     process::Command,
 };
 
-use ledgerline_sam::template::Source;
+use ledgerline::manifest::Manifests;
+use ledgerline_sam::{template::Source, wire};
 
 struct Copy {
     root: PathBuf,
@@ -90,9 +91,9 @@ fn application() -> String {
 /// Deletes an application as docs/applications.md says.
 fn delete(root: &Path, application: &str) {
     let folder = root.join("crates/apps").join(application);
-    for binary in fs::read_dir(folder.join("functions/src/bin")).unwrap() {
-        let binary = binary.unwrap().path();
-        fs::remove_dir_all(root.join("events").join(binary.file_stem().unwrap())).unwrap();
+    let functions = functions_of(&folder);
+    for function in &functions {
+        fs::remove_dir_all(root.join("events").join(function)).unwrap();
     }
     fs::remove_dir_all(&folder).unwrap();
     for (list, package) in
@@ -103,7 +104,42 @@ fn delete(root: &Path, application: &str) {
             list.lines().filter(|listed| !listed.starts_with(&line)).map(|line| format!("{line}\n")).collect()
         });
     }
-    edit(&root.join("template.yaml"), |template| without(template, application));
+    let mut manifests = wire::beside(&root.join("template.yaml")).unwrap();
+    manifests.retain(|function, _| !functions.contains(function));
+    edit(&root.join("template.yaml"), |template| wired(&without(template, application), &manifests));
+    fs::write(root.join(wire::FILE), wire::text(&manifests)).unwrap();
+}
+
+/// The names of the functions of the application in this folder.
+fn functions_of(folder: &Path) -> BTreeSet<String> {
+    let binaries = fs::read_dir(folder.join("functions/src/bin")).unwrap();
+    binaries.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect()
+}
+
+/// The template as `cargo xtask wire` writes it. It names a loop whose list would be empty, and that
+/// loop is deleted.
+fn wired(template: &str, manifests: &Manifests) -> String {
+    let mut template = template.to_owned();
+    loop {
+        let source = Source::parse(&template, Path::new("template.yaml")).unwrap();
+        let error = match wire::wire(&source, manifests) {
+            Ok(wired) => return wired.source.text().to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let (_, looped) = error.split_once("belongs into the loop `").unwrap_or_else(|| panic!("{error}"));
+        let (looped, _) = looped.split_once('`').unwrap();
+        template = without_loop(&template, looped);
+    }
+}
+
+/// The template without a loop and the comment above it.
+fn without_loop(template: &str, looped: &str) -> String {
+    let mut lines: Vec<_> = template.lines().collect();
+    let first = lines.iter().position(|line| *line == format!("  Fn::ForEach::{looped}:")).unwrap();
+    let comment = lines[..first].iter().rev().take_while(|line| line.starts_with("  #")).count();
+    let rest = lines[first..].iter().take_while(|line| !line.is_empty()).count();
+    lines.drain(first - comment..=first + rest);
+    lines.join("\n") + "\n"
 }
 
 fn edit(path: &Path, change: impl Fn(&str) -> String) {
@@ -113,9 +149,9 @@ fn edit(path: &Path, change: impl Fn(&str) -> String) {
     fs::write(path, after).unwrap();
 }
 
-/// The template without the application's part, without its names in the lists of loops, without
-/// the other lines that name one of its resources, without loops that have no name left, and
-/// without the parameters that only this application used.
+/// The template without the application's part, without the other lines that name one of its
+/// resources, and without the parameters that only this application used. Its names in generated
+/// blocks are left to `cargo xtask wire`.
 fn without(template: &str, application: &str) -> String {
     let begins = template.find(&format!("  # === {application} =")).unwrap();
     let after = &template[begins + 1..];
@@ -129,23 +165,9 @@ fn without(template: &str, application: &str) -> String {
         .map(|line| line.trim_end_matches(':'))
         .collect();
     assert!(ids.len() >= 5, "{ids:?}");
-    // A line of a list is a name: that of a function, of the aggregate that it takes commands to
-    // (as a category it begins with a small letter), of its view, or of its queue.
-    let is_listed = |line: &str| {
-        let name = line.strip_prefix("    - - ").or_else(|| line.strip_prefix("      - "));
-        let of = |name: &str| {
-            let name = name[..1].to_uppercase() + &name[1..];
-            ["Function", "CommandsFunction", "ProjectorFunction"].map(|of| format!("{name}{of}"))
-        };
-        name.is_some_and(|name| of(name).iter().any(|id| ids.contains(id.as_str())))
-    };
-    let is_its_queue = |word: &str| {
-        let of = |name: &str| ["Function", "ProjectorFunction"].map(|of| format!("{name}{of}"));
-        word.strip_suffix("Queue").is_some_and(|name| of(name).iter().any(|id| ids.contains(id.as_str())))
-    };
     let names = |line: &str| {
         let mut words = line.split(|c: char| !c.is_alphanumeric());
-        words.any(|word| ids.contains(word) || is_its_queue(word)) || is_listed(line)
+        words.any(|word| ids.contains(word))
     };
     let mut lines: Vec<String> = [&template[..begins], rest]
         .concat()
@@ -153,19 +175,6 @@ fn without(template: &str, application: &str) -> String {
         .filter(|line| line.trim_start().starts_with('#') || !names(line))
         .map(ToOwned::to_owned)
         .collect();
-    // The first line of a list has one more dash.
-    for place in 0..lines.len() - 2 {
-        if lines[place].starts_with("  Fn::ForEach::") && lines[place + 2].starts_with("      - ") {
-            lines[place + 2].replace_range(..5, "    -");
-        }
-    }
-    while let Some(empty) = (0..lines.len() - 2).find(|place| {
-        lines[*place].starts_with("  Fn::ForEach::") && lines[place + 2].starts_with("    - ${")
-    }) {
-        let comment = lines[..empty].iter().rev().take_while(|line| line.starts_with("  #")).count();
-        let rest = lines[empty..].iter().take_while(|line| !line.is_empty()).count();
-        lines.drain(empty - comment..=empty + rest);
-    }
     let parameters: Vec<_> = lines
         .iter()
         .skip_while(|line| *line != "Parameters:")
@@ -200,7 +209,7 @@ fn a_deleted_application_is_missed_by_nobody() {
         .filter(|line| !line.starts_with(" D events/") && !line.starts_with(" D crates/apps/"))
         .collect();
     let lists = ["applications", "handlers"].map(|list| format!(" M crates/{list}/Cargo.toml"));
-    assert_eq!(others, [" M Cargo.lock", &lists[0], &lists[1], " M template.yaml"]);
+    assert_eq!(others, [" M Cargo.lock", &lists[0], &lists[1], " M manifest.json", " M template.yaml"]);
 
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
@@ -211,6 +220,7 @@ fn a_deleted_application_is_missed_by_nobody() {
     let excluded = if std::env::var_os("WHOLE").is_some() { &long[..0] } else { &long[..] };
     copy.cargo(&[&["test", "--workspace"], excluded].concat());
     copy.cargo(&["xtask", "check"]);
+    copy.cargo(&["xtask", "wire", "--check"]);
     // The linters take three minutes: LINT=1 runs them too.
     if std::env::var_os("LINT").is_some() {
         copy.cargo(&["xtask", "lint"]);
@@ -240,10 +250,14 @@ fn the_template_without_an_application_is_whole() {
         assert_eq!(nobodys, Vec::<&String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
     };
+    let manifests = wire::beside(&root.join("template.yaml")).unwrap();
     for application in fs::read_dir(root.join("crates/apps")).unwrap() {
         let application = application.unwrap();
-        let of_it = fs::read_dir(application.path().join("functions/src/bin")).unwrap().count();
         let name = application.file_name().into_string().unwrap();
-        assert_eq!(functions(&without(&template, &name)) + of_it, functions(&template), "{name}");
+        let gone = functions_of(&application.path());
+        let mut manifests = manifests.clone();
+        manifests.retain(|function, _| !gone.contains(function));
+        let rest = wired(&without(&template, &name), &manifests);
+        assert_eq!(functions(&rest) + gone.len(), functions(&template), "{name}");
     }
 }

@@ -21,7 +21,10 @@ use serde_json::Value;
 use crate::{
     grants::{self, resources},
     template::Source,
+    wire,
 };
+
+pub(crate) use self::roles::rights;
 
 /// Asks functions for their manifests. The keys are the names of the functions, the values the paths of
 /// their programs.
@@ -55,68 +58,97 @@ pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
 /// All problems of a template: differences from the manifests of its functions, missing safeguards,
 /// alarms that lack or cannot go off, and rights that no function may have. Each is one sentence with
 /// its place. `runbook` is the text with an entry for each alarm.
-///
-/// # Errors
-/// When the template has no resources.
+#[must_use]
 pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
+    let (mut problems, source) = wired(source, manifests);
     // The local stack could not run a template that it cannot read.
     let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
-    [
-        unread.map(|error| error.to_string()).into_iter().collect(),
-        wiring(source, manifests),
-        hardening::problems(source),
-        alarms::problems(source, manifests, runbook),
-        rights(source),
-    ]
-    .concat()
+    problems.extend(unread.map(|error| error.to_string()));
+    problems.extend(compared(&source, manifests));
+    problems.extend(hardening::problems(&source));
+    problems.extend(alarms::problems(&source, manifests, runbook));
+    problems.extend(rights_of_nobody(&source));
+    problems
 }
 
 /// The differences between the manifests of functions and what the template gives them.
 #[must_use]
 pub fn wiring(source: &Source, manifests: &Manifests) -> Vec<String> {
+    let (problems, source) = wired(source, manifests);
+    [problems, compared(&source, manifests)].concat()
+}
+
+/// The generated blocks that are not as the manifests say, and the template with all of them
+/// written. The rest of the check reads that template: what follows from a stale block is no
+/// problem of its own.
+fn wired(source: &Source, manifests: &Manifests) -> (Vec<String>, Source) {
+    match wire::wire(source, manifests) {
+        Ok(wire::Wired { source: wired, stale }) => {
+            let problem = |(line, name): (usize, String)| {
+                let place = source.line(line);
+                format!("{place}: the generated block `{name}` differs from the manifests: {WIRE}")
+            };
+            (stale.into_iter().map(problem).collect(), wired)
+        }
+        Err(error) => (vec![error.to_string()], source.clone()),
+    }
+}
+
+/// What to do about a difference that a command mends.
+const WIRE: &str = "run `cargo xtask wire`";
+
+fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     let json = source.json();
     let template = Template::of(source, &json, manifests);
-    [sources::problems(&template), tables::problems(&template), roles::problems(&template)].concat()
+    let binaries = resources(&json, &["AWS::Serverless::Function"]).map(|(_, function)| binary(function));
+    let binaries: BTreeSet<_> = binaries.collect();
+    let unknown = binaries.iter().filter(|binary| !manifests.contains_key(**binary));
+    let unknown = unknown.map(|binary| format!("`{binary}` has no manifest: {WIRE}"));
+    let left = manifests.keys().filter(|binary| !binaries.contains(binary.as_str()));
+    let left = left
+        .map(|binary| format!("no function of the template runs `{binary}`, which has a manifest: {WIRE}"));
+    let mut problems: Vec<_> = unknown.chain(left).collect();
+    problems.extend(sources::problems(&template));
+    problems.extend(tables::problems(&template));
+    problems.extend(roles::problems(&template));
+    problems
+}
+
+/// The name of a function's binary.
+fn binary(function: &Value) -> &str {
+    function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default()
 }
 
 /// The rights that no function may have, in a template or in the output of SAM.
 #[must_use]
-pub fn rights(source: &Source) -> Vec<String> {
+pub fn rights_of_nobody(source: &Source) -> Vec<String> {
     let problems = grants::read(&source.json()).problems.into_iter();
     problems
         .map(|problem| format!("{}: {}", source.place(&["Resources", &problem.resource]), problem.message))
         .collect()
 }
 
-/// The lines by which a reconciler knows the subscribers: a function, its table as the template
-/// names it, the table's keys, and the categories whose commits it takes.
-#[must_use]
-pub fn follower_lines(source: &Source, manifests: &Manifests) -> BTreeSet<String> {
-    sources::follower_lines(&Template::of(source, &source.json(), manifests))
-}
-
 /// The template, and the manifests of its functions.
-struct Template<'a> {
+pub(crate) struct Template<'a> {
     source: &'a Source,
     json: &'a Value,
-    functions: Vec<Function<'a>>,
+    pub(crate) functions: Vec<Function<'a>>,
 }
 
 /// A function of the template, and its manifest.
-struct Function<'a> {
+pub(crate) struct Function<'a> {
     /// Logical id.
-    id: &'a str,
-    properties: &'a Value,
-    manifest: &'a Manifest,
+    pub(crate) id: &'a str,
+    pub(crate) properties: &'a Value,
+    pub(crate) manifest: &'a Manifest,
 }
 
 impl<'t> Template<'t> {
-    fn of(source: &'t Source, json: &'t Value, manifests: &'t Manifests) -> Self {
+    pub(crate) fn of(source: &'t Source, json: &'t Value, manifests: &'t Manifests) -> Self {
         let mut functions = Vec::new();
         for (id, resource) in resources(json, &["AWS::Serverless::Function"]) {
-            let binary = resource["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
-            // A missing binary is reported by the build.
-            let Some(manifest) = manifests.get(binary) else { continue };
+            // A missing manifest is a problem of its own.
+            let Some(manifest) = manifests.get(binary(resource)) else { continue };
             functions.push(Function { id, properties: &resource["Properties"], manifest });
         }
         Self { source, json, functions }
@@ -127,6 +159,22 @@ impl<'t> Template<'t> {
     fn problem(&self, function: &str, keys: &[&str], message: &str) -> String {
         let path = [&["Resources", function, "Properties"], keys].concat();
         format!("{}: {function}: {message}", self.source.place(&path))
+    }
+
+    /// Whether a resource is written out, and not made by a loop.
+    pub(crate) fn is_written(&self, id: &str) -> bool {
+        self.source.is_written(id)
+    }
+
+    /// The line by which the reconciler knows a subscriber: the function, its table as the template
+    /// names it, the table's keys, and the categories whose commits it takes.
+    pub(crate) fn follower_line(&self, function: &Function<'_>) -> Option<String> {
+        let subscriber = function.manifest.subscriber.as_ref()?;
+        let id = tables::named(self, function, &subscriber.table)?;
+        let table = function.manifest.table_of(&subscriber.table)?;
+        let sort = table.sort.as_deref().unwrap_or("-");
+        let of: Vec<_> = function.manifest.categories().into_iter().collect();
+        Some(format!("{} ${{{id}}} {} {sort} {}", function.id, table.partition, of.join(" ")))
     }
 
     /// The type of a resource.
@@ -144,7 +192,7 @@ impl<'t> Template<'t> {
 
 impl<'t> Function<'t> {
     /// The function's events of this type: names and properties.
-    fn events(&self, kind: &'static str) -> impl Iterator<Item = (&'t str, &'t Value)> + use<'t> {
+    pub(crate) fn events(&self, kind: &'static str) -> impl Iterator<Item = (&'t str, &'t Value)> + use<'t> {
         let events = self.properties["Events"].as_object().into_iter().flatten();
         events
             .filter(move |(_, event)| event["Type"] == kind)

@@ -9,6 +9,7 @@ pub mod progress;
 mod properties;
 pub mod samples;
 pub mod template;
+pub mod wire;
 mod yaml;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod model;
 mod resources;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -75,10 +75,16 @@ type Located<T> = Result<T, (usize, String)>;
 
 /// A template as it is written: its loops written out, and the short forms of functions, such as
 /// `!Ref`, in their long form.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Source {
     path: PathBuf,
+    text: String,
     root: Node,
+    /// The logical ids that are written out, and not made by a loop.
+    written: BTreeSet<String>,
+    /// The line of the file that each line of the text comes from, if the text is not that of the
+    /// file.
+    origins: Vec<usize>,
     /// The name of the local stack, with which the names of its tables and queues begin.
     stack: String,
 }
@@ -99,11 +105,44 @@ impl Source {
     /// # Errors
     /// As those of [`Source::read`].
     pub fn parse(text: &str, path: &Path) -> Result<Self, TemplateError> {
-        let root = yaml::parse(text).and_then(|root| for_each::written_out(&root));
-        let root =
-            root.map_err(|(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message })?;
         let stack = stack_name(path).unwrap_or_else(|| STACK.to_owned());
-        Ok(Self { path: path.to_owned(), root, stack })
+        Self::of(text, path, stack, Vec::new())
+    }
+
+    /// The template with this text. `origins` has the line of the file for each of its lines.
+    ///
+    /// # Errors
+    /// As those of [`Source::read`].
+    pub(crate) fn rewritten(&self, text: &str, origins: Vec<usize>) -> Result<Self, TemplateError> {
+        Self::of(text, &self.path, self.stack.clone(), origins)
+    }
+
+    fn of(text: &str, path: &Path, stack: String, origins: Vec<usize>) -> Result<Self, TemplateError> {
+        let wrong = |(line, message)| {
+            let line = origin(&origins, line);
+            TemplateError::Wrong { path: path.to_owned(), line, message }
+        };
+        let loops = yaml::parse(text).map_err(wrong)?;
+        let root = for_each::written_out(&loops).map_err(wrong)?;
+        let resources = loops.get("Resources").map_or(&[][..], Node::entries);
+        let written = resources.iter().map(|(id, _)| id.clone()).collect();
+        Ok(Self { path: path.to_owned(), text: text.to_owned(), root, written, origins, stack })
+    }
+
+    /// The text of the template.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether a resource is written out, and not made by a loop.
+    pub(crate) fn is_written(&self, id: &str) -> bool {
+        self.written.contains(id)
+    }
+
+    /// The line of the file that a line of the text comes from. Both count from 1.
+    pub(crate) fn origin(&self, line: usize) -> usize {
+        origin(&self.origins, line)
     }
 
     /// The name of the local stack, with which the names of its tables and queues begin.
@@ -135,7 +174,12 @@ impl Source {
                 None => break,
             }
         }
-        format!("{}:{}", self.path.display(), node.line)
+        format!("{}:{}", self.path.display(), self.origin(node.line))
+    }
+
+    /// A line of the file, as messages name it: `template.yaml:12`.
+    pub(crate) fn line(&self, line: usize) -> String {
+        format!("{}:{line}", self.path.display())
     }
 
     /// The statements of all policies that the template attaches to somebody or offers, by the
@@ -150,8 +194,8 @@ impl Source {
         scope.and_then(|scope| scope.statements()).map_err(|wrong| self.wrong(wrong))
     }
 
-    fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
-        TemplateError::Wrong { path: self.path.clone(), line, message }
+    pub(crate) fn wrong(&self, (line, message): (usize, String)) -> TemplateError {
+        TemplateError::Wrong { path: self.path.clone(), line: self.origin(line), message }
     }
 
     /// The template, as far as the local stack runs it.
@@ -168,6 +212,10 @@ impl Source {
         let scope = Scope::new(self, overrides, sqs_url);
         scope.and_then(|scope| scope.template()).map_err(|wrong| self.wrong(wrong))
     }
+}
+
+fn origin(origins: &[usize], line: usize) -> usize {
+    origins.get(line.saturating_sub(1)).copied().unwrap_or(line)
 }
 
 /// Reads a template that has functions, as [`Source::read`] and [`Source::template`] do.
@@ -191,7 +239,11 @@ pub fn of(
     let template = source.template(overrides, sqs_url)?;
     if template.functions.is_empty() {
         let message = "there are no functions".into();
-        return Err(TemplateError::Wrong { path: source.path.clone(), line: source.root.line, message });
+        return Err(TemplateError::Wrong {
+            path: source.path.clone(),
+            line: source.origin(source.root.line),
+            message,
+        });
     }
     Ok(template)
 }

@@ -7,6 +7,7 @@ mod new;
 mod samples;
 mod sizes;
 mod tools;
+mod wire;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +26,17 @@ use ledgerline_sam::{build::cargo, check, grants::resources, template::Source};
 #[derive(Debug, Parser)]
 #[command(name = "xtask")]
 enum Task {
+    /// Build the functions, write their manifests into `manifest.json`, and write the generated
+    /// blocks of `template.yaml` from them.
+    Wire {
+        /// Write nothing: fail if a function prints another manifest than `manifest.json` has, or if
+        /// a generated block is stale.
+        #[arg(long)]
+        check: bool,
+        /// The template. Its `manifest.json` is beside it.
+        #[arg(long, default_value = "template.yaml")]
+        template: PathBuf,
+    },
     /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives
     /// every function what its manifest declares, and no more; the aggregates read every shape that was
     /// ever stored; everything that can fail has dead letters and alarms; the sample events are there.
@@ -118,6 +130,7 @@ pub fn main<L: Aggregates>() -> ExitCode {
     let is_workspace = matches!(task, Task::New { kind: new::Kind::Workspace, .. });
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
+        Task::Wire { check, template } => wire::run(&template, check),
         Task::Check { template } => check::<L>(&template),
         Task::New { kind, name, application, of, log } => {
             new::run::<L>(kind, name.as_deref(), application.as_deref(), of.as_deref(), log)
@@ -183,13 +196,13 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let root = metadata.workspace_root.as_std_path();
-        let manifests = check::manifests_of(&source, root)?;
+        let manifests = ledgerline_sam::wire::beside(template)?;
         let runbook = root.join("docs/runbook.md");
         let runbook = fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
         let samples = sample_problems(&source, &manifests, &root.join("events"));
         [check::problems(&source, &manifests, &runbook), samples].concat()
     } else {
-        check::rights(&source)
+        check::rights_of_nobody(&source)
     });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));

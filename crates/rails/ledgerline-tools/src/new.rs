@@ -23,11 +23,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_sam::{check, grants::scope_prefix, template::Source};
+use ledgerline_sam::{grants::scope_prefix, template::Source};
 use serde_json::{Value, json};
 
-use self::template::{TEMPLATE, with_listed, with_name, with_section};
-use crate::tools;
+pub(crate) use self::template::TEMPLATE;
+use self::template::{with_listed, with_loop, with_section};
+use crate::{tools, wire};
 
 /// The manifest with the list of applications.
 const LIST: &str = "crates/applications/Cargo.toml";
@@ -182,6 +183,7 @@ pub(crate) fn run<L: Aggregates>(
     };
     lay_down(kind, &words, log)?;
     finish()?;
+    wire::run(Path::new(TEMPLATE), false)?;
     next_steps(kind, &words);
     Ok(())
 }
@@ -548,14 +550,12 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     change.file(format!("{events}/rename.json"), rename);
     change.file(format!("{events}/answers.md"), words.fill(text!("commands-answers.md")));
     change.section(words, words.fill(text!("commands.yaml")));
-    change.named("Functions", words.fill("{{Name}}Commands"));
-    change.named("Urls", words.fill("{{Name}}Commands"));
-    change.named("Commands", words.get("category").to_owned());
+    change.loops(&["Functions", "Urls", "Commands"]);
     Ok(())
 }
 
 fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
+    let (module, name) = (words.get("module"), words.get("name"));
     let [model, functions] = words.packages();
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("state-read-model.rs")));
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
@@ -598,17 +598,8 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     let answer = "| changed.json | a state with its last event, from the fanout | `null` |";
     change.file(format!("{events}/answers.md"), answers(answer));
     change.section(words, words.fill(text!("state-projector.yaml")));
-    change.named("Functions", format!("{upper}Projector"));
-    change.named("StateViews", upper.to_owned());
-    let function = format!("{upper}ProjectorFunction");
-    let line = format!("${{{function}}}:live {}", words.get("category"));
-    change.listed("          STATE_VIEWS: !Sub |", "            ", &line);
-    change.listed(
-        "              # The functions of state views, by the name that events come to.",
-        "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${",
-        &format!("{function}.Arn}}:live\" }}"),
-    );
-    compared(words, change, &function, &format!("{upper}Table"), "id -")
+    change.loops(&["Functions", "StateViews"]);
+    Ok(())
 }
 
 /// The file with the shapes of a view's rows.
@@ -622,7 +613,7 @@ fn shapes_of_rows(row: &Value) -> String {
 }
 
 fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
+    let (module, name) = (words.get("module"), words.get("name"));
     let [model, functions] = words.packages();
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("log-read-model.rs")));
     let row = json!({ "owner": ID, "entry": FIRST_ENTRY, "event": words.get("event"), "at": AT });
@@ -636,10 +627,7 @@ fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
     let projected = words.fill("log_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
     change.section(words, words.fill(text!("log-projector.yaml")));
-    change.named("Functions", words.fill("{{Name}}Projector"));
-    change.named("LogViews", words.get("Name").to_owned());
-    let (function, table) = (format!("{upper}ProjectorFunction"), format!("{upper}Table"));
-    compared(words, change, &function, &table, "owner entry")?;
+    change.loops(&["Functions", "LogViews"]);
     queued(words, change, &format!("{name}-projector"))
 }
 
@@ -695,15 +683,13 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
     let answer = json!({ "statusCode": 200, "body": body });
     let line = format!("| get.json | `GET /{name}/{{id}}` | `{answer}` |");
     change.file(format!("{events}/answers.md"), answers(&line));
-    let read = if log { "[dynamodb:GetItem, dynamodb:Query]" } else { "dynamodb:GetItem" };
-    change.section(words, words.fill(&text!("query.yaml").replace("{{read}}", read)));
-    change.named("Functions", words.fill("{{Name}}Queries"));
-    change.named("Urls", words.fill("{{Name}}Queries"));
+    change.section(words, words.fill(text!("query.yaml")));
+    change.loops(&["Functions", "Urls"]);
     Ok(())
 }
 
 fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
+    let (module, name) = (words.get("module"), words.get("name"));
     let [_, functions] = words.packages();
     let text = words.fill(text!("functions-process-managers.rs"));
     let list = list_of(&functions, "process_managers", text, change);
@@ -719,18 +705,8 @@ fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
         &format!("{{{{module}}}}: ledgerline_lambda::process_manager::run(async |_, _| Ok({manager}));"),
     );
     change.section(words, words.fill(text!("process-manager.yaml")));
-    change.named("Functions", words.get("Name").to_owned());
-    let (function, table) = (format!("{upper}Function"), format!("{upper}PositionsTable"));
-    compared(words, change, &function, &table, "stream entry")?;
+    change.loops(&["Functions"]);
     queued(words, change, name)
-}
-
-/// Adds a function that follows the log to what the reconciler compares, if there is one.
-fn compared(words: &Words, change: &mut Change, function: &str, table: &str, keys: &str) -> Result<()> {
-    if has_resource("ReconcilerFunction")? {
-        change.follower(&format!("{function} ${{{table}}} {keys} {}", words.get("category")));
-    }
-    Ok(())
 }
 
 /// A sample of what wakes a function at its time.
@@ -743,7 +719,7 @@ const AGAIN: &str = r#"{
 "#;
 
 fn subscription(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name, upper) = (words.get("module"), words.get("name"), words.get("Name"));
+    let (module, name) = (words.get("module"), words.get("name"));
     let [model, functions] = words.packages();
     if !has_resource("SequenceTable")? {
         order(change)?;
@@ -772,16 +748,8 @@ fn subscription(words: &Words, change: &mut Change) -> Result<()> {
     let answer = "| again.json | the schedule, which wakes it: it reads on from its checkpoint | `null` |";
     change.file(format!("{events}/answers.md"), answers(answer));
     change.section(words, words.fill(text!("subscription.yaml")));
-    change.named("Functions", format!("{upper}Subscription"));
-    let function = format!("{upper}SubscriptionFunction");
-    let line = format!("${{{function}}}:live {}", words.get("category"));
-    change.listed("          SUBSCRIPTIONS: !Sub |", "            ", &line);
-    change.listed(
-        "              # The functions of subscriptions, by the name that events come to.",
-        "              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub \"${",
-        &format!("{function}.Arn}}:live\" }}"),
-    );
-    compared(words, change, &function, &format!("{upper}Table"), "part entry")
+    change.loops(&["Functions"]);
+    Ok(())
 }
 
 /// Whether the template has this resource.
@@ -789,7 +757,7 @@ fn has_resource(id: &str) -> Result<bool> {
     Ok(fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains(&format!("\n  {id}:\n")))
 }
 
-/// What operators need. The functions are built, because they say what follows the log.
+/// What operators need.
 fn operators(change: &mut Change) -> Result<()> {
     // Who copied one of the two sections from elsewhere has to copy the other one, too.
     for (id, other) in [("OperationsTable", "ReconcilerFunction"), ("ReconcilerFunction", "OperationsTable")]
@@ -800,18 +768,13 @@ fn operators(change: &mut Change) -> Result<()> {
             );
         }
     }
-    let source = Source::read(Path::new(TEMPLATE))?;
-    let followers = check::follower_lines(&source, &check::manifests_of(&source, Path::new("."))?);
     if !has_resource("SequenceTable")? {
         order(change)?;
     }
     change.inserted(TEMPLATE, "  # --- Watching -", text!("operators.yaml"));
     client(change, "OperatorClient", text!("operators-client.yaml"));
     scope(change, "{ ScopeName: operate, ScopeDescription: Send the commands that only operators may send }");
-    for line in &followers {
-        change.follower(line);
-    }
-    change.named("Functions", "Reconciler".to_owned());
+    change.loops(&["Functions"]);
     change.inserted("crates/fanout/Cargo.toml", "[dependencies]", text!("operators-bin.toml"));
     change.file("crates/fanout/src/reconciler.rs".to_owned(), text!("operators-reconciler.rs").to_owned());
     change.fanout("reconciler: ledgerline_lambda::reconciler::run();");
@@ -828,8 +791,6 @@ fn order(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  # --- Watching -", text!("order.yaml"));
     client(change, "EventsReaderClient", text!("order-client.yaml"));
     scope(change, "{ ScopeName: events, ScopeDescription: Read the events of everybody }");
-    change.named("Functions", "EventsQueries".to_owned());
-    change.named("Functions", "Sequencer".to_owned());
     let fanout = "crates/fanout";
     change.inserted(&format!("{fanout}/Cargo.toml"), "[dependencies]", text!("order-bins.toml"));
     change.file(format!("{fanout}/src/sequencer.rs"), text!("order-sequencer.rs").to_owned());
@@ -876,13 +837,7 @@ fn scope(change: &mut Change, scope: &str) {
 /// and a sample message.
 fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
     let (upper, category) = (words.get("Name"), words.get("category"));
-    change.named("Queues", upper.to_owned());
-    change.listed("          LOG_QUEUES: !Sub |", "            ", &format!("${{{upper}Queue}} {category}"));
-    change.listed(
-        "                  - !GetAtt FanoutDeadLetterQueue.Arn",
-        "                  - !GetAtt ",
-        &format!("{upper}Queue.Arn"),
-    );
+    change.loops(&["Queues"]);
     let stream = format!("{category}-{ID}");
     let commit = json!({
         "stream": stream,
@@ -940,11 +895,8 @@ struct Change {
     files: BTreeMap<PathBuf, String>,
     /// A file that was laid down twice.
     twice: Option<PathBuf>,
-    /// Lists in the template: the line before the list, what its lines begin with, and the rest of
-    /// the new one.
-    listed: Vec<(String, String, String)>,
-    /// Loops of the template, each with a name for its list.
-    named: Vec<(&'static str, String)>,
+    /// Loops that the template must have. `cargo xtask wire` writes their lists.
+    loops: Vec<&'static str>,
     /// Lists in other files: the file, what the lines of the list begin with, and the rest of the
     /// new one.
     sorted: Vec<(PathBuf, String, String)>,
@@ -972,22 +924,6 @@ impl Change {
         }
     }
 
-    /// Adds a line to the list in the template that follows the line `after`, in its alphabetical
-    /// place.
-    fn listed(&mut self, after: &str, begins: &str, line: &str) {
-        self.listed.push((after.to_owned(), begins.to_owned(), line.to_owned()));
-    }
-
-    /// Adds a line to what the reconciler compares, and lets it read the table in it.
-    fn follower(&mut self, line: &str) {
-        self.listed("          FOLLOWERS: !Sub |", "            ", line);
-        let table = line.split_once("${").and_then(|(_, rest)| rest.split_once('}'));
-        if let Some((table, _)) = table {
-            let after = "                  # The tables of the lines above.";
-            self.listed(after, "                  - !GetAtt ", &format!("{table}.Arn"));
-        }
-    }
-
     /// Puts a text before the first line of a file that begins like this.
     fn inserted(&mut self, path: &str, before: &str, text: &str) {
         self.inserted.push((path.into(), before.to_owned(), text.to_owned()));
@@ -998,9 +934,9 @@ impl Change {
         self.replaced.push((path.into(), old.to_owned(), new.to_owned()));
     }
 
-    /// Adds a name to the list of one of the template's loops.
-    fn named(&mut self, looped: &'static str, name: String) {
-        self.named.push((looped, name));
+    /// Adds loops to the template, where they are missing.
+    fn loops(&mut self, loops: &[&'static str]) {
+        self.loops.extend(loops);
     }
 
     /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the
@@ -1082,11 +1018,8 @@ impl Change {
             Some(template) => template,
             None => fs::read_to_string(TEMPLATE).context(TEMPLATE)?,
         };
-        for (after, begins, line) in &self.listed {
-            template = with_listed(&template, after, begins, line)?;
-        }
-        for (looped, name) in &self.named {
-            template = with_name(&template, looped, name)?;
+        for looped in &self.loops {
+            template = with_loop(&template, looped)?;
         }
         for (application, section) in &self.sections {
             template = with_section(&template, application, section)?;

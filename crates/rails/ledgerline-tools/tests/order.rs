@@ -3,8 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-use ledgerline_sam::{check, template::Source};
+mod by_hand;
+
+use ledgerline_sam::{check, template::Source, wire};
 use ledgerline_testing::workspace;
+
+use self::by_hand::by_hand;
 
 /// A text in the template, the text that takes its place, and what must be said.
 const SLIPS: [(&str, &str, &str); 24] = [
@@ -136,13 +140,14 @@ fn slips_in_the_wiring_of_the_order_are_noticed() {
     let path = root.join("template.yaml");
     let template = std::fs::read_to_string(&path).unwrap();
     let runbook = std::fs::read_to_string(root.join("../../../docs/runbook.md")).unwrap();
-    let manifests = check::manifests_of(&Source::parse(&template, &path).unwrap(), &root).unwrap();
+    let manifests = wire::beside(&path).unwrap();
     let said = |template: &str| {
-        let source = Source::parse(template, &path).unwrap();
+        let source = Source::parse(&by_hand(template), &path).unwrap();
         check::problems(&source, &manifests, &runbook)
     };
-    assert_eq!(said(&template), Vec::<String>::new());
     let source = Source::parse(&template, &path).unwrap();
+    assert_eq!(check::problems(&source, &manifests, &runbook), Vec::<String>::new());
+    assert_eq!(said(&template), Vec::<String>::new());
     let samples = ledgerline_tools::sample_problems(&source, &manifests, &root.join("events"));
     assert_eq!(samples, Vec::<String>::new());
     for (right, wrong, expected) in SLIPS {

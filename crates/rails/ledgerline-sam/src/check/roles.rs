@@ -77,7 +77,7 @@ fn of_nobody(template: &Template<'_>) -> Vec<String> {
 }
 
 /// The rights that a function needs.
-fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
+pub(crate) fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
     let mut add =
         |action: &str, resource: &str| _ = rights.insert((action.to_owned(), Some(resource.to_owned())));

@@ -8,7 +8,7 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use super::{Function, Template, listed, tables::named};
+use super::{Function, Template, listed};
 use crate::grants::{COMMITS, list, referred, scope_prefix};
 
 /// Problems with sources of events that differ from those that the functions need.
@@ -149,7 +149,7 @@ fn rule<'t>(
             problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
         }
         if referred(&properties["EventBusName"])
-            .is_none_or(|bus| template.kind(bus) != "AWS::Source::EventBus")
+            .is_none_or(|bus| template.kind(bus) != "AWS::Events::EventBus")
         {
             let message = "the rule is on no bus of the template: EventBusName: !Ref EventBus";
             problems.push(template.problem(function.id, &place(&["EventBusName"]), message));
@@ -197,26 +197,14 @@ fn followers(template: &Template<'_>) -> Vec<String> {
         words.join(" ")
     });
     let written: BTreeSet<_> = written.filter(|line| !line.is_empty()).collect();
-    let wanted = follower_lines(template);
+    let wanted: BTreeSet<_> =
+        template.functions.iter().filter_map(|function| template.follower_line(function)).collect();
     let missing = wanted
         .difference(&written)
         .map(|line| format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default()));
     let nobodys =
         written.difference(&wanted).map(|line| format!("nothing follows the log like this: {line}"));
     missing.chain(nobodys).map(|message| template.problem(reconciler.id, &place, &message)).collect()
-}
-
-/// The lines that the reconciler should have: one for each function that follows the log.
-pub(super) fn follower_lines(template: &Template<'_>) -> BTreeSet<String> {
-    let line = |function: &Function<'_>| {
-        let subscriber = function.manifest.subscriber.as_ref()?;
-        let id = named(template, function, &subscriber.table)?;
-        let table = function.manifest.table_of(&subscriber.table)?;
-        let sort = table.sort.as_deref().unwrap_or("-");
-        let of: Vec<_> = function.manifest.categories().into_iter().collect();
-        Some(format!("{} ${{{id}}} {} {sort} {}", function.id, table.partition, of.join(" ")))
-    };
-    template.functions.iter().filter_map(line).collect()
 }
 
 /// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.

@@ -120,7 +120,7 @@ fn table_of<'t>(
     value: &'t Value,
 ) -> Result<&'t str, String> {
     let place = ["Environment", "Variables", &table.variable];
-    let camel: String = table.variable.split('_').map(capital).collect();
+    let camel = camel(&table.variable);
     match value["Ref"].as_str().filter(|id| template.kind(id) == "AWS::DynamoDB::Table") {
         None => {
             let message = format!("{} names no table of the template: !Ref {camel}", table.variable);
@@ -220,7 +220,21 @@ fn written(schema: &Value) -> String {
     keys.collect::<Vec<_>>().join(", ")
 }
 
-/// The table that a function's variable names, if it names one.
+/// The table that a function's variable names. A variable that is missing is a problem of its own:
+/// its table is then the one of its name, so that a missing right is named in the same run.
 pub(super) fn named<'t>(template: &Template<'t>, function: &Function<'t>, variable: &str) -> Option<&'t str> {
-    referred(template.variable(function, variable)?)
+    match template.variable(function, variable) {
+        Some(value) => referred(value),
+        None => {
+            let id = camel(variable);
+            let mut tables = resources(template.json, &["AWS::DynamoDB::Table"]);
+            tables.find_map(|(known, _)| (known == id).then_some(known))
+        }
+    }
+}
+
+/// The logical id of the table that a variable of this name names: that of `FILLS_TABLE` is
+/// `FillsTable`.
+fn camel(variable: &str) -> String {
+    variable.split('_').map(capital).collect()
 }

@@ -21,7 +21,7 @@ impl<'a> Scope<'a> {
         overrides: &BTreeMap<String, String>,
         sqs_url: &'a str,
     ) -> Located<Self> {
-        let Source { root, stack, path: _ } = source;
+        let Source { root, stack, .. } = source;
         let declared = root.get("Parameters").map_or(&[][..], Node::entries);
         for name in overrides.keys() {
             if !declared.iter().any(|(parameter, _)| parameter == name) {

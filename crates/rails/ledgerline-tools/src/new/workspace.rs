@@ -5,7 +5,10 @@ use std::{env, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 
-use super::{Kind, Known, Words, finish, lay_down as lay};
+use ledgerline_sam::template::Source;
+
+use super::{Kind, Known, TEMPLATE, Words, finish, lay_down as lay};
+use crate::wire;
 
 /// The files, and what is in them.
 const FILES: [(&str, &str); 35] = [
@@ -60,6 +63,10 @@ const RAILS: [&str; 10] = [
     "ledgerline-tools",
 ];
 
+/// The manifests of the functions that are laid down. A test compares them with what the functions
+/// print, because to build the functions takes minutes in a new workspace.
+const MANIFESTS: &str = text!("workspace/manifest.json");
+
 /// Lays it down in this folder, which must be new or empty. Its last part is the name of the
 /// application.
 pub(crate) fn lay_down(folder: &Path) -> Result<()> {
@@ -106,6 +113,9 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     ] {
         lay(kind, &Words::named(name, "item", &application).about(&known)?, log)?;
     }
+    let manifests = ledgerline_sam::wire::read(MANIFESTS)?;
+    let template = Path::new(TEMPLATE);
+    wire::write(template, &Source::read(template)?, &manifests)?;
     finish()?;
     super::next_steps(Kind::Workspace, &item);
     Ok(())

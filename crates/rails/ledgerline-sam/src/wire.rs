@@ -1,0 +1,253 @@
+//! The parts of a template that follow from the manifests of its functions.
+//!
+//! `cargo xtask wire` writes them into generated blocks: between a line `# <generated NAME>` and a
+//! line `# </generated>`. The name says what the block holds:
+//!
+//! | name | content |
+//! |---|---|
+//! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS` | the variable of this name |
+//! | `Functions`, `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
+//! | `grants` | the statements of the role around it |
+//! | `Manifests` | the manifests, for the operator's tool |
+//!
+//! A template needs no block. A part that is written by hand is compared with the manifests instead.
+
+mod grants;
+mod json;
+mod lists;
+
+use std::path::Path;
+
+use ledgerline::manifest::Manifests;
+
+pub use self::json::{read, text};
+use crate::{
+    check::Template,
+    template::{Source, TemplateError},
+};
+
+/// The beginning of the line that begins a block.
+const BEGIN: &str = "# <generated ";
+/// The line that ends a block.
+const END: &str = "# </generated>";
+
+/// A template with its blocks written.
+#[derive(Debug)]
+pub struct Wired {
+    /// The template.
+    pub source: Source,
+    /// The blocks that differ from those in the text that was given: line and name.
+    pub stale: Vec<(usize, String)>,
+}
+
+/// Writes the blocks of a template from the manifests of its functions.
+///
+/// # Errors
+/// With the line: when a block has no end or an unknown name, when a list would be empty, or when
+/// the template cannot be read.
+pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
+    // The grants of the fanout follow from its variables, which are written first.
+    let listed = written(source, manifests, |name| name != "grants")?;
+    let granted = written(&listed.source, manifests, |name| name == "grants")?;
+    let mut stale = listed.stale;
+    stale.extend(granted.stale);
+    stale.sort_unstable();
+    Ok(Wired { source: granted.source, stale })
+}
+
+/// Writes those blocks whose names are wanted.
+fn written(
+    source: &Source,
+    manifests: &Manifests,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<Wired, TemplateError> {
+    let json = source.json();
+    let template = Template::of(source, &json, manifests);
+    let lines: Vec<_> = source.text().lines().collect();
+    let mut stale = Vec::new();
+    let mut written = Vec::new();
+    // The line of the given text that each written line comes from, for messages.
+    let mut origins = Vec::new();
+    let mut at = 0;
+    while let Some(line) = lines.get(at) {
+        written.push((*line).to_owned());
+        origins.push(source.origin(at + 1));
+        at += 1;
+        let Some(name) = line.trim().strip_prefix(BEGIN).and_then(|name| name.strip_suffix('>')) else {
+            continue;
+        };
+        let begins = at;
+        let length = lines[begins..].iter().position(|line| line.trim() == END);
+        let ends = begins + length.ok_or_else(|| source.wrong((begins, no_end(name))))?;
+        let found = &lines[begins..ends];
+        let block = match is_wanted(name) {
+            false => found.iter().map(|line| (*line).to_owned()).collect(),
+            true => {
+                let content = content(&template, name, &lines[..begins], manifests);
+                let content = content.map_err(|message| source.wrong((begins, message)))?;
+                let indent = &line[..line.len() - line.trim_start().len()];
+                content.into_iter().map(|line| format!("{indent}{line}")).collect::<Vec<_>>()
+            }
+        };
+        if found != block {
+            stale.push((source.origin(begins), name.to_owned()));
+        }
+        origins.extend((0..block.len()).map(|line| source.origin(begins + 1 + line.min(found.len()))));
+        written.extend(block);
+        at = ends;
+    }
+    let source = source.rewritten(&(written.join("\n") + "\n"), origins)?;
+    Ok(Wired { source, stale })
+}
+
+fn no_end(name: &str) -> String {
+    format!("the generated block `{name}` has no end: write `{END}` below it")
+}
+
+/// The lines of a block, without its indentation. `before` are the lines above it.
+fn content(
+    template: &Template<'_>,
+    name: &str,
+    before: &[&str],
+    manifests: &Manifests,
+) -> Result<Vec<String>, String> {
+    if let Some(lines) = lists::variable(template, name) {
+        return Ok(lists::as_variable(name, &lines));
+    }
+    if let Some(names) = lists::names(template, name) {
+        return lists::as_list(name, &names);
+    }
+    match name {
+        "grants" => grants::statements(template, before),
+        "Manifests" => Ok(json::as_metadata(manifests)),
+        _ => Err(format!(
+            "there is no generated block `{name}`; choose one of: {}, grants, Manifests",
+            [lists::VARIABLES.as_slice(), lists::LOOPS.as_slice()].concat().join(", ")
+        )),
+    }
+}
+
+/// Reads the manifests beside a template: `manifest.json`.
+///
+/// # Errors
+/// When the file is missing or no manifests.
+pub fn beside(template: &Path) -> anyhow::Result<Manifests> {
+    let path = template.with_file_name(FILE);
+    let text = std::fs::read_to_string(&path).map_err(|error| {
+        anyhow::anyhow!("cannot read {}: {error}; write it with `cargo xtask wire`", path.display())
+    })?;
+    read(&text).map_err(|error| anyhow::anyhow!("{}: {error:#}", path.display()))
+}
+
+/// The name of the file with the manifests, beside the template.
+pub const FILE: &str = "manifest.json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{check, tests::TANKS};
+
+    fn manifests() -> Manifests {
+        beside(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
+    }
+
+    /// The template of the tanks with one text in place of another.
+    fn with(text: &str, other: &str) -> Source {
+        assert!(TANKS.text().contains(text), "{text}");
+        TANKS.rewritten(&TANKS.text().replacen(text, other, 1), Vec::new()).unwrap()
+    }
+
+    /// The number of the first line that contains this text.
+    fn line(source: &Source, text: &str) -> usize {
+        1 + source.text().lines().position(|line| line.contains(text)).unwrap()
+    }
+
+    #[test]
+    fn the_blocks_of_the_tanks_are_what_their_manifests_say() {
+        let wired = wire(&TANKS, &manifests()).unwrap();
+        assert_eq!(wired.stale, []);
+        assert_eq!(wired.source.text(), TANKS.text());
+    }
+
+    #[test]
+    fn a_stale_block_is_written_again_and_named_with_its_line() {
+        let blocks = TANKS.text().lines().filter(|line| line.trim().starts_with(BEGIN));
+        for block in blocks {
+            let stale = with(&format!("{block}\n"), &format!("{block}\n# by hand\n"));
+            let wired = wire(&stale, &manifests()).unwrap();
+            let name = block.trim().trim_start_matches(BEGIN).trim_end_matches('>');
+            assert_eq!(wired.stale, [(line(&stale, block), name.to_owned())]);
+            assert_eq!(wired.source.text(), TANKS.text());
+        }
+    }
+
+    /// The queue of the process manager is forgotten: the lines and the right that follow from it are
+    /// no problems of their own.
+    #[test]
+    fn what_follows_from_a_stale_block_is_no_problem_of_its_own() {
+        let stale = with("            ${HaulQueue} haul\n", "");
+        let place = format!("template.yaml:{}", line(&stale, "<generated LOG_QUEUES>"));
+        let found = check::wiring(&stale, &manifests());
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains(&place) && found[0].ends_with("run `cargo xtask wire`"), "{found:?}");
+    }
+
+    #[test]
+    fn a_problem_behind_a_stale_block_has_the_line_of_the_file() {
+        // Given a block that lacks three lines, and a slip far below it,
+        let stale = with("            ${HaulQueue} haul\n", "");
+        let stale = TANKS.rewritten(&stale.text().replace("Path: \"/hauls\"", "Path: \"/haul\""), Vec::new());
+        let stale = stale.unwrap();
+        // when the template is checked,
+        let found = check::wiring(&stale, &manifests());
+        // then the slip has the line that it has in the file.
+        let place = format!("template.yaml:{}: HaulCommandsFunction", line(&stale, "Path: \"/haul\""));
+        assert!(found.iter().any(|found| found.contains(&place)), "{place}: {found:#?}");
+    }
+
+    #[test]
+    fn a_block_that_cannot_be_written_is_an_error_with_its_line() {
+        for (text, other, expected) in [
+            (
+                "<generated LogViews>",
+                "<generated Views>",
+                "there is no generated block `Views`; choose one of: STATE_VIEWS",
+            ),
+            (
+                "  HaulRole:\n",
+                "  HaulerRole:\n",
+                "`grants` is in `HaulerRole`, which is the role of no function",
+            ),
+        ] {
+            let source = with(text, other);
+            let error = wire(&source, &manifests()).unwrap_err().to_string();
+            assert!(error.contains("template.yaml:") && error.contains(expected), "{error}");
+        }
+        let last = TANKS.text().rfind(END).unwrap();
+        let text = [&TANKS.text()[..last], &TANKS.text()[last + END.len()..]].concat();
+        let error = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap_err();
+        assert!(error.to_string().contains("`Manifests` has no end: write `# </generated>`"), "{error}");
+    }
+
+    #[test]
+    fn a_loop_without_a_name_is_refused() {
+        let mut manifests = manifests();
+        manifests
+            .retain(|_, manifest| !matches!(manifest.source, ledgerline::manifest::Source::States { .. }));
+        let error = wire(&TANKS, &manifests).unwrap_err().to_string();
+        assert!(error.ends_with("belongs into the loop `StateViews`: delete the loop"), "{error}");
+    }
+
+    #[test]
+    fn manifests_are_read_as_they_were_written() {
+        let manifests = manifests();
+        assert_eq!(read(&text(&manifests)).unwrap(), manifests);
+        let json = TANKS.json();
+        let deployed = json["Metadata"]["Ledgerline"]["Manifests"].as_object().unwrap();
+        let deployed: Manifests = deployed
+            .iter()
+            .map(|(name, text)| (name.clone(), serde_json::from_str(text.as_str().unwrap()).unwrap()))
+            .collect();
+        assert_eq!(deployed, manifests);
+    }
+}

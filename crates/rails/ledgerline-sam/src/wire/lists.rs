@@ -1,0 +1,124 @@
+//! The variables and lists that name functions and queues.
+
+use ledgerline::manifest::{Action, Scope, Source, SubscriberKind};
+
+use crate::{
+    check::{Function, Template},
+    grants::referred,
+};
+
+/// The variables that blocks write.
+pub(super) const VARIABLES: [&str; 4] = ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS"];
+
+/// The loops whose lists blocks write.
+pub(super) const LOOPS: [&str; 6] = ["Functions", "Urls", "Commands", "StateViews", "LogViews", "Queues"];
+
+/// The lines of a variable; `None` if there is no such variable.
+pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
+    let line: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
+        "STATE_VIEWS" => state_view,
+        "LOG_QUEUES" => log_queue,
+        "SUBSCRIPTIONS" => subscription,
+        "FOLLOWERS" => |template, function| template.follower_line(function),
+        _ => return None,
+    };
+    Some(sorted(template.functions.iter().filter_map(|function| line(template, function))))
+}
+
+/// A function that the fanout invokes with states, and their category.
+pub(crate) fn state_view(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    let Source::States { category, .. } = &function.manifest.source else { return None };
+    // A rule of the bus invokes it instead.
+    let has_rule = function.events("EventBridgeRule").next().is_some();
+    (!has_rule).then(|| format!("${{{}}}:live {category}", function.id))
+}
+
+/// A queue, and the categories whose commits the fanout sends to it.
+pub(crate) fn log_queue(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    let Source::Queue(_) = &function.manifest.source else { return None };
+    let queue = queue(function)?;
+    Some(format!("${{{queue}}} {}", categories(function)))
+}
+
+/// A function that the sequencer invokes, and the categories whose commits it takes.
+pub(crate) fn subscription(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    let Source::Sequence(_) = &function.manifest.source else { return None };
+    Some(format!("${{{}}}:live {}", function.id, categories(function)))
+}
+
+fn categories(function: &Function<'_>) -> String {
+    function.manifest.categories().into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// The queue that a function receives from.
+fn queue<'t>(function: &Function<'t>) -> Option<&'t str> {
+    function.events("SQS").find_map(|(_, properties)| referred(&properties["Queue"]))
+}
+
+/// The names in the list of a loop; `None` if there is no such loop.
+pub(super) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
+    let named: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
+        "Functions" => |_, function| without(function.id, "Function"),
+        "Urls" => has_url,
+        "Commands" => appends_to,
+        "StateViews" => |_, function| {
+            let is_one = is(function, SubscriberKind::StateProjector);
+            is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
+        },
+        "LogViews" => |template, function| {
+            // A role of its own is written out in its section.
+            let role = referred(&function.properties["Role"]).unwrap_or_default();
+            let is_one = is(function, SubscriberKind::LogProjector) && !template.is_written(role);
+            is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
+        },
+        "Queues" => |_, function| {
+            let Source::Queue(_) = function.manifest.source else { return None };
+            without(queue(function)?, "Queue")
+        },
+        _ => return None,
+    };
+    Some(sorted(template.functions.iter().filter_map(|function| named(template, function))))
+}
+
+/// A function behind the HTTP API gets a URL of its own, unless it shows the commits of all
+/// streams: a URL has no scopes.
+fn has_url(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    let endpoints = function.manifest.endpoints();
+    let is_open = !endpoints.is_empty() && endpoints.iter().all(|it| it.scope != Scope::Events);
+    is_open.then(|| without(function.id, "Function")).flatten()
+}
+
+/// The category to whose streams a command function appends.
+fn appends_to(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    let Source::Http(_) = &function.manifest.source else { return None };
+    let keys = function.manifest.table_of("COMMITS_TABLE")?.actions.get(&Action::PartiQLInsert)?;
+    keys.iter().next()?.strip_suffix("-*").map(ToOwned::to_owned)
+}
+
+fn is(function: &Function<'_>, kind: SubscriberKind) -> bool {
+    function.manifest.subscriber.as_ref().is_some_and(|subscriber| subscriber.kind == kind)
+}
+
+fn without(id: &str, suffix: &str) -> Option<String> {
+    id.strip_suffix(suffix).map(ToOwned::to_owned)
+}
+
+fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+/// A variable with these lines. Without a line, the text is empty.
+pub(super) fn as_variable(name: &str, lines: &[String]) -> Vec<String> {
+    let lines = lines.iter().map(|line| format!("  {line}"));
+    [format!("{name}: !Sub |")].into_iter().chain(lines).collect()
+}
+
+/// The list of a loop.
+pub(super) fn as_list(name: &str, names: &[String]) -> Result<Vec<String>, String> {
+    let Some((first, rest)) = names.split_first() else {
+        return Err(format!("no function of the template belongs into the loop `{name}`: delete the loop"));
+    };
+    Ok([format!("- - {first}")].into_iter().chain(rest.iter().map(|name| format!("  - {name}"))).collect())
+}

@@ -1,0 +1,67 @@
+//! `cargo xtask wire`: the manifests of all functions, and what follows from them in the template.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+use ledgerline::manifest::Manifests;
+use ledgerline_sam::{
+    check,
+    template::Source,
+    wire::{self, FILE},
+};
+
+/// Builds the functions of a template, and writes `manifest.json` beside it and its generated blocks.
+/// With `check`, it compares instead of writing.
+pub(crate) fn run(template: &Path, check: bool) -> Result<()> {
+    let source = Source::read(template)?;
+    let manifests = check::manifests_of(&source, Path::new("."))?;
+    if check {
+        return compare(template, &source, &manifests);
+    }
+    let written = write(template, &source, &manifests)?;
+    if written.is_empty() {
+        println!("xtask wire: {FILE} and the generated blocks of {} are up to date", template.display());
+    }
+    written.iter().for_each(|what| println!("xtask wire: {what} is written"));
+    Ok(())
+}
+
+/// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns what is
+/// written.
+pub(crate) fn write(template: &Path, source: &Source, manifests: &Manifests) -> Result<Vec<String>> {
+    let (mut written, file) = (Vec::new(), template.with_file_name(FILE));
+    let text = wire::text(manifests);
+    if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
+        written.push(file.display().to_string());
+    }
+    let wired = wire::wire(source, manifests)?;
+    if !wired.stale.is_empty() {
+        fs::write(template, wired.source.text()).with_context(|| template.display().to_string())?;
+    }
+    let block = |(line, name): (usize, String)| {
+        format!("{}:{line}: the generated block `{name}`", template.display())
+    };
+    written.extend(wired.stale.into_iter().map(block));
+    Ok(written)
+}
+
+fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()> {
+    let known = wire::beside(template)?;
+    let names: BTreeSet<_> = manifests.keys().chain(known.keys()).collect();
+    let differing = names.into_iter().filter(|name| manifests.get(*name) != known.get(*name));
+    let differing: Vec<_> = differing.map(String::as_str).collect();
+    let file = template.with_file_name(FILE);
+    if !differing.is_empty() {
+        bail!(
+            "{} is not what these functions print: {}; run `cargo xtask wire`",
+            file.display(),
+            differing.join(", ")
+        );
+    }
+    if let Some((line, name)) = wire::wire(source, manifests)?.stale.first() {
+        bail!("{}:{line}: the generated block `{name}` is stale; run `cargo xtask wire`", template.display());
+    }
+    println!("xtask wire: {} is what {} functions print", file.display(), manifests.len());
+    Ok(())
+}
