@@ -83,12 +83,26 @@ impl Workspace {
     /// Lays something down. The result is the changed files, without new ones: the numbers of added
     /// and removed lines, and the path.
     fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
+        let before = self.written_by_hand();
         run(&mut self.xtask_new(arguments));
+        let after = self.written_by_hand();
+        let mut rest = after.iter();
+        let lost = before.iter().find(|line| !rest.any(|kept| kept == *line));
+        assert_eq!(lost, None, "lines are only added to what is written by hand in the template");
         self.git(&["add", "--all"]);
         let changed = self.git(&["diff", "--cached", "--numstat", "--diff-filter=M"]);
         let changed = changed.lines().map(|line| line.replace('\t', " ")).collect();
         self.commit();
         changed
+    }
+
+    /// The lines of the template outside of its generated blocks.
+    fn written_by_hand(&self) -> Vec<String> {
+        let template = fs::read_to_string(self.root.join("template.yaml")).unwrap();
+        let mut parts = template.split("# <generated ");
+        let first = parts.next().unwrap();
+        let rest = parts.map(|part| part.split_once("# </generated>").unwrap().1);
+        [first].into_iter().chain(rest).flat_map(str::lines).map(ToOwned::to_owned).collect()
     }
 
     /// Applies the changes in a document, one after the other. The result is their number.
@@ -108,6 +122,7 @@ impl Workspace {
         self.cargo(&["fmt", "--check"]);
         self.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
         self.cargo(&["xtask", "check"]);
+        self.cargo(&["xtask", "wire", "--check"]);
         self.cargo(&["test", "--workspace"])
     }
 }
@@ -121,11 +136,9 @@ fn run(command: &mut Command) -> String {
 }
 
 /// Checks that nothing else changed than these lists, the list of functions, the proofs of the
-/// application, and the template, to which lines are only added. The fanout hands commits to a new
-/// queue or view, so its page of permissions, written from the template, has a new line.
-fn is_all(changed: &[String], lists: &[&str], fanned_out: bool) {
-    let (template, others): (Vec<_>, Vec<_>) =
-        changed.iter().partition(|line| line.ends_with(" template.yaml"));
+/// application, and what `cargo xtask wire` writes.
+fn is_all(changed: &[String], lists: &[&str]) {
+    let (wired, others): (Vec<_>, Vec<_>) = changed.iter().partition(|line| is_wired(line));
     let others: Vec<_> =
         others.into_iter().filter(|line| !line.ends_with("/tests/proofs.rs")).cloned().collect();
     let functions = ["shop/functions/src/lib.rs"];
@@ -133,21 +146,20 @@ fn is_all(changed: &[String], lists: &[&str], fanned_out: bool) {
     let mut expected: Vec<_> = lists.map(|list| format!("1 0 crates/apps/{list}")).collect();
     // The diff is in the order of paths.
     expected.sort_unstable_by(|a, b| a[4..].cmp(&b[4..]));
-    expected.extend(fanned_out.then(|| "1 0 docs/permissions/FanoutFunction.md".to_owned()));
     assert_eq!(others, expected);
-    assert!(template.len() == 1 && template[0].split(' ').nth(1) == Some("0"), "{template:?}");
+    assert_eq!(wired.len(), 2, "{wired:?}");
+}
+
+/// Whether a changed file is one that `cargo xtask wire` writes.
+fn is_wired(line: &str) -> bool {
+    line.ends_with(" template.yaml") || line.ends_with(" manifest.json")
 }
 
 #[test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter -- --ignored"]
 fn a_new_workspace_builds_passes_and_grows() {
     let shop = Workspace::new("try-shop");
-    let template = fs::read_to_string(shop.root.join("template.yaml")).unwrap();
-    let written = template.split("# <generated ").enumerate().map(|(place, part)| match place {
-        0 => part.lines().count(),
-        _ => part.split_once("# </generated>").unwrap().1.lines().count(),
-    });
-    let written: usize = written.sum();
+    let written = shop.written_by_hand().len();
     assert!(written <= 600, "a reader finds everything that is written by hand in {written} lines");
     let passed = shop.passes();
     for test in ["an_item_is_created_renamed_and_shown", "every_sample_event", "whatever_the_delivery"] {
@@ -169,6 +181,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     shop.commit();
     let recipes = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/recipes.md"));
     assert_eq!(shop.apply(recipes), 8);
+    shop.cargo(&["xtask", "wire"]);
     shop.commit();
 
     let (model, functions) = ("shop/model/src", "shop/functions/src");
@@ -178,13 +191,13 @@ fn a_new_workspace_builds_passes_and_grows() {
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
     // The aggregates are compiled into xtask.
     shop.cargo(&["build", "-p", "xtask"]);
-    is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views], true);
-    is_all(&shop.lay_down(&["query", "open-orders", "--of", "purchaseorder"]), &[&queries], false);
+    is_all(&shop.lay_down(&["projector", "open-orders", "--of", "purchaseorder"]), &[&views]);
+    is_all(&shop.lay_down(&["query", "open-orders", "--of", "purchaseorder"]), &[&queries]);
     // A second view of the same aggregate, named like the application.
-    is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&views], true);
+    is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&views]);
     let log = |kind| [kind, "order-log", "--of", "purchaseorder", "--log"];
-    is_all(&shop.lay_down(&log("projector")), &[&views], true);
-    is_all(&shop.lay_down(&log("query")), &[&queries], false);
+    is_all(&shop.lay_down(&log("projector")), &[&views]);
+    is_all(&shop.lay_down(&log("query")), &[&queries]);
     // The first process manager brings a module with it: one more line in the list of modules,
     // which is in the same file.
     let first = ["process-manager", "ship-orders", "--of", "purchaseorder"];
@@ -192,7 +205,7 @@ fn a_new_workspace_builds_passes_and_grows() {
     let module = |line: &String| {
         line.replace("2 0 crates/apps/shop/functions/src/lib.rs", "1 0 crates/apps/shop/functions/src/lib.rs")
     };
-    is_all(&changed.iter().map(module).collect::<Vec<_>>(), &[], true);
+    is_all(&changed.iter().map(module).collect::<Vec<_>>(), &[]);
     // What operators need brings the order of everything with it, where it is not there yet.
     let changed = shop.lay_down(&["operators"]);
     assert!(changed.contains(&"18 0 crates/fanout/Cargo.toml".to_owned()), "{changed:?}");
@@ -201,18 +214,17 @@ fn a_new_workspace_builds_passes_and_grows() {
     // The first subscription brings the order of everything with it; the second one is like any
     // other view.
     let changed = shop.lay_down(&["subscription", "diary", "--of", "purchaseorder"]);
-    let others: Vec<_> = changed.iter().filter(|line| !line.ends_with(" template.yaml")).collect();
+    let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
     let (library, view) = (format!("1 0 crates/apps/{functions}/lib.rs"), format!("1 0 crates/apps/{views}"));
     let fanout = ["12 0 crates/fanout/Cargo.toml", "2 0 crates/fanout/src/lib.rs"];
     assert_eq!(others, [&library, &view, fanout[0], fanout[1], "47 0 docs/runbook.md"]);
     let changed = shop.lay_down(&["operators"]);
-    let others: Vec<_> = changed.iter().filter(|line| !line.ends_with(" template.yaml")).collect();
+    let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
     let fanout = ["6 0 crates/fanout/Cargo.toml", "1 0 crates/fanout/src/lib.rs"];
     assert_eq!(others, [fanout[0], fanout[1], "48 0 docs/runbook.md"]);
     let changed = shop.lay_down(&["subscription", "chronicle", "--of", "item"]);
-    let others: Vec<_> = changed.iter().filter(|line| !line.ends_with(" template.yaml")).collect();
-    let pages = ["Reconciler", "Sequencer"].map(|name| format!("1 0 docs/permissions/{name}Function.md"));
-    assert_eq!(others, [&library, &view, &pages[0], &pages[1]]);
+    let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
+    assert_eq!(others, [&library, &view]);
     // An aggregate in a new application.
     let changed = shop.lay_down(&["aggregate", "parcel", "--in", "post"]);
     for list in ["applications", "handlers"] {
