@@ -4,13 +4,13 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use http::{Request, StatusCode, Uri};
 use ledgerline::manifest::{Manifest, Scope};
-use ledgerline_sam::template::Source;
 use serde_json::{Value, json};
 
 use crate::{
     DEFAULT_LOCAL, Out, Stack, Writing,
+    deployed::Deployed,
     deployment::Deployment,
-    https, manifests,
+    https,
     records::{self, Record},
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Options {
 
 /// Lists the commands, or sends one. Returns whether it was taken.
 pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
-    let routes = routes(stack)?;
+    let routes = routes(deployment, stack).await?;
     let [method, path] = options.request.as_slice() else {
         if !options.request.is_empty() {
             bail!("write a method and a path, as in one of these: {}", routes.join(", "));
@@ -108,8 +108,8 @@ async fn send(
 }
 
 /// Methods and paths of all commands of operators.
-fn routes(stack: &Stack) -> Result<Vec<String>> {
-    let manifests = manifests(&Source::read(&stack.template)?)?;
+async fn routes(deployment: &Deployment, stack: &Stack) -> Result<Vec<String>> {
+    let manifests = Deployed::read(deployment, stack).await?.manifests;
     let endpoints = manifests.values().flat_map(Manifest::endpoints);
     let of_operators = endpoints.filter(|endpoint| endpoint.scope == Scope::Operate);
     Ok(of_operators.map(|endpoint| endpoint.route.to_string()).collect())

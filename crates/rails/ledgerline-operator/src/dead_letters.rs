@@ -18,14 +18,11 @@ use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use ledgerline::StreamId;
-use ledgerline_sam::{
-    grants::{referred, resources},
-    template::Source,
-};
+use ledgerline_sam::grants::{referred, resources};
 use serde_json::{Value, json};
 
 use crate::{
-    Out, Stack, Writing,
+    Out, Writing, deployed,
     deployment::Deployment,
     records::{self, Record},
     replay::hand_over,
@@ -119,8 +116,8 @@ struct Looked {
 }
 
 /// Does it. Returns whether nothing is left of what was asked for: without `--write`, whether there are no dead letters.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
-    let queues = queues(deployment, stack)?;
+pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<bool> {
+    let queues = queues(deployment).await?;
     let wanted: Vec<_> = match &options.queue {
         None => queues,
         Some(name) => {
@@ -483,9 +480,9 @@ impl Letter {
     }
 }
 
-/// The dead-letter queues of the template, and where their messages go back to.
-fn queues(deployment: &Deployment, stack: &Stack) -> Result<Vec<Queue>> {
-    let template = Source::read(&stack.template)?.json();
+/// The dead-letter queues of the deployed template, and where their messages go back to.
+async fn queues(deployment: &Deployment) -> Result<Vec<Queue>> {
+    let template = deployed::template(deployment).await?;
     let urls = deployment.queues();
     let url = |id: &str| urls.get(id).cloned();
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
 //! What is deployed, beside what this workspace expects: first the template, whole, and then what somebody may have changed since by hand.
 
-use std::{collections::BTreeSet, path::Path, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_cloudformation::types::{StackDriftDetectionStatus, StackResourceDriftStatus};
@@ -12,6 +12,7 @@ use clap::Args;
 use ledgerline::{
     Aggregate, Aggregates, EventStore, EventTypes, StoreError, StreamId, Visitor,
     all::{newest, segments, void_entries},
+    manifest::Manifests,
     shapes::unreadable,
 };
 use ledgerline_sam::{
@@ -22,8 +23,8 @@ use serde_json::{Value, json};
 
 use crate::{
     Out, Stack, concurrency,
+    deployed::{self, Deployed},
     deployment::{Deployment, Function, LIVE},
-    manifests,
 };
 
 /// The most commits that are read, the newest ones of `$all`, to see whether this code understands
@@ -72,12 +73,26 @@ pub(crate) async fn run<L: Aggregates>(
     options: &Options,
     out: Out,
 ) -> Result<bool> {
-    let source = Source::read(&stack.template)?;
-    let template = source.json();
     let busy = out.busy("looking at what is deployed");
     let mut findings = Findings::default();
-    compare_templates(deployment, &template, &mut findings).await?;
-    functions(deployment, &source, &mut findings).await?;
+    let deployed = deployed::template(deployment).await?;
+    let manifests = match &stack.manifest {
+        Some(_) => Deployed::read(deployment, stack).await?.manifests,
+        None => deployed::of_stack(&deployed)?,
+    };
+    // Without a workspace, what is there is compared with what was deployed.
+    let template = match stack.template.exists() {
+        true => {
+            let ours = Source::read(&stack.template)?.json();
+            compare_templates(&ours, &deployed, &mut findings);
+            for function in deployed::differing(&manifests, &stack.template) {
+                findings.wrong("manifest", &function, "it is deployed differently");
+            }
+            ours
+        }
+        false => deployed,
+    };
+    functions(deployment, &template, &manifests, &mut findings).await?;
     tables(deployment, &template, &mut findings).await?;
     queues(deployment, &template, &mut findings).await?;
     if !deployment.is_local {
@@ -99,6 +114,12 @@ pub(crate) async fn run<L: Aggregates>(
         ));
     }
     out.note("");
+    if !stack.template.exists() {
+        out.note(&format!(
+            "there is no {}: the template of the stack is compared with no workspace\n",
+            stack.template.display()
+        ));
+    }
     if findings.wrong.is_empty() {
         out.note(match options.drift {
             true => "all of that is as this workspace expects it",
@@ -113,10 +134,8 @@ pub(crate) async fn run<L: Aggregates>(
 // --- The template -----------------------------------------------------------------------------------------------
 
 /// The deployed template against that of the workspace: resources with their policies, filters, alarms, indexes, parameters and what holds for all functions.
-async fn compare_templates(deployment: &Deployment, ours: &Value, findings: &mut Findings) -> Result<()> {
-    let text = deployment.deployed_template().await?;
-    let deployed = Source::parse(&text, Path::new("the deployed template"))?.json();
-    let (ours, deployed) = (plain(ours), plain(&deployed));
+fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
+    let (ours, deployed) = (plain(ours), plain(deployed));
     let ids = |template: &Value| -> BTreeSet<String> {
         template["Resources"].as_object().into_iter().flatten().map(|(id, _)| id.clone()).collect()
     };
@@ -148,7 +167,6 @@ async fn compare_templates(deployment: &Deployment, ours: &Value, findings: &mut
             findings.wrong("template", section, format!("it is deployed differently: {place}"));
         }
     }
-    Ok(())
 }
 
 /// A template without what differs by itself: the addresses of packages, what SAM notes in `Metadata`, and the two ways to write `Fn::GetAtt`.
@@ -194,12 +212,15 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
 
 // --- Functions --------------------------------------------------------------------------------------------------
 
-/// Functions that are deployed, with the variables that this code needs; on AWS, with the alias that events come to, and with their sources.
-async fn functions(deployment: &Deployment, source: &Source, findings: &mut Findings) -> Result<()> {
-    let template = source.json();
-    let manifests = manifests(source)?;
+/// Functions that are deployed, with the variables that their manifests declare; on AWS, with the alias that events come to, and with their sources.
+async fn functions(
+    deployment: &Deployment,
+    template: &Value,
+    manifests: &Manifests,
+    findings: &mut Findings,
+) -> Result<()> {
     let (mut looked, mut mappings) = (0, 0);
-    for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
+    for (id, function) in resources(template, &["AWS::Serverless::Function"]) {
         let Ok(Function { name, variables, is_newest }) = deployment.function(id) else {
             findings.absent("function", id, function);
             continue;
@@ -587,7 +608,7 @@ mod tests {
 
     #[test]
     fn templates_are_compared_by_what_they_say_and_not_by_how_it_is_written() {
-        let parse = |text: &str| plain(&Source::parse(text, Path::new("t")).unwrap().json());
+        let parse = |text: &str| plain(&Source::parse(text, std::path::Path::new("t")).unwrap().json());
         let ours = parse(
             "Resources:\n  A:\n    Type: AWS::Serverless::Function\n    Metadata: { BuildMethod: x }\n    Properties:\n      Role: !GetAtt R.Arn\n      Timeout: 60\n      Text: |\n        a\n",
         );

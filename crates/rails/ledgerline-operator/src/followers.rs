@@ -3,15 +3,12 @@
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Action, SubscriberKind};
 use ledgerline_dynamodb::{KeyNames, reconcile};
-use ledgerline_sam::{
-    grants::{referred, resources},
-    template::Source,
-};
+use ledgerline_sam::grants::{referred, resources};
 
 use crate::{
     Stack,
+    deployed::Deployed,
     deployment::{Deployment, Function},
-    manifests,
 };
 
 /// Something that follows the log, and what the tool has to know of its function.
@@ -29,9 +26,7 @@ pub(crate) struct Follower {
 
 /// What follows the log, by the manifests of the functions.
 pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<Vec<Follower>> {
-    let source = Source::read(&stack.template)?;
-    let manifests = manifests(&source)?;
-    let template = source.json();
+    let Deployed { template, manifests } = Deployed::read(deployment, stack).await?;
     let queues = deployment.queues();
     let mut followers = Vec::new();
     for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {

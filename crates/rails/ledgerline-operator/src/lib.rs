@@ -4,6 +4,7 @@
 mod command;
 mod concurrency;
 mod dead_letters;
+mod deployed;
 mod deployment;
 mod doctor;
 mod followers;
@@ -31,11 +32,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use ledgerline::{Aggregates, StreamId, Text, categories, manifest::Manifests};
-use ledgerline_sam::{
-    check,
-    template::{Source, stack_name},
-};
+use ledgerline::{Aggregates, StreamId, Text, categories};
+use ledgerline_sam::template::stack_name;
 use serde_json::Value;
 
 use crate::deployment::Deployment;
@@ -62,9 +60,13 @@ struct Stack {
     /// The local stack, at its AWS address, instead of AWS.
     #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
     local: Option<String>,
-    /// The template that the stack was made of.
+    /// The template of the workspace, where there is one. `doctor` compares the stack with it.
     #[arg(long, global = true, default_value = "template.yaml")]
     template: PathBuf,
+    /// Take the manifests of the functions from this file, and not from the stack. A stack that an
+    /// older version deployed has none: name the `manifest.json` of the commit that is deployed.
+    #[arg(long, global = true, value_name = "FILE")]
+    manifest: Option<PathBuf>,
     /// Print JSON, a value a line.
     #[arg(long, global = true)]
     json: bool,
@@ -174,12 +176,6 @@ enum What {
     /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
     /// Ends with 2 while there are any.
     DeadLetters(dead_letters::Options),
-}
-
-/// Builds the functions of the workspace, and asks them for their manifests.
-fn manifests(source: &Source) -> Result<Manifests> {
-    let root = cargo_metadata::MetadataCommand::new().no_deps().exec()?.workspace_root;
-    check::manifests_of(source, root.as_std_path())
 }
 
 /// Refuses a category that no aggregate has: it would find nothing, for ever.
@@ -297,7 +293,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
         What::Command(options) => command::run(&deployment, stack, &options, out).await?,
         What::Login(options) => {
-            login::run(&deployment, stack, &options, out).await?;
+            login::run(&deployment, &options, out).await?;
             true
         }
         What::Logs(options) => {
@@ -312,7 +308,7 @@ async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
         What::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
         What::Publish(writing) => versions::publish(&deployment, &writing, out).await?,
         What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
-        What::DeadLetters(options) => dead_letters::run(&deployment, stack, &options, out).await?,
+        What::DeadLetters(options) => dead_letters::run(&deployment, &options, out).await?,
         What::Rebuild(options) => rebuild::run(&deployment, stack, &options, out).await?,
     };
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })

@@ -17,12 +17,12 @@ use base64::{
 };
 use clap::Args;
 use http::Request;
-use ledgerline_sam::{grants::list, template::Source};
+use ledgerline_sam::grants::list;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{net::TcpListener, sync::mpsc, time::timeout};
 
-use crate::{Out, Stack, deployment::Deployment, https};
+use crate::{Out, deployed, deployment::Deployment, https};
 
 /// The logical id of the client of the user pool.
 const CLIENT: &str = "OperatorClient";
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 }
 
 /// Prints the token of the operator who signs in.
-pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<()> {
+pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) -> Result<()> {
     if deployment.is_local {
         bail!("the local stack has no sign-in: set LEDGER_TOKEN to any name");
     }
@@ -64,7 +64,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     // Each has 122 random bits; a verifier has 43 characters at least.
     let random = || uuid::Uuid::new_v4().simple().to_string();
     let (state, verifier) = (random(), random() + &random());
-    let template = Source::read(&stack.template)?.json();
+    let template = deployed::template(deployment).await?;
     let listeners = listen().await?;
     let address =
         format!("{pages}/oauth2/authorize?{}", asked(client, &scopes(&template), &state, &verifier));

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use ledgerline::manifest::Manifests;
 
-pub use self::json::{read, text};
+pub use self::json::{in_template, read, text};
 use crate::{
     check::Template,
     template::{Source, TemplateError},
@@ -242,12 +242,24 @@ mod tests {
     fn manifests_are_read_as_they_were_written() {
         let manifests = manifests();
         assert_eq!(read(&text(&manifests)).unwrap(), manifests);
-        let json = TANKS.json();
-        let deployed = json["Metadata"]["Ledgerline"]["Manifests"].as_object().unwrap();
-        let deployed: Manifests = deployed
-            .iter()
-            .map(|(name, text)| (name.clone(), serde_json::from_str(text.as_str().unwrap()).unwrap()))
-            .collect();
-        assert_eq!(deployed, manifests);
+        assert_eq!(in_template(&TANKS.json()).unwrap(), Some(manifests));
+    }
+
+    /// A template from a stack is written by whoever may deploy to the account.
+    #[test]
+    fn manifests_of_a_stack_are_checked() {
+        let json = |manifests: serde_json::Value| serde_json::json!({ "Metadata": { "Ledgerline": { "Manifests": manifests } } });
+        assert_eq!(in_template(&serde_json::json!({})).unwrap(), None);
+        let schedule = r#"{"source":"schedule","variables":["X"]}"#;
+        assert!(in_template(&json(serde_json::json!({ "x": schedule }))).unwrap().is_some());
+        for (name, text, expected) in [
+            ("x", "{", "the manifest of `x`"),
+            ("x", &schedule.replace("\"X\"", "\"x;y\""), "the manifest of `x`: `x;y` is no variable"),
+            ("x", &schedule.replace("source", "sauce"), "the manifest of `x`: unknown field `sauce`"),
+            ("\u{1b}[2J", schedule, "is no name of a function"),
+        ] {
+            let error = in_template(&json(serde_json::json!({ name: text }))).unwrap_err();
+            assert!(format!("{error:#}").contains(expected), "{error:#}");
+        }
     }
 }

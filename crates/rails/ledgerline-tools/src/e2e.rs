@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
-    build::cargo,
+    build::{self, cargo},
     samples::{has, samples},
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -117,6 +117,7 @@ fn operators(emulator: &Emulator) -> Result<()> {
             &["doctor"][..],
             &["views"],
             &["lag"],
+            &["rebuild", "Balances"],
             &["streams"],
             &["show", stream],
             &["reconcile", "--younger", "0"],
@@ -129,11 +130,13 @@ fn operators(emulator: &Emulator) -> Result<()> {
         ];
         for arguments in reads {
             // A comparison that found something ends with 2.
+            let started = Instant::now();
             let (code, printed) = emulator.ledger(credentials, arguments)?;
             if code != Some(0) && (code != Some(2) || arguments == ["doctor"]) {
                 bail!("an operator who is a {who} cannot do ledger {}: {printed}", arguments.join(" "));
             }
-            println!("  {who}: ledger {}: done", arguments.join(" "));
+            let took = started.elapsed().as_secs_f64();
+            println!("  {who}: ledger {}: done in {took:.1} s", arguments.join(" "));
         }
         let writes = ["replay", stream, "--write", "--yes", "--why", "a try of the deployment"];
         let (code, printed) = emulator.ledger(credentials, &writes)?;
@@ -209,7 +212,9 @@ fn stop(emulator: &Emulator, credentials: &BTreeMap<String, String>, may: bool) 
 fn drift(emulator: &Emulator) -> Result<()> {
     let administrator = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     let administrator = administrator.map(|name| (name.to_owned(), "test".to_owned())).into();
-    let (code, printed) = emulator.ledger(&administrator, &["doctor", "--drift"])?;
+    // In the workspace, what is deployed is its template and its manifests.
+    let template = env::current_dir()?.join("template.yaml").display().to_string();
+    let (code, printed) = emulator.ledger(&administrator, &["doctor", "--drift", "--template", &template])?;
     let lines = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let wrong: Vec<_> = lines.filter(|line| line["wrong"].is_string()).collect();
     let is_ours = |line: &Value| {
@@ -325,6 +330,10 @@ struct Emulator {
     process: Child,
     python: PathBuf,
     url: String,
+    /// The program of the operator's tool.
+    ledger: PathBuf,
+    /// An empty folder, in which the tool runs.
+    empty: PathBuf,
 }
 
 impl Emulator {
@@ -336,7 +345,10 @@ impl Emulator {
         // run replaces them.
         let files = env::current_dir()?.join("target/e2e");
         let _ = std::fs::remove_dir_all(&files);
-        std::fs::create_dir_all(&files)?;
+        let empty = files.join("empty");
+        std::fs::create_dir_all(&empty)?;
+        let mut programs = build::build(Path::new("."), &["ledger"])?;
+        let ledger = programs.remove("ledger").context("cargo built no ledger")?;
         let process = Command::new(python.join("python"))
             .arg(EMULATOR)
             .env("AUTH", "true")
@@ -352,7 +364,7 @@ impl Emulator {
             .stdin(Stdio::null())
             .spawn()
             .context("cannot start the emulator")?;
-        let mut this = Self { process, python: python.to_owned(), url };
+        let mut this = Self { process, python: python.to_owned(), url, ledger, empty };
         let (mut since, mut worked) = (Instant::now(), 0);
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Some(status) = this.process.try_wait()? {
@@ -389,19 +401,19 @@ impl Emulator {
         serde_json::from_str(&printed).with_context(|| format!("{command} printed {printed}"))
     }
 
-    /// Runs the operator's tool as somebody with these credentials. The result is its exit code,
-    /// and what it printed.
+    /// Runs the operator's tool with these credentials: the program alone, in an empty folder and
+    /// without cargo, as on a machine of an on-call engineer. The result is its exit code, and what
+    /// it printed.
     fn ledger(
         &self,
         credentials: &BTreeMap<String, String>,
         arguments: &[&str],
     ) -> Result<(Option<i32>, String)> {
-        let mut ledger = cargo();
-        ledger
-            .args(["run", "--quiet", "--package", "ledger", "--", "--json", "--stack", STACK])
-            .args(arguments);
+        let mut ledger = Command::new(&self.ledger);
+        ledger.current_dir(&self.empty).env_remove("CARGO").env("PATH", "");
+        ledger.args(["--json", "--stack", STACK]).args(arguments);
         ledger.env("AWS_ENDPOINT_URL", &self.url).env("AWS_REGION", "us-east-1").envs(credentials);
-        let output = ledger.stdin(Stdio::null()).output().context("cargo run -p ledger")?;
+        let output = ledger.stdin(Stdio::null()).output().context("ledger")?;
         let printed = [output.stdout, output.stderr].concat();
         Ok((output.status.code(), String::from_utf8_lossy(&printed).into_owned()))
     }

@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Projection, Write, view};
+use crate::{Projection, StreamId, Write, view};
 
 /// A text of a manifest: borrowed in the function that declares it, owned in a program that reads
 /// it.
@@ -45,6 +45,16 @@ pub struct Manifest {
     /// The metrics of the application that need an alarm.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub metrics: BTreeSet<Name>,
+}
+
+/// A text of a manifest that cannot be what it stands for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no {what}")]
+pub struct InvalidManifest {
+    /// What the text stands for: a category, a variable, an action.
+    pub what: &'static str,
+    /// The text, with control characters escaped.
+    pub text: String,
 }
 
 /// The source of a function's events.
@@ -387,6 +397,35 @@ impl Manifest {
         self
     }
 
+    /// Checks the texts of a manifest that comes from elsewhere, such as a deployed stack. They become
+    /// names of tables, streams and resources, and parts of messages.
+    ///
+    /// # Errors
+    /// The first text that cannot be what it stands for.
+    pub fn validate(&self) -> Result<(), InvalidManifest> {
+        let variables = self.variables.iter().chain(&self.optional_variables);
+        let of_tables = self.tables.iter().map(|table| &table.variable);
+        let of_calls = self.calls.iter().map(|call| &call.variable);
+        let of_subscriber = self.subscriber.iter().map(|subscriber| &subscriber.table);
+        let variables = variables.chain(of_tables).chain(of_calls).chain(of_subscriber);
+        let is_upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        all("variable", variables, |text| text.chars().all(is_upper))?;
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let of_indexes = self.tables.iter().flat_map(|table| &table.indexes);
+        let of_indexes = of_indexes.flat_map(|index| [&index.name, &index.partition, &index.sort]);
+        let keys = self.tables.iter().flat_map(|table| [Some(&table.partition), table.sort.as_ref()]);
+        all("name of a key or index", keys.flatten().chain(of_indexes), |text| text.chars().all(is_word))?;
+        let actions = self.calls.iter().map(|call| &call.action);
+        let is_of_action = |c: char| is_word(c) || c == ':';
+        all("action", actions, |text| text.chars().all(is_of_action))?;
+        let categories: Vec<_> = self.categories().into_iter().map(|of| of.to_owned().into()).collect();
+        all("category", categories.iter(), |text| StreamId::new(text, "1").is_ok())?;
+        let patterns = self.tables.iter().flat_map(|table| table.actions.values().flatten());
+        let routes = self.endpoints().iter().map(|endpoint| &endpoint.route);
+        let is_plain = |text: &str| !text.chars().any(|c| c.is_control() || c == '"' || c == '\\');
+        all("text", patterns.chain(routes).chain(&self.metrics), is_plain)
+    }
+
     /// The routes that the function answers; none unless it is behind the HTTP API.
     #[must_use]
     pub fn endpoints(&self) -> &[Endpoint] {
@@ -422,6 +461,23 @@ impl Manifest {
         self.table_of(variable).is_some_and(|table| table.actions.contains_key(&action))
     }
 }
+
+/// Checks texts that stand for this.
+fn all<'n>(
+    what: &'static str,
+    texts: impl IntoIterator<Item = &'n Name>,
+    is_one: impl Fn(&str) -> bool,
+) -> Result<(), InvalidManifest> {
+    match texts.into_iter().find(|text| text.is_empty() || text.len() > LONGEST || !is_one(text)) {
+        Some(text) => {
+            Err(InvalidManifest { what, text: text.chars().take(80).flat_map(char::escape_debug).collect() })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The longest text of a manifest, in bytes.
+const LONGEST: usize = 255;
 
 #[cfg(test)]
 mod tests {
@@ -486,6 +542,27 @@ mod tests {
         let text = serde_json::to_string_pretty(&manifest).unwrap();
         assert_eq!(text, include_str!("manifest/sample.json").trim_end());
         assert_eq!(serde_json::from_str::<Manifest>(&text).unwrap(), manifest);
+    }
+
+    #[test]
+    fn a_text_that_cannot_be_what_it_stands_for_is_refused() {
+        let read = |text: &str| serde_json::from_str::<Manifest>(text).unwrap();
+        let sample = include_str!("manifest/sample.json");
+        assert_eq!(read(sample).validate(), Ok(()));
+        for (text, other, what) in [
+            ("\"ROWS_TABLE\",\n      \"partition\"", "\"rows\",\n      \"partition\"", "variable"),
+            ("\"LIMIT\"", "\"PATH=1\"", "variable"),
+            ("\"partition\": \"id\"", "\"partition\": \"\"", "name of a key or index"),
+            ("\"name\": \"byOwner\"", "\"name\": \"by/owner\"", "name of a key or index"),
+            ("\"category\": \"tank\"", "\"category\": \"../tank\"", "category"),
+            ("ses:SendEmail", "ses SendEmail", "action"),
+            ("\"Unsent\"", "\"\\u001b[2J\"", "text"),
+        ] {
+            assert!(sample.contains(text), "{text}");
+            let error = read(&sample.replacen(text, other, 1)).validate().unwrap_err();
+            assert_eq!(error.what, what, "{error}");
+            assert!(!error.to_string().contains('\u{1b}'), "{error}");
+        }
     }
 
     #[test]

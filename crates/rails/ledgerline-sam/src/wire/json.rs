@@ -1,7 +1,7 @@
 //! The text of manifests: `manifest.json`, which people review like a lock file, and the metadata of
 //! the template, by which the operator's tool finds them in a deployed stack.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
@@ -73,6 +73,29 @@ fn inline(value: &Value) -> String {
 /// When the text is no JSON, or a manifest has a field that is missing or unknown.
 pub fn read(text: &str) -> Result<Manifests> {
     serde_json::from_str(text).context("these are no manifests")
+}
+
+/// Reads the manifests in the metadata of a template, which may come from a deployed stack: each text is
+/// checked. `None` if the template has none.
+///
+/// # Errors
+/// When a manifest is no text, no manifest, or has a text that cannot be what it stands for.
+pub fn in_template(template: &Value) -> Result<Option<Manifests>> {
+    let Some(written) = template["Metadata"]["Ledgerline"]["Manifests"].as_object() else {
+        return Ok(None);
+    };
+    let manifest = |(name, text): (&String, &Value)| {
+        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        if !is_name {
+            bail!("`{}` is no name of a function", name.escape_debug());
+        }
+        let of = || format!("the manifest of `{name}`");
+        let text = text.as_str().with_context(of)?;
+        let manifest: Manifest = serde_json::from_str(text).with_context(of)?;
+        manifest.validate().with_context(of)?;
+        Ok((name.clone(), manifest))
+    };
+    written.iter().map(manifest).collect::<Result<_>>().map(Some)
 }
 
 /// The manifests as metadata of the template: a JSON text for each function. CloudFormation changes

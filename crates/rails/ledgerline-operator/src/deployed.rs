@@ -1,0 +1,89 @@
+//! What was deployed: the template of the stack, and the manifests of its functions in it. The tool
+//! needs no workspace for them.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+use ledgerline::manifest::Manifests;
+use ledgerline_sam::{template::Source, wire};
+use serde_json::Value;
+
+use crate::{Stack, deployment::Deployment};
+
+/// What was deployed.
+#[derive(Debug)]
+pub(crate) struct Deployed {
+    /// The template, before SAM changed it.
+    pub(crate) template: Value,
+    /// The manifests, by the names of the functions' binaries.
+    pub(crate) manifests: Manifests,
+}
+
+impl Deployed {
+    /// Reads both from the stack, or the manifests from the file that the operator names. Says where
+    /// they differ from those of the workspace.
+    pub(crate) async fn read(deployment: &Deployment, stack: &Stack) -> Result<Self> {
+        let template = template(deployment).await?;
+        let manifests = match &stack.manifest {
+            Some(path) => of_file(path)?,
+            None => of_stack(&template)?,
+        };
+        let differing = differing(&manifests, &stack.template);
+        if !differing.is_empty() {
+            eprintln!(
+                "the manifests of the stack differ from manifest.json of this workspace: {}",
+                differing.join(", ")
+            );
+        }
+        Ok(Self { template, manifests })
+    }
+}
+
+/// The template as it was deployed.
+pub(crate) async fn template(deployment: &Deployment) -> Result<Value> {
+    let text = deployment.deployed_template().await?;
+    Ok(Source::parse(&text, Path::new("the deployed template"))?.json())
+}
+
+fn of_file(path: &Path) -> Result<Manifests> {
+    let place = || format!("--manifest {}", path.display());
+    let manifests = wire::read(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
+    for (name, manifest) in &manifests {
+        manifest.validate().with_context(|| format!("{}: `{name}`", place()))?;
+    }
+    Ok(manifests)
+}
+
+/// The manifests in a deployed template.
+pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
+    let hint = "name the manifest.json of the deployed commit with --manifest FILE";
+    let manifests = wire::in_template(template);
+    match manifests.with_context(|| format!("the stack's manifests cannot be read: {hint}"))? {
+        Some(manifests) => Ok(manifests),
+        None => bail!("the template of the stack has no manifests: {hint}"),
+    }
+}
+
+/// The functions whose manifests differ from those of the workspace with this template; none where
+/// there is no workspace.
+pub(crate) fn differing(deployed: &Manifests, template: &Path) -> Vec<String> {
+    let Ok(ours) = wire::beside(template) else { return Vec::new() };
+    let names: BTreeSet<_> = ours.keys().chain(deployed.keys()).collect();
+    names.into_iter().filter(|name| ours.get(*name) != deployed.get(*name)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_stack_without_manifests_is_refused_with_the_option_that_names_a_file() {
+        let unreadable = json!({ "Metadata": { "Ledgerline": { "Manifests": { "x": "{" } } } });
+        for template in [json!({ "Resources": {} }), unreadable] {
+            let error = of_stack(&template).unwrap_err().to_string();
+            assert!(error.contains("--manifest FILE"), "{error}");
+        }
+    }
+}
