@@ -191,6 +191,11 @@ fn without(template: &str, application: &str) -> String {
         let first = lines.iter().position(|line| *line == format!("  {parameter}:")).unwrap();
         let more = lines[first + 1..].iter().take_while(|line| line.starts_with("    ")).count();
         lines.drain(first..=first + more);
+        // A group with no other parameter goes with it.
+        let group = format!("        Parameters: [{parameter}]");
+        if let Some(place) = lines.iter().position(|line| *line == group) {
+            lines.drain(place - 1..=place);
+        }
     }
     lines.join("\n") + "\n"
 }

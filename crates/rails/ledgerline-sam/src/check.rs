@@ -19,7 +19,7 @@ use ledgerline::manifest::{Manifest, Manifests, Name};
 use serde_json::Value;
 
 use crate::{
-    grants::{self, resources},
+    grants::{self, list, resources},
     template::Source,
     wire,
 };
@@ -65,6 +65,7 @@ pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<St
     let unread = source.template(&BTreeMap::new(), "http://127.0.0.1").err();
     problems.extend(unread.map(|error| error.to_string()));
     problems.extend(compared(&source, manifests));
+    problems.extend(ungrouped(&source));
     problems.extend(hardening::problems(&source));
     problems.extend(alarms::problems(&source, manifests, runbook));
     problems.extend(rights_of_nobody(&source));
@@ -112,6 +113,22 @@ fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     problems.extend(tables::problems(&template));
     problems.extend(roles::problems(&template));
     problems
+}
+
+/// Parameters that the console shows behind all others, because no group names them. A template may
+/// have no groups.
+fn ungrouped(source: &Source) -> Vec<String> {
+    let json = source.json();
+    let groups = &json["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"];
+    let groups = list(groups).into_iter().flat_map(|group| list(&group["Parameters"]));
+    let grouped: BTreeSet<_> = groups.filter_map(Value::as_str).collect();
+    let parameters = json["Parameters"].as_object().into_iter().flatten().map(|(name, _)| name);
+    let missing = parameters.filter(|name| !grouped.is_empty() && !grouped.contains(name.as_str()));
+    let problem = |name: &String| {
+        let place = source.place(&["Parameters", name]);
+        format!("{place}: {name}: no group of AWS::CloudFormation::Interface has the parameter")
+    };
+    missing.map(problem).collect()
 }
 
 /// The name of a function's binary.

@@ -788,6 +788,11 @@ fn operators(change: &mut Change) -> Result<()> {
 /// The order of everything: the function that makes it, and the one that shows it.
 fn order(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", text!("order-parameter.yaml"));
+    // A template that is older than the groups of its parameters has none.
+    let group = "Parameters: [BusEvents, ";
+    if fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains(group) {
+        change.replaced(TEMPLATE, group, &format!("{group}SequencePartitions, "));
+    }
     change.inserted(TEMPLATE, "  # --- Watching -", text!("order.yaml"));
     client(change, "EventsReaderClient", text!("order-client.yaml"));
     scope(change, "{ ScopeName: events, ScopeDescription: Read the events of everybody }");

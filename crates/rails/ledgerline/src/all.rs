@@ -541,6 +541,10 @@ mod tests {
             assert_eq!(segment.entries.len() + segment.voids.len(), 1);
             assert_eq!(segment.commit(&StreamId::all(0)).unwrap().events, written.events);
         }
+        // A stack with several partitions has segments of `$all-1` and further.
+        written.stream = StreamId::try_from("$all-1".to_owned()).unwrap();
+        let segment = Segment::of(&written).unwrap();
+        assert_eq!((segment.number, segment.entries), (7, vec![entry("a", 2)]));
     }
 
     #[test]
