@@ -50,8 +50,10 @@ pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
 /// # Errors
 /// When they do not build, or as those of [`manifests`].
 pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
-    let template = source.template(&BTreeMap::new(), "http://127.0.0.1")?;
-    let binaries: Vec<_> = template.functions.iter().map(|function| function.binary.as_str()).collect();
+    // A template with stale lists has functions whose roles are not there yet.
+    let json = source.json();
+    let functions = resources(&json, &["AWS::Serverless::Function"]);
+    let binaries: Vec<_> = functions.map(|(_, function)| binary(function)).collect();
     manifests(&crate::build::build(root, &binaries)?)
 }
 
