@@ -17,7 +17,10 @@ use tokio::time::Instant;
 
 use crate::{
     Error, config,
-    http::{HttpRequest, Problem, TOO_MANY_REQUESTS},
+    http::{
+        problem::{Problem, TOO_MANY_REQUESTS},
+        request::HttpRequest,
+    },
 };
 
 /// The variable with the number of requests that an instance takes of one caller in a second. No limit is set if it is 0 or missing.

@@ -5,7 +5,10 @@ use ledgerline::manifest::{Endpoint, Name, Scope};
 
 use crate::{
     Error, config,
-    http::{HttpRequest, NOT_AN_OPERATOR, Problem},
+    http::{
+        problem::{NOT_AN_OPERATOR, Problem},
+        request::HttpRequest,
+    },
 };
 
 /// The variable with the name of the claim that lists a caller's groups: `cognito:groups` for a user pool.

@@ -1,12 +1,15 @@
 #![doc = include_str!("../README.md")]
 
 pub mod build;
+mod cargo;
 pub mod check;
 mod for_each;
+mod functions;
 pub mod grants;
 pub mod policy;
 pub mod progress;
 mod properties;
+mod rights;
 pub mod samples;
 pub mod template;
 pub mod wire;

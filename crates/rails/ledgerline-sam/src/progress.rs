@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result};
 use cargo_metadata::{Artifact, DependencyKind, MetadataCommand, PackageId};
 
-use crate::build::cargo;
+use crate::cargo::cargo;
 
 /// The pause between two lines.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -22,7 +22,7 @@ use ledgerline::manifest::Manifests;
 
 pub use self::json::{in_template, read, text};
 use crate::{
-    check::Template,
+    functions::Template,
     template::{Source, TemplateError},
 };
 

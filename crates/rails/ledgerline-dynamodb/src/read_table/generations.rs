@@ -19,8 +19,7 @@ use ledgerline::{LogTable, StateTable, StreamId, manifest::Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Item, POSITION_ENTRY, Position, ReadTable, TableError, checkpoint::CHECKPOINT, from_item, number,
-    rebuild::PART, to_item,
+    Item, POSITION_ENTRY, Position, ReadTable, TableError, checkpoint::CHECKPOINT, from_item, number, to_item,
 };
 use crate::error::table_error;
 
@@ -32,6 +31,8 @@ pub const FRESH: SignedDuration = SignedDuration::from_secs(10);
 pub const SWITCHING: SignedDuration = SignedDuration::from_secs(FRESH.as_secs() + 5);
 /// The most commits of a view that can be skipped: the item that names them takes 400 KB.
 const MAX_SKIPS: usize = 100;
+/// The beginning of the names of parts, under which a rebuild saves its progress.
+pub(super) const PART: &str = "$part-";
 /// The number of changes that are remembered.
 const REMEMBERED: usize = 20;
 

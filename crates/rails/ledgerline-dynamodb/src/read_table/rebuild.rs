@@ -12,13 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::{
     Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, after, batch,
     before_or_none, from_item,
-    generations::{KeyNames, generation_of},
+    generations::{KeyNames, PART, generation_of},
     invalid, number, refused, to_item,
 };
 use crate::error::table_error;
-
-/// The beginning of the names of parts.
-pub(super) const PART: &str = "$part-";
 
 /// How far the rebuild of a view got in one part of the log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

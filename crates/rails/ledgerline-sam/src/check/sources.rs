@@ -8,7 +8,7 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use super::{Function, Template, listed};
+use crate::functions::{Function, Template, listed};
 use crate::grants::{COMMITS, list, referred, scope_prefix};
 
 /// Problems with sources of events that differ from those that the functions need.

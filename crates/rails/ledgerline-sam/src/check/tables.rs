@@ -8,8 +8,8 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use super::{Function, Template, listed};
-use crate::grants::{OPERATIONS, list, referred, resources};
+use crate::functions::{Function, Template, camel, listed};
+use crate::grants::{OPERATIONS, list, resources};
 
 /// The variable with the namespace of metrics, which every function must have. Without it, a function uses a default namespace, which the alarms do
 /// not watch.
@@ -135,11 +135,6 @@ fn table_of<'t>(
     }
 }
 
-fn capital(word: &str) -> String {
-    let (first, rest) = word.split_at(word.len().min(1));
-    first.to_owned() + &rest.to_lowercase()
-}
-
 /// Problems with the keys of a table and of the indexes that the function reads.
 fn keys<'t>(template: &Template<'t>, function: &Function<'t>, table: &Table, id: &str) -> Vec<String> {
     let properties = &template.json["Resources"][id]["Properties"];
@@ -218,23 +213,4 @@ fn written(schema: &Value) -> String {
         .into_iter()
         .map(|key| format!("{} ({})", text(key, "AttributeName"), text(key, "KeyType")));
     keys.collect::<Vec<_>>().join(", ")
-}
-
-/// The table that a function's variable names. A variable that is missing is a problem of its own:
-/// its table is then the one of its name, so that a missing right is named in the same run.
-pub(super) fn named<'t>(template: &Template<'t>, function: &Function<'t>, variable: &str) -> Option<&'t str> {
-    match template.variable(function, variable) {
-        Some(value) => referred(value),
-        None => {
-            let id = camel(variable);
-            let mut tables = resources(template.json, &["AWS::DynamoDB::Table"]);
-            tables.find_map(|(known, _)| (known == id).then_some(known))
-        }
-    }
-}
-
-/// The logical id of the table that a variable of this name names: that of `FILLS_TABLE` is
-/// `FillsTable`.
-fn camel(variable: &str) -> String {
-    variable.split('_').map(capital).collect()
 }

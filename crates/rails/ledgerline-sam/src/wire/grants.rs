@@ -2,10 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    check::{Template, rights},
-    grants::referred,
-};
+use crate::{functions::Template, grants::referred, rights::rights};
 
 /// The statements of the role that the last of these lines belong to.
 pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {

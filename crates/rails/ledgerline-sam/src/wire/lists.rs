@@ -3,7 +3,7 @@
 use ledgerline::manifest::{Action, Scope, Source, SubscriberKind};
 
 use crate::{
-    check::{Function, Template},
+    functions::{Function, Template},
     grants::referred,
 };
 

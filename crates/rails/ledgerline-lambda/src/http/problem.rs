@@ -1,0 +1,136 @@
+//! Problems (RFC 9457), and the catalogue of their kinds.
+
+use std::sync::OnceLock;
+
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The beginning of the `type` of every problem; the problem's code follows. It is set at start, because it belongs to the product and not
+/// to the rails.
+pub(super) static PROBLEM_TYPE_PREFIX: OnceLock<String> = OnceLock::new();
+
+/// A kind of problem. Every problem of the kind has this code and this status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProblemType {
+    /// The stable name in kebab case, which is the end of the problem's `type`.
+    pub code: &'static str,
+    /// The HTTP status.
+    pub status: StatusCode,
+}
+
+macro_rules! problem_types {
+    ($($(#[$attribute:meta])* $name:ident = $code:literal, $status:ident;)+) => {
+        $($(#[$attribute])* pub const $name: ProblemType = ProblemType { code: $code, status: StatusCode::$status };)+
+
+        /// All kinds of problems that are not a refusal by a domain (`Aggregate::REFUSALS`).
+        pub const PROBLEM_TYPES: &[ProblemType] = &[$($name),+];
+    };
+}
+
+problem_types! {
+    /// A part of the request is malformed.
+    INVALID_REQUEST = "invalid-request", BAD_REQUEST;
+    /// The request names no caller.
+    UNAUTHENTICATED = "unauthenticated", UNAUTHORIZED;
+    /// Only operators may do it.
+    NOT_AN_OPERATOR = "not-an-operator", FORBIDDEN;
+    /// There is no such route.
+    NO_ROUTE = "no-route", NOT_FOUND;
+    /// Another writer took the version that `If-Match` names.
+    OVERTAKEN = "overtaken", CONFLICT;
+    /// The command lost too many races against other writers.
+    CONTENDED = "conflict", CONFLICT;
+    /// `If-Match` names another version.
+    PRECONDITION_FAILED = "precondition-failed", PRECONDITION_FAILED;
+    /// The body is larger than it may be.
+    BODY_TOO_LARGE = "body-too-large", PAYLOAD_TOO_LARGE;
+    /// The commit would be larger than it may be.
+    COMMIT_TOO_LARGE = "commit-too-large", PAYLOAD_TOO_LARGE;
+    /// The Idempotency-Key was used for another request.
+    IDEMPOTENCY_KEY_REUSED = "idempotency-key-reused", UNPROCESSABLE_ENTITY;
+    /// The route wants `If-Match`.
+    PRECONDITION_REQUIRED = "precondition-required", PRECONDITION_REQUIRED;
+    /// The caller sends too many requests.
+    TOO_MANY_REQUESTS = "too-many-requests", TOO_MANY_REQUESTS;
+    /// The server failed; its logs say why.
+    INTERNAL = "internal", INTERNAL_SERVER_ERROR;
+    /// The service is busy, or the database does not answer in time. The client may try again.
+    UNAVAILABLE = "unavailable", SERVICE_UNAVAILABLE;
+    /// The view does not yet show the version that the request asks for.
+    READ_MODEL_BEHIND = "read-model-behind", SERVICE_UNAVAILABLE;
+}
+
+/// What is wrong with a request, for programs and for people (RFC 9457).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The stable name in kebab case, which is the end of the problem's `type`.
+    pub code: &'static str,
+    /// The text that says what is wrong this time.
+    pub detail: String,
+    /// The field, parameter or header that is wrong.
+    pub field: Option<String>,
+    /// The version of the aggregate, if another one was expected.
+    pub version: Option<u64>,
+}
+
+impl Problem {
+    /// A problem of this kind.
+    #[must_use]
+    pub fn new(kind: ProblemType, detail: impl Into<String>) -> Self {
+        Self { status: kind.status, code: kind.code, detail: detail.into(), field: None, version: None }
+    }
+
+    /// A part of the request is malformed.
+    #[must_use]
+    pub fn field(field: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(INVALID_REQUEST, detail) }
+    }
+
+    /// There is no such route, although the API sent the request here.
+    #[must_use]
+    pub fn no_route() -> Self {
+        Self::new(NO_ROUTE, "there is no such route")
+    }
+
+    /// The service is busy, or the database does not answer in time. The client may try again.
+    #[must_use]
+    pub fn unavailable() -> Self {
+        Self::new(UNAVAILABLE, "the service is busy, try again")
+    }
+
+    /// A failure of the server, which is in its logs.
+    #[must_use]
+    pub fn internal() -> Self {
+        Self::new(INTERNAL, "the request could not be handled")
+    }
+
+    /// The body of the problem.
+    #[must_use]
+    pub fn body(&self) -> Value {
+        #[derive(Serialize)]
+        struct Body<'a> {
+            r#type: String,
+            title: String,
+            status: u16,
+            detail: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            field: Option<&'a str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            version: Option<u64>,
+        }
+        let title = self.code.replace('-', " ");
+        let types = PROBLEM_TYPE_PREFIX.get().map_or("urn:problem:", String::as_str);
+        let body = Body {
+            r#type: format!("{types}{}", self.code),
+            title: title[..1].to_uppercase() + &title[1..],
+            status: self.status.as_u16(),
+            detail: &self.detail,
+            field: self.field.as_deref(),
+            version: self.version,
+        };
+        serde_json::to_value(body).unwrap_or_default()
+    }
+}

@@ -1,0 +1,252 @@
+//! Requests as functions see them.
+
+use std::{collections::BTreeSet, fmt::Display, ops::RangeInclusive, str::FromStr};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::HeaderValue;
+use ledgerline::Meta;
+use serde::{Deserialize, de::DeserializeOwned};
+
+use super::problem::*;
+use crate::{function_url::principal, wire::field_of};
+
+/// The largest body that a command may have, in bytes.
+pub const MAX_BODY_BYTES: usize = 64 * 1024;
+
+/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of keys.
+const MAX_SUBJECT: usize = 255;
+
+/// A request as the HTTP API passes it on.
+#[derive(Debug)]
+pub struct HttpRequest(pub(super) ApiGatewayV2httpRequest);
+
+impl From<ApiGatewayV2httpRequest> for HttpRequest {
+    fn from(request: ApiGatewayV2httpRequest) -> Self {
+        Self(request)
+    }
+}
+
+impl HttpRequest {
+    /// The method and the path of the route, as the template has them: `POST /tanks/{id}/fills`.
+    #[must_use]
+    pub fn route(&self) -> &str {
+        self.0.route_key.as_deref().or(self.0.request_context.route_key.as_deref()).unwrap_or_default()
+    }
+
+    /// The path as it was asked for.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        self.0.raw_path.as_deref().unwrap_or_default()
+    }
+
+    /// A `{parameter}` of the path, decoded.
+    ///
+    /// # Errors
+    /// When the route has no parameter of this name.
+    pub fn path_parameter(&self, name: &str) -> Result<&str, Problem> {
+        let parameter = self.0.path_parameters.get(name).map(String::as_str);
+        parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
+    }
+
+    /// A `{parameter}` of the path, as a value object.
+    ///
+    /// # Errors
+    /// When the rule of the value does not allow it.
+    pub fn path_value<V: FromStr<Err: Display>>(&self, name: &str) -> Result<V, Problem> {
+        let value = self.path_parameter(name)?.parse();
+        value.map_err(|error: V::Err| Problem::field(name, error.to_string()))
+    }
+
+    /// A parameter of the query. It is read from the raw query, because the API joins repeated parameters with commas, which cannot be told
+    /// from commas in a value.
+    ///
+    /// # Errors
+    /// When it is there twice.
+    pub fn query(&self, name: &str) -> Result<Option<String>, Problem> {
+        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let mut values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
+            (value, None) => Ok(value.map(|(_, value)| value.into_owned())),
+        }
+    }
+
+    /// Refuses every parameter of the query but these. A misspelled one, such as `minversion`,
+    /// would otherwise do nothing.
+    ///
+    /// # Errors
+    /// When there is another one. The problem names it, and those that there are.
+    pub fn only_parameters(&self, known: &[&str]) -> Result<(), Problem> {
+        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let unknown = form_urlencoded::parse(raw.as_bytes()).find(|(name, _)| !known.contains(&&**name));
+        let Some((name, _)) = unknown else { return Ok(()) };
+        let detail = match known {
+            [] => "the route has no parameters".to_owned(),
+            known => format!("there is no such parameter; there are: {}", known.join(", ")),
+        };
+        Err(Problem::field(name, detail))
+    }
+
+    /// A parameter of the query as a value in its one spelling. `expected` says what it is.
+    ///
+    /// # Errors
+    /// When it is there twice, cannot be read, or is spelled otherwise than the value is written: a
+    /// part that the parser drops, such as the offset after a date, would do nothing.
+    pub fn query_value<V: FromStr + Display>(
+        &self,
+        name: &str,
+        expected: &str,
+    ) -> Result<Option<V>, Problem> {
+        let Some(text) = self.query(name)? else { return Ok(None) };
+        let value = text.parse::<V>().ok().filter(|value| value.to_string() == text);
+        value.map(Some).ok_or_else(|| Problem::field(name, expected))
+    }
+
+    /// A parameter of the query that is a whole number.
+    ///
+    /// # Errors
+    /// When it is there twice, is no number, or is not in the range.
+    pub fn query_number<N: FromStr + PartialOrd + Display>(
+        &self,
+        name: &str,
+        range: RangeInclusive<N>,
+    ) -> Result<Option<N>, Problem> {
+        let expected = format!("{name} is a whole number from {} to {}", range.start(), range.end());
+        match self.query_value::<N>(name, &expected)? {
+            Some(number) if !range.contains(&number) => Err(Problem::field(name, expected)),
+            number => Ok(number),
+        }
+    }
+
+    /// All values of a parameter of the query, which may be given several times.
+    #[must_use]
+    pub fn query_values(&self, name: &str) -> BTreeSet<String> {
+        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
+        values.map(|(_, value)| value.into_owned()).collect()
+    }
+
+    /// A header, if it is there.
+    ///
+    /// # Errors
+    /// When it is there and is not ASCII text. If it were ignored, the service would do what the client did not ask for: carry out a
+    /// command with a key twice, or a command with a condition without it.
+    pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
+        let value = self.0.headers.get(name).map(HeaderValue::to_str).transpose();
+        value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
+    }
+
+    /// The body.
+    ///
+    /// # Errors
+    /// When it is larger than [`MAX_BODY_BYTES`], or is said to be base64 and is not.
+    pub fn body(&self) -> Result<Vec<u8>, Problem> {
+        let text = self.0.body.as_deref().unwrap_or_default();
+        let body = match self.0.is_base64_encoded {
+            true => BASE64_STANDARD
+                .decode(text)
+                .map_err(|_| Problem::new(INVALID_REQUEST, "the body is not base64"))?,
+            false => text.as_bytes().to_vec(),
+        };
+        if body.len() > MAX_BODY_BYTES {
+            let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
+            return Err(Problem::new(BODY_TOO_LARGE, detail));
+        }
+        Ok(body)
+    }
+
+    /// The body, read as JSON of this shape.
+    ///
+    /// # Errors
+    /// A problem that names the field.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
+        let body = self.body()?;
+        let malformed = |detail: String| Problem::new(INVALID_REQUEST, detail);
+        if body.is_empty() {
+            return Err(malformed("the body is missing: send a JSON object".into()));
+        }
+        if body.trim_ascii_start().first() != Some(&b'{') {
+            // Serde would read the fields of a struct from an array as well, by their place.
+            return Err(malformed("the body is not a JSON object".into()));
+        }
+        let mut reader = serde_json::Deserializer::from_slice(&body);
+        let value: T = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+            let field = field_of(&error);
+            let inner = error.into_inner();
+            if inner.is_data() {
+                // The line and the column are left out: the field's name says where the error is, and people do not count columns.
+                let message = inner.to_string();
+                let detail = message.rsplit_once(" at line ").map_or(message.as_str(), |(detail, _)| detail);
+                Problem { field, ..malformed(detail.to_owned()) }
+            } else {
+                malformed(format!("the body is not JSON: {inner}"))
+            }
+        })?;
+        reader.end().map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
+        Ok(value)
+    }
+
+    /// Checks that the request has no fields: the body is missing or an empty object.
+    ///
+    /// # Errors
+    /// A problem that names a field of the body.
+    pub fn nothing(&self) -> Result<(), Problem> {
+        if self.body()?.is_empty() {
+            return Ok(());
+        }
+        self.json().map(|Nothing {}| ())
+    }
+
+    /// The caller: the subject of the token, which the API's authorizer has verified, or the principal that signed a request to a function
+    /// URL.
+    ///
+    /// # Errors
+    /// `401` when there is no caller: the API has no authorizer, or the caller's name is missing or very long. An aggregate belongs to its
+    /// creator, so it must not be created without a caller.
+    pub fn actor(&self) -> Result<&str, Problem> {
+        let authorizer = self.0.request_context.authorizer.as_ref();
+        let of_iam = authorizer.and_then(|authorizer| authorizer.iam.as_ref()?.user_arn.as_deref());
+        self.claim("sub")
+            .or_else(|| of_iam.map(principal))
+            .filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len()))
+            .ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
+    }
+
+    /// A claim of the caller's token, as text.
+    pub(crate) fn claim(&self, name: &str) -> Option<&str> {
+        let authorizer = self.0.request_context.authorizer.as_ref()?;
+        authorizer.jwt.as_ref()?.claims.get(name).map(String::as_str)
+    }
+
+    /// The origin of the request, for the commit that it causes.
+    #[must_use]
+    pub fn meta(&self) -> Meta {
+        let context = &self.0.request_context;
+        // The client chooses this header, so its value is used only if it is harmless in a log and in an item.
+        let harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+        let header = |name| self.header(name).ok().flatten();
+        let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
+        Meta {
+            actor: self.actor().ok().map(ToOwned::to_owned),
+            correlation_id: given.or_else(|| context.request_id.clone()),
+            causation_id: None,
+            source_address: context.http.source_ip.clone(),
+            trace_id: header("x-amzn-trace-id").and_then(trace),
+        }
+    }
+}
+
+/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, `-`, and 24 more digits. Clients write this header as they
+/// like, and the trace goes into every commit, so any other form is dropped. Source: the developer guide of X-Ray, "Tracing header".
+pub(super) fn trace(header: &str) -> Option<String> {
+    let root = header.split(';').map(str::trim).find(|part| part.starts_with("Root="))?;
+    let hexadecimal =
+        |text: &str, digits| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let (time, id) = root.strip_prefix("Root=1-")?.split_once('-')?;
+    (hexadecimal(time, 8) && hexadecimal(id, 24)).then(|| root.to_owned())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}

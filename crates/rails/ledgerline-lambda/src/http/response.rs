@@ -1,0 +1,157 @@
+//! Responses, and the entity tags in them.
+
+use aws_lambda_events::apigw::ApiGatewayV2httpResponse;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::problem::{CONTENDED, Problem, READ_MODEL_BEHIND, TOO_MANY_REQUESTS, UNAVAILABLE};
+
+/// The most bytes of rows or commits in an answer, as Lambda returns them: 5 MB, which leaves a sixth of its 6 MB for what is around them. Source: the
+/// developer guide, "Lambda quotas", "Invocation payload".
+pub(crate) const MAX_ANSWER_BYTES: usize = 5_000_000;
+
+/// The bytes that a part of a body has in the answer of the function. The body is a JSON text inside of JSON, so each quote in a value of it becomes four characters.
+pub(crate) fn encoded_bytes(part: &Value) -> usize {
+    let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\');
+    let text = part.to_string();
+    text.len() + text.as_bytes().iter().filter(is_escaped).count()
+}
+
+/// A response.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Response {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// Further headers.
+    pub headers: Vec<(HeaderName, String)>,
+    /// The JSON body, if there is one.
+    pub body: Option<Value>,
+}
+
+impl Response {
+    /// A response with a body.
+    #[must_use]
+    pub fn json(status: StatusCode, body: Value) -> Self {
+        Self { status, headers: Vec::new(), body: Some(body) }
+    }
+
+    /// The same response, with the ETag of a version.
+    #[must_use]
+    pub fn with_version(mut self, version: u64) -> Self {
+        self.headers.push((header::ETAG, etag(version)));
+        self
+    }
+
+    /// The answer of a query that shows this of a version.
+    #[must_use]
+    pub fn of_version(version: u64, body: Value) -> Self {
+        Self::json(StatusCode::OK, body).with_representation(version)
+    }
+
+    /// The same response, with the ETag of what it shows of a version. The version alone does not tell two representations of it apart: a view that is
+    /// rebuilt may show another one, and each page of a list is one of its own.
+    #[must_use]
+    pub fn with_representation(mut self, version: u64) -> Self {
+        let body = self.body.as_ref().map(Value::to_string).unwrap_or_default();
+        let hash = Sha256::digest(body.as_bytes());
+        let digits: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        self.headers.push((header::ETAG, format!("\"{version}.{digits}\"")));
+        self
+    }
+
+    /// Its ETag.
+    pub(crate) fn etag(&self) -> Option<&str> {
+        self.headers.iter().find(|(name, _)| *name == header::ETAG).map(|(_, tag)| tag.as_str())
+    }
+
+    /// The version in its ETag.
+    pub(crate) fn version(&self) -> Option<u64> {
+        versions_of(self.etag()?)?.first().copied()
+    }
+
+    pub(super) fn into_lambda(self) -> ApiGatewayV2httpResponse {
+        let mut response = ApiGatewayV2httpResponse::default();
+        response.status_code = i64::from(self.status.as_u16());
+        for (name, value) in self.headers {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                response.headers.insert(name, value);
+            }
+        }
+        if let Some(body) = self.body {
+            let json = HeaderValue::from_static("application/json");
+            response.headers.entry(header::CONTENT_TYPE).or_insert(json);
+            response.body = Some(body.to_string().into());
+        }
+        response
+    }
+}
+
+impl From<Problem> for Response {
+    fn from(problem: Problem) -> Self {
+        let mut response = Self::json(problem.status, problem.body());
+        response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
+        let again = [UNAVAILABLE.code, READ_MODEL_BEHIND.code, TOO_MANY_REQUESTS.code, CONTENDED.code];
+        if again.contains(&problem.code) {
+            response.headers.push((header::RETRY_AFTER, "1".into()));
+        }
+        if problem.status == StatusCode::UNAUTHORIZED {
+            response.headers.push((header::WWW_AUTHENTICATE, "Bearer".into()));
+        }
+        if let Some(version) = problem.version {
+            response = response.with_version(version);
+        }
+        response
+    }
+}
+
+/// The entity tag of a version: `"3"`.
+#[must_use]
+pub fn etag(version: u64) -> String {
+    format!("\"{version}\"")
+}
+
+/// The versions in a list of entity tags (RFC 9110, 8.8.3): `"3"`, as commands answer, and
+/// `"3.9f86d081"`, as reads do. `None` for `*`. The comparison is strong (13.1.1): weak tags, and
+/// tags that are not a version, are left out, because they match nothing.
+#[must_use]
+pub fn versions_of(tags: &str) -> Option<Vec<u64>> {
+    if tags.trim() == "*" {
+        return None;
+    }
+    let versions = tags.split(',').filter_map(|tag| {
+        let tag = tag.trim().strip_prefix('"')?.strip_suffix('"')?;
+        let digits = match tag.split_once('.') {
+            Some((digits, hash)) if is_hash(hash) => digits,
+            Some(_) => return None,
+            None => tag,
+        };
+        // Each version has one spelling: "3", not "03" or "+3".
+        digits.parse::<u64>().ok().filter(|version| version.to_string() == digits)
+    });
+    Some(versions.collect())
+}
+
+/// The same for a comparison that is weak (RFC 9110, 13.1.2): `W/"3"` is the same as `"3"`.
+///
+/// # Errors
+/// When it is no list of entity tags. A condition that cannot be read must not be dropped.
+pub fn versions_of_weak(tags: &str) -> Result<Option<Vec<u64>>, Problem> {
+    let tags: Vec<_> = tags.split(',').map(|tag| tag.trim().trim_start_matches("W/")).collect();
+    let is_tag = |tag: &&str| tag.len() >= 2 && tag.starts_with('"') && tag.ends_with('"');
+    if tags != ["*"] && !tags.iter().all(is_tag) {
+        let detail = "If-None-Match is a list of ETags, such as \"3\", or *";
+        return Err(Problem::field("If-None-Match", detail));
+    }
+    Ok(versions_of(&tags.join(",")))
+}
+
+/// Whether this is the hash of a representation.
+fn is_hash(text: &str) -> bool {
+    text.len() == 8 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Whether one of these entity tags is this one, compared weakly (RFC 9110, 13.1.2): `W/"3.9f86d081"` is the same as `"3.9f86d081"`.
+pub(crate) fn is_among_tags(etag: &str, tags: &str) -> bool {
+    tags.trim() == "*" || tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)
+}
