@@ -101,9 +101,9 @@ enum Task {
 }
 
 /// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or through its
-/// dependencies (rule 12).
+/// dependencies (rule 12). The library of the template is one: `cargo xtask` builds it in seconds.
 fn is_pure(package: &Package) -> bool {
-    let pure = ["crates/rails/ledgerline", "crates/applications"];
+    let pure = ["crates/rails/ledgerline", "crates/rails/ledgerline-sam", "crates/applications"];
     let folder = folder(package);
     pure.iter().any(|pure| folder.ends_with(pure))
         || folder.ends_with("model") && is_of_an_application(package)
@@ -185,6 +185,7 @@ fn enter_workspace() -> Result<()> {
 fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let metadata = MetadataCommand::new().exec()?;
     let mut problems = impurities(&metadata);
+    problems.extend(emulated(&metadata));
     problems.extend(upwards(&metadata));
     problems.extend(mismatches(&metadata)?);
     problems.extend(compiled_twice()?);
@@ -273,8 +274,29 @@ pub fn sample_problems(source: &Source, manifests: &Manifests, events: &Path) ->
         .collect()
 }
 
-/// The paths from a pure crate to a crate that it must not reach.
+/// The paths from a pure crate to AWS or to a runtime.
 fn impurities(metadata: &Metadata) -> Vec<String> {
+    let is_impure = |name: &str| {
+        ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin)) || name == "tokio"
+    };
+    reached(metadata, is_pure, is_impure, "rule 12")
+}
+
+/// The paths from programs for operators and developers to the emulator, which takes minutes to
+/// build.
+fn emulated(metadata: &Metadata) -> Vec<String> {
+    let small = ["ledger", "ledgerline-operator", "ledgerline-tools", "xtask"];
+    let is_small = |package: &Package| small.contains(&package.name.as_str());
+    reached(metadata, is_small, |name| name == "ledgerline-local", "no emulator")
+}
+
+/// The paths from these packages of the workspace to a package that they must not reach.
+fn reached(
+    metadata: &Metadata,
+    from: impl Fn(&Package) -> bool,
+    is_forbidden: impl Fn(&str) -> bool,
+    rule: &str,
+) -> Vec<String> {
     let names: BTreeMap<&PackageId, &str> =
         metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
     let dependencies: BTreeMap<&PackageId, Vec<&PackageId>> = metadata
@@ -289,17 +311,15 @@ fn impurities(metadata: &Metadata) -> Vec<String> {
         })
         .collect();
     let mut problems = Vec::new();
-    for root in metadata.workspace_packages().into_iter().filter(|package| is_pure(package)) {
+    for root in metadata.workspace_packages().into_iter().filter(|package| from(package)) {
         let mut seen = BTreeSet::new();
         let mut paths = vec![vec![&root.id]];
         while let Some(path) = paths.pop() {
             let Some(last) = path.last().copied().filter(|last| seen.insert(*last)) else { continue };
             let name = names.get(last).copied().unwrap_or_default();
-            if ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin))
-                || name == "tokio"
-            {
+            if is_forbidden(name) {
                 let path: Vec<_> = path.iter().filter_map(|id| names.get(id).copied()).collect();
-                problems.push(format!("rule 12: {} reaches {name}: {}", root.name, path.join(" -> ")));
+                problems.push(format!("{rule}: {} reaches {name}: {}", root.name, path.join(" -> ")));
                 continue;
             }
             for dependency in dependencies.get(last).into_iter().flatten().copied() {
