@@ -1,4 +1,4 @@
-//! Every sample event is answered as the table beside it says, by the functions themselves.
+//! The functions answer every sample event in `events` as `tests/answers` says.
 
 #[tokio::test]
 async fn every_sample_event_is_answered_as_documented() {

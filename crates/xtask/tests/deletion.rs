@@ -93,7 +93,9 @@ fn delete(root: &Path, application: &str) {
     let folder = root.join("crates/apps").join(application);
     let functions = functions_of(&folder);
     for function in &functions {
-        fs::remove_dir_all(root.join("events").join(function)).unwrap();
+        for folder in ["events", "tests/answers"] {
+            fs::remove_dir_all(root.join(folder).join(function)).unwrap();
+        }
     }
     fs::remove_dir_all(&folder).unwrap();
     for (list, package) in
@@ -211,7 +213,11 @@ fn a_deleted_application_is_missed_by_nobody() {
     let touched = copy.git(&["status", "--porcelain"]);
     let others: Vec<_> = touched
         .lines()
-        .filter(|line| !line.starts_with(" D events/") && !line.starts_with(" D crates/apps/"))
+        .filter(|line| {
+            !["events", "tests/answers", "crates/apps"]
+                .iter()
+                .any(|folder| line.starts_with(&format!(" D {folder}/")))
+        })
         .collect();
     let lists = ["applications", "handlers"].map(|list| format!(" M crates/{list}/Cargo.toml"));
     assert_eq!(others, [" M Cargo.lock", &lists[0], &lists[1], " M manifest.json", " M template.yaml"]);

@@ -64,8 +64,10 @@ pub struct Application {
     pub(crate) is_ledgerlines: bool,
     /// The stored shapes: `<category>.json` for each aggregate.
     pub(crate) shapes: Files,
-    /// The sample events: `<function>/<case>.json`, and `answers.md` beside them.
+    /// The sample events: `<function>/<case>.json`.
     pub(crate) events: Files,
+    /// The expected answers to the sample events, under the same paths.
+    pub(crate) answers: Files,
     pub(crate) fanout: MakeFanout,
     pub(crate) read_shapes: fn(&Files) -> Shapes,
     pub(crate) read_commit: fn(&Commit),
@@ -88,19 +90,26 @@ impl fmt::Debug for Application {
 impl Application {
     /// An application of which only the shapes are tried: those in the folder `shapes`,
     /// `<category>.json` for each aggregate. Its sample events are in the folder `events` of the
-    /// workspace. The other methods add what else is tried.
+    /// workspace, with the answers in `tests/answers`. The other methods add what else is tried.
     #[must_use]
     pub fn new<L: Aggregates>(name: &'static str, shapes: impl Into<PathBuf>) -> Self {
-        let events = ledgerline_testing::workspace().join("events");
-        Self::of::<L>(name, Files::Folder(shapes.into()), Files::Folder(events))
+        let workspace = ledgerline_testing::workspace();
+        let samples = ["events", "tests/answers"].map(|folder| Files::Folder(workspace.join(folder)));
+        Self::of::<L>(name, Files::Folder(shapes.into()), samples)
     }
 
-    pub(crate) fn of<L: Aggregates>(name: &'static str, shapes: Files, events: Files) -> Self {
+    /// The same, with the files of the shapes, and those of the sample events and the answers.
+    pub(crate) fn of<L: Aggregates>(
+        name: &'static str,
+        shapes: Files,
+        [events, answers]: [Files; 2],
+    ) -> Self {
         Self {
             name,
             is_ledgerlines: false,
             shapes,
             events,
+            answers,
             fanout: Fanout::new::<L>,
             read_shapes: shapes::read_all::<L>,
             read_commit: shapes::read_commit::<L>,

@@ -2,11 +2,7 @@
 //! after. The handler is called again, as its source would do it, and in the end everything is as
 //! without a crash.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    rc::Rc,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
@@ -209,14 +205,18 @@ fn cases(application: &Application, seed: u64) -> Result<Vec<Case>, String> {
 
 /// A function that takes commands, with its sample requests, each under a key.
 fn commands(application: &Application, function: &CommandFunction) -> Result<Case, String> {
-    let answers = application.events.text(&format!("{}/answers.md", function.name))?;
-    let samples = answers.lines().filter_map(|line| Some(line.strip_prefix("| ")?.split_once(".json |")?.0));
-    // The requests are in the order of the page, because later ones build on earlier ones.
-    let mut known = BTreeSet::new();
+    // The requests are in the order of their first steps, because later ones build on earlier ones.
+    let mut samples = Vec::new();
+    for (_, path) in application.events.samples()?.into_iter().filter(|(of, _)| of == function.name) {
+        let answers = application.answers.json(&path)?;
+        let steps = answers.as_array().into_iter().flatten().filter_map(|step| step["step"].as_u64());
+        samples.push((steps.min().ok_or_else(|| format!("{path} has no step in its answers"))?, path));
+    }
+    samples.sort_unstable();
     let mut requests: Vec<Value> = Vec::new();
-    for sample in samples.filter(|sample| known.insert(*sample)) {
-        let mut event = application.events.json(&format!("{}/{sample}.json", function.name))?;
-        event["headers"]["idempotency-key"] = sample.into();
+    for (_, path) in samples {
+        let mut event = application.events.json(&path)?;
+        event["headers"]["idempotency-key"] = path.trim_end_matches(".json").replace('/', "-").into();
         requests.push(event);
     }
     // Each call makes a cold instance of the application's function by this name.

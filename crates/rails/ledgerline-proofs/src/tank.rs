@@ -16,7 +16,7 @@ use ledgerline_lambda::{
     http::{HttpRequest, Response, Routes},
 };
 use ledgerline_tank::{
-    EVENTS,
+    ANSWERS, EVENTS,
     commands::tanks,
     views::{FILLS_VIEW, LEVELS_VIEW},
 };
@@ -33,7 +33,7 @@ use crate::{
 #[must_use]
 pub fn application() -> Application {
     let shapes = Files::Embedded(&[("tank.json", tank::SHAPES)]);
-    Application::of::<Tanks>("tanks", shapes, Files::Embedded(&EVENTS))
+    Application::of::<Tanks>("tanks", shapes, [Files::Embedded(&EVENTS), Files::Embedded(&ANSWERS)])
         .of_ledgerline()
         .aggregate::<Tank>(history, |state| state.level().to_string())
         .commands("tank-commands", tanks)

@@ -198,11 +198,15 @@ fn next<E: Events>() -> Application {
         writes: &[Write::Put, Write::Update],
         changes: next_fills::<E>,
     };
-    Application::of::<Next<E>>("tanks, the next version", Files::Embedded(&[]), Files::Embedded(&[]))
-        .commands::<Next<E>>("tank-commands", next_routes::<E>)
-        .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS, row: next_level })
-        .state_projector("SitesTable", StateView::<Next<E>, _> { table: SITES.table, row: next_site })
-        .log_projector("FillsTable", fills)
+    Application::of::<Next<E>>(
+        "tanks, the next version",
+        Files::Embedded(&[]),
+        [Files::Embedded(&[]), Files::Embedded(&[])],
+    )
+    .commands::<Next<E>>("tank-commands", next_routes::<E>)
+    .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS, row: next_level })
+    .state_projector("SitesTable", StateView::<Next<E>, _> { table: SITES.table, row: next_site })
+    .log_projector("FillsTable", fills)
 }
 
 // --- A rollout --------------------------------------------------------------------------------------------------

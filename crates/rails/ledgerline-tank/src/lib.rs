@@ -27,27 +27,37 @@ pub const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
 /// The template.
 pub const TEMPLATE: &str = include_str!("../template.yaml");
 
-macro_rules! event {
-    ($path:literal) => {
-        ($path, include_str!(concat!("../events/", $path)))
+macro_rules! files {
+    ($folder:literal: $($path:literal),* $(,)?) => {
+        [$(($path, include_str!(concat!("../", $folder, "/", $path)))),*]
     };
 }
 
-/// The sample events that concern a tank alone, and the answers to its commands, by their paths in
-/// `events/`.
-pub const EVENTS: [(&str, &str); 11] = [
-    event!("tank-fanout/commits.json"),
-    event!("tank-fanout/unreadable.json"),
-    event!("fills-projector/commits.json"),
-    event!("levels-projector/drawn.json"),
-    event!("tank-commands/answers.md"),
-    event!("tank-commands/draw.json"),
-    event!("tank-commands/fill.json"),
-    event!("tank-commands/install.json"),
-    event!("tank-commands/invalid-amount.json"),
-    event!("tank-commands/replay.json"),
-    event!("tank-commands/scrap.json"),
-];
+/// The sample events that concern a tank alone, by their paths in `events/`.
+pub const EVENTS: [(&str, &str); 10] = files! {
+    "events":
+    "tank-fanout/commits.json",
+    "tank-fanout/unreadable.json",
+    "fills-projector/commits.json",
+    "levels-projector/drawn.json",
+    "tank-commands/draw.json",
+    "tank-commands/fill.json",
+    "tank-commands/install.json",
+    "tank-commands/invalid-amount.json",
+    "tank-commands/replay.json",
+    "tank-commands/scrap.json",
+};
+
+/// The answers to the commands of a tank, by their paths in `tests/answers/`.
+pub const ANSWERS: [(&str, &str); 6] = files! {
+    "tests/answers":
+    "tank-commands/draw.json",
+    "tank-commands/fill.json",
+    "tank-commands/install.json",
+    "tank-commands/invalid-amount.json",
+    "tank-commands/replay.json",
+    "tank-commands/scrap.json",
+};
 
 #[cfg(test)]
 mod tests {

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{LocalStack, workspace};
-use ledgerline_sam::samples::{has, samples};
+use ledgerline_sam::samples::{Sample, has, samples};
 
-/// Sends every sample event of the workspace to its function, and compares the answers with the
-/// tables beside the events. All events with another answer are named at once.
+/// Sends every sample event of the workspace to its function, and compares the answers with those in
+/// `tests/answers`. All events with another answer are named at once.
 pub async fn samples_are_answered() {
     let local = LocalStack::start(None).await;
     let http = ledgerline_local::http_client();
@@ -17,7 +17,11 @@ pub async fn samples_are_answered() {
         let failed = answer.headers().contains_key("x-amz-function-error");
         let answer: Value = answer.json().await.unwrap();
         if failed || !has(&answer, &sample.answer) {
-            wrong.push(format!("events/{} is answered with {answer}, not {}", sample.path, sample.answer));
+            let Sample { path, step, about, answer: expected, .. } = sample;
+            wrong.push(format!(
+                "`events/{path}` is answered with {answer}, but step {step} ({about}) in \
+                 `tests/answers/{path}` expects {expected}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ledgerline_sam::{
     build::{self, cargo},
-    samples::{has, samples},
+    samples::{Sample, has, samples},
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -307,7 +307,8 @@ fn invoke_samples(emulator: &Emulator) -> Result<()> {
         if has(&answer, &sample.answer) {
             println!("  {}: as documented", sample.path);
         } else {
-            wrong.push(format!("{} is answered with {answer}, not {}", sample.path, sample.answer));
+            let Sample { path, step, about, answer: expected, .. } = sample;
+            wrong.push(format!("{path}, step {step} ({about}): the answer is {answer}, not {expected}"));
         }
     }
     if !wrong.is_empty() {

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
 use clap::Parser;
 use ledgerline::{Aggregate, Aggregates, Visitor, manifest::Manifests};
-use ledgerline_sam::{build::cargo, check, grants::resources, template::Source};
+use ledgerline_sam::{build::cargo, check, grants::resources, samples::EVENTS, template::Source};
 
 /// Checks of this workspace, and things that are laid down in it.
 #[derive(Debug, Parser)]
@@ -200,7 +200,7 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
         let manifests = ledgerline_sam::wire::beside(template)?;
         let runbook = root.join("docs/runbook.md");
         let runbook = fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
-        let samples = sample_problems(&source, &manifests, &root.join("events"));
+        let samples = sample_problems(&source, &manifests, root);
         [check::problems(&source, &manifests, &runbook), samples].concat()
     } else {
         check::rights_of_nobody(&source)
@@ -255,10 +255,10 @@ fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
     Ok(check.problems)
 }
 
-/// Routes that no sample event in this folder shows, and samples that cannot be read.
+/// Routes that no sample event in this workspace shows, and samples that cannot be read.
 #[must_use]
-pub fn sample_problems(source: &Source, manifests: &Manifests, events: &Path) -> Vec<String> {
-    let samples = match ledgerline_sam::samples::of(source, events) {
+pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> Vec<String> {
+    let samples = match ledgerline_sam::samples::of(source, root) {
         Ok(samples) => samples,
         Err(error) => return vec![format!("rule 13: {error:#}")],
     };
@@ -268,9 +268,7 @@ pub fn sample_problems(source: &Source, manifests: &Manifests, events: &Path) ->
     });
     routes
         .filter(|(_, route)| !shown.contains(route))
-        .map(|(binary, route)| {
-            format!("rule 13: {}: no sample event shows {route}", events.join(binary).display())
-        })
+        .map(|(binary, route)| format!("rule 13: {EVENTS}/{binary}: no sample event shows {route}"))
         .collect()
 }
 
@@ -402,7 +400,7 @@ fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
         ledgerline_sam::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
     let resources: BTreeSet<String> =
         template.functions.iter().map(|function| function.binary.clone()).collect();
-    let samples = sample_folders(&root.join("events"))?;
+    let samples = sample_folders(&root.join(EVENTS))?;
 
     let mut problems = Vec::new();
     for name in binaries.union(&resources).chain(&samples).collect::<BTreeSet<_>>() {

@@ -23,7 +23,12 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_sam::{grants::scope_prefix, template::Source};
+use ledgerline_sam::{
+    grants::scope_prefix,
+    samples::{ANSWERS, EVENTS, Step},
+    template::Source,
+};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use self::template::TEMPLATE;
@@ -524,7 +529,7 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
     change.tried(&proofs, &format!("commands(\"{name}-commands\", {})", routes.trim()));
     change.history(&proofs, &words.fill(text!("history.rs")));
     let path = words.get("path");
-    let events = format!("events/{name}-commands");
+    let function = format!("{name}-commands");
     let request = |route: &str, raw: &str, parameters: Value, body: Value| {
         words
             .fill(text!("request.json"))
@@ -540,15 +545,14 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
         json!({}),
         json!({ "id": ID, "name": "First" }),
     );
-    change.file(format!("{events}/create.json"), create);
+    change.sample(&function, "create", create, words.fill(text!("create-answers.json")));
     let rename = request(
         &format!("POST /{path}/{{id}}/name"),
         &format!("/{path}/{ID}/name"),
         json!({ "id": ID }),
         json!({ "name": "Second" }),
     );
-    change.file(format!("{events}/rename.json"), rename);
-    change.file(format!("{events}/answers.md"), words.fill(text!("commands-answers.md")));
+    change.sample(&function, "rename", rename, text!("rename-answers.json").to_owned());
     change.section(words, words.fill(text!("commands.yaml")));
     change.loops(&["Functions", "Urls", "Commands"]);
     Ok(())
@@ -593,10 +597,8 @@ fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
     let event = json!({ "states": [detail] });
     let projected = words.fill("state_projector(\"{{Name}}Table\", {{crate}}::views::{{module}}::VIEW)");
     change.tried(&format!("{functions}/tests/proofs.rs"), projected.trim());
-    let events = format!("events/{name}-projector");
-    change.file(format!("{events}/changed.json"), pretty(&event)?);
-    let answer = "| changed.json | a state with its last event, from the fanout | `null` |";
-    change.file(format!("{events}/answers.md"), answers(answer));
+    let answers = answers("a state with its last event, from the fanout", Value::Null)?;
+    change.sample(&format!("{name}-projector"), "changed", pretty(&event)?, answers);
     change.section(words, words.fill(text!("state-projector.yaml")));
     change.loops(&["Functions", "StateViews"]);
     Ok(())
@@ -677,12 +679,9 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
             .replace("{{body}}", ""),
     )?;
     request.as_object_mut().context("it is an object")?.remove("body");
-    let events = format!("events/{name}-queries");
-    change.file(format!("{events}/get.json"), pretty(&request)?);
     let body = if log { json!({}) } else { json!({ "id": ID }) };
-    let answer = json!({ "statusCode": 200, "body": body });
-    let line = format!("| get.json | `GET /{name}/{{id}}` | `{answer}` |");
-    change.file(format!("{events}/answers.md"), answers(&line));
+    let answers = answers(&format!("`GET /{name}/{{id}}`"), json!({ "statusCode": 200, "body": body }))?;
+    change.sample(&format!("{name}-queries"), "get", pretty(&request)?, answers);
     change.section(words, words.fill(text!("query.yaml")));
     change.loops(&["Functions", "Urls"]);
     Ok(())
@@ -743,10 +742,8 @@ fn subscription(words: &Words, change: &mut Change) -> Result<()> {
         words,
         &format!("{{{{module}}}}_subscription: ledgerline_lambda::subscription::run({view});"),
     );
-    let events = format!("events/{name}-subscription");
-    change.file(format!("{events}/again.json"), AGAIN.to_owned());
-    let answer = "| again.json | the schedule, which wakes it: it reads on from its checkpoint | `null` |";
-    change.file(format!("{events}/answers.md"), answers(answer));
+    let answers = answers("the schedule: it reads on from its checkpoint", Value::Null)?;
+    change.sample(&format!("{name}-subscription"), "again", AGAIN.to_owned(), answers);
     change.section(words, words.fill(text!("subscription.yaml")));
     change.loops(&["Functions"]);
     Ok(())
@@ -778,9 +775,8 @@ fn operators(change: &mut Change) -> Result<()> {
     change.inserted("crates/fanout/Cargo.toml", "[dependencies]", text!("operators-bin.toml"));
     change.file("crates/fanout/src/reconciler.rs".to_owned(), text!("operators-reconciler.rs").to_owned());
     change.fanout("reconciler: ledgerline_lambda::reconciler::run();");
-    change.file("events/reconciler/daily.json".to_owned(), AGAIN.to_owned());
-    let answer = "| daily.json | the schedule: it compares what was written in the last two days | `null` |";
-    change.file("events/reconciler/answers.md".to_owned(), answers(answer));
+    let answers = answers("the schedule: it compares the writes of the last two days", Value::Null)?;
+    change.sample("reconciler", "daily", AGAIN.to_owned(), answers);
     change.inserted("docs/runbook.md", "## Dead letters", text!("operators-runbook.md"));
     Ok(())
 }
@@ -804,9 +800,8 @@ fn order(change: &mut Change) -> Result<()> {
     change.fanout("sequencer: ledgerline_lambda::sequencer::run();");
     change.inserted("docs/runbook.md", "## Dead letters", text!("order-runbook.md"));
     let records = fs::read_to_string("events/fanout/commits.json").context("events/fanout/commits.json")?;
-    change.file("events/sequencer/commits.json".to_owned(), records);
-    let answer = "| commits.json | commits from the stream | `{\"batchItemFailures\": []}` |";
-    change.file("events/sequencer/answers.md".to_owned(), answers(answer));
+    let applied = answers("commits from the stream", json!({ "batchItemFailures": [] }))?;
+    change.sample("sequencer", "commits", records, applied);
     let mut request: Value = serde_json::from_str(
         &text!("request.json")
             .replace("{{method}}", "GET")
@@ -819,9 +814,9 @@ fn order(change: &mut Change) -> Result<()> {
     request["rawQueryString"] = "after=now&limit=10".into();
     let claims = &mut request["requestContext"]["authorizer"]["jwt"];
     (claims["claims"]["scope"], claims["scopes"]) = ("{{scope}}/events".into(), json!(["{{scope}}/events"]));
-    change.file("events/events-queries/now.json".to_owned(), pretty(&request)?);
-    let answer = r#"| now.json | `GET /events`: what comes from now on | `{"statusCode": 200, "body": {"commits": [], "complete": true}}` |"#;
-    change.file("events/events-queries/answers.md".to_owned(), answers(answer));
+    let answer = json!({ "statusCode": 200, "body": { "commits": [], "complete": true } });
+    let answers = answers("`GET /events`: no commit since the request", answer)?;
+    change.sample("events-queries", "now", pretty(&request)?, answers);
     Ok(())
 }
 
@@ -877,18 +872,18 @@ fn queued(words: &Words, change: &mut Change, binary: &str) -> Result<()> {
             "awsRegion": "eu-central-1",
         }],
     });
-    change.file(format!("events/{binary}/commit.json"), pretty(&event)?);
-    let answer = "| commit.json | a commit from the queue | `{\"batchItemFailures\": []}` |";
-    change.file(format!("events/{binary}/answers.md"), answers(answer));
+    let answers = answers("a commit from the queue", json!({ "batchItemFailures": [] }))?;
+    change.sample(binary, "commit", pretty(&event)?, answers);
     Ok(())
 }
 
-fn pretty(event: &Value) -> Result<String> {
-    Ok(serde_json::to_string_pretty(event)? + "\n")
+fn pretty(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-fn answers(line: &str) -> String {
-    format!("| event | what it is | answer |\n|---|---|---|\n{line}\n")
+/// The answers to the one sample event of a function.
+fn answers(about: &str, answer: Value) -> Result<String> {
+    pretty(&[Step { step: 1, about: about.to_owned(), answer }])
 }
 
 // --- Files ------------------------------------------------------------------------------------------------------
@@ -927,6 +922,12 @@ impl Change {
         if self.files.insert(path.clone(), text).is_some() {
             self.twice = Some(path);
         }
+    }
+
+    /// Adds a sample event of a function, and the expected answers to it.
+    fn sample(&mut self, function: &str, case: &str, event: String, answers: String) {
+        self.file(format!("{EVENTS}/{function}/{case}.json"), event);
+        self.file(format!("{ANSWERS}/{function}/{case}.json"), answers);
     }
 
     /// Puts a text before the first line of a file that begins like this.

@@ -30,7 +30,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     let _local = Local::start(address, "target/sam-local.json")?;
     let mut wrong = 0;
     let log = File::create("target/samples.log")?;
-    for Sample { function, path, event: _, answer: expected } in samples(Path::new("."))? {
+    for Sample { function, path, answer: expected, .. } in samples(Path::new("."))? {
         let mut command = tools::program(&sam, "sam");
         command.args(["local", "invoke", "--config-env", "local", &function, "--event"]);
         command.arg(Path::new("events").join(&path)).args(["--parameter-overrides", &architecture]);
@@ -46,7 +46,7 @@ pub(crate) fn run(address: Option<&str>, build: bool, sam_arguments: &[String]) 
     }
     if wrong > 0 {
         bail!(
-            "{wrong} samples are not answered as events/*/answers.md say; target/samples.log has what SAM said"
+            "{wrong} answers are not those in `tests/answers`; read the output of SAM in `target/samples.log`"
         );
     }
     Ok(())

@@ -148,7 +148,7 @@ fn slips_in_the_wiring_of_the_order_are_noticed() {
     let source = Source::parse(&template, &path).unwrap();
     assert_eq!(check::problems(&source, &manifests, &runbook), Vec::<String>::new());
     assert_eq!(said(&template), Vec::<String>::new());
-    let samples = ledgerline_tools::sample_problems(&source, &manifests, &root.join("events"));
+    let samples = ledgerline_tools::sample_problems(&source, &manifests, &root);
     assert_eq!(samples, Vec::<String>::new());
     for (right, wrong, expected) in SLIPS {
         assert!(template.contains(right), "{right}");

@@ -5,7 +5,11 @@
 
 mod by_hand;
 
-use std::{fs, path::PathBuf, sync::LazyLock};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::LazyLock,
+};
 
 use ledgerline::manifest::Manifests;
 use ledgerline_sam::{check, template::Source};
@@ -33,7 +37,7 @@ fn said(template: &str, manifests: &Value) -> Vec<String> {
     let manifests: Manifests = serde_json::from_value(manifests.clone()).unwrap();
     let runbook = fs::read_to_string(SHOP.join("docs/runbook.md")).unwrap();
     let mut said = check::problems(&source, &manifests, &runbook);
-    said.extend(ledgerline_tools::sample_problems(&source, &manifests, &SHOP.join("events")));
+    said.extend(ledgerline_tools::sample_problems(&source, &manifests, &SHOP));
     said
 }
 
@@ -702,40 +706,57 @@ fn a_change_of_a_manifest_is_noticed_and_said_with_its_line() {
     }
 }
 
-/// A missing sample is reported, whether its function has others or not.
-#[test]
-fn a_sample_event_that_is_gone_is_missed() {
-    let source = Source::read(&SHOP.join("template.yaml")).unwrap();
-    let manifests: Manifests = serde_json::from_str(MANIFESTS).unwrap();
-    let events = tempfile::tempdir().unwrap();
-    for (folder, gone, says) in [
-        ("item-commands", "rename.json", "item-commands/rename.json"),
-        ("items-queries", "get.json", "items-queries/get.json"),
-        ("item-commands", "answers.md", "item-commands/answers.md"),
-    ] {
-        let copy = events.path().join(gone);
-        for from in fs::read_dir(SHOP.join("events")).unwrap() {
-            let from = from.unwrap().path();
-            let to = copy.join(from.file_name().unwrap());
+/// The folders of sample events and answers, copied into this folder.
+fn copy_samples(to: &Path) {
+    for folder in ["events", "tests/answers"] {
+        for function in fs::read_dir(SHOP.join(folder)).unwrap() {
+            let function = function.unwrap();
+            let to = to.join(folder).join(function.file_name());
             fs::create_dir_all(&to).unwrap();
-            for file in fs::read_dir(from).unwrap() {
-                let file = file.unwrap().path();
-                fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+            for file in fs::read_dir(function.path()).unwrap() {
+                let file = file.unwrap();
+                fs::copy(file.path(), to.join(file.file_name())).unwrap();
             }
         }
-        assert_eq!(ledgerline_tools::sample_problems(&source, &manifests, &copy), Vec::<String>::new());
-        fs::remove_file(copy.join(folder).join(gone)).unwrap();
-        let problems = ledgerline_tools::sample_problems(&source, &manifests, &copy);
-        assert!(problems.len() == 1 && problems[0].contains(says), "{gone}: {problems:?}");
     }
-    // Without its line in the table, no sample is missing, but the route has no sample any more.
-    let table = events.path().join("rename.json/item-commands/answers.md");
-    let rows = fs::read_to_string(&table).unwrap();
-    let rows: String =
-        rows.lines().filter(|row| !row.contains("rename.json")).map(|row| format!("{row}\n")).collect();
-    fs::write(&table, rows).unwrap();
-    let problems = ledgerline_tools::sample_problems(&source, &manifests, &events.path().join("rename.json"));
-    assert!(problems[0].contains("no sample event shows POST /items/{id}/name"), "{problems:?}");
+}
+
+/// Deleted files of samples, and the problem that must be reported.
+const SAMPLES: [(&[&str], &str); 5] = [
+    (
+        &["events/item-commands/rename.json"],
+        "has answers to no event; write `events/item-commands/rename.json`",
+    ),
+    (&["events/items-queries/get.json"], "`events/items-queries` has no event"),
+    (
+        &["tests/answers/item-commands/create.json"],
+        "`tests/answers/item-commands/create.json` is missing; write",
+    ),
+    (&["tests/answers/items-queries/get.json"], "`tests/answers/items-queries/get.json` is missing; write"),
+    // Without an event and its answers, no sample is missing, but its route has none.
+    (
+        &["events/item-commands/rename.json", "tests/answers/item-commands/rename.json"],
+        "no sample event shows POST /items/{id}/name",
+    ),
+];
+
+/// The problems of a new workspace without these files.
+fn said_without(deleted: &[&str]) -> Vec<String> {
+    let source = Source::read(&SHOP.join("template.yaml")).unwrap();
+    let manifests: Manifests = serde_json::from_str(MANIFESTS).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    copy_samples(copy.path());
+    deleted.iter().for_each(|path| fs::remove_file(copy.path().join(path)).unwrap());
+    ledgerline_tools::sample_problems(&source, &manifests, copy.path())
+}
+
+#[test]
+fn a_deleted_sample_event_or_answer_is_reported() {
+    assert_eq!(said_without(&[]), Vec::<String>::new());
+    for (deleted, says) in SAMPLES {
+        let problems = said_without(deleted);
+        assert!(problems.len() == 1 && problems[0].contains(says), "{deleted:?}: {problems:?}");
+    }
 }
 
 /// Changes that users may make, of which no problem is reported.
@@ -774,7 +795,9 @@ fn the_document_quotes_what_is_said() {
     let in_the_template = slips().into_iter().flat_map(|slip| said(&by_hand(&with(slip)), &manifests()));
     let in_manifests =
         slips_in_manifests().into_iter().flat_map(|(pointer, value, _)| said_of(pointer, value));
-    let said = in_the_template.chain(in_manifests).collect::<Vec<_>>().join("\n").replace('|', "\\|");
+    let in_samples = SAMPLES.iter().flat_map(|(deleted, _)| said_without(deleted));
+    let said = in_the_template.chain(in_manifests).chain(in_samples);
+    let said = said.collect::<Vec<_>>().join("\n").replace('|', "\\|");
     let rows = document.lines().filter(|line| line.starts_with("| ") && line.contains("| `check` |"));
     let quoted: Vec<_> =
         rows.map(|row| row.split("| `check` | `").nth(1).unwrap().trim_end_matches("` |")).collect();

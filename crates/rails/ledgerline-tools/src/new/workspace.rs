@@ -27,7 +27,7 @@ const FILES: [(&str, &str); 35] = [
     (".ci/run", text!("workspace/ci-run")),
     ("docs/runbook.md", text!("workspace/runbook.md")),
     ("events/fanout/commits.json", text!("workspace/fanout-commits.json")),
-    ("events/fanout/answers.md", text!("workspace/fanout-answers.md")),
+    ("tests/answers/fanout/commits.json", text!("workspace/fanout-answers.json")),
     ("crates/applications/Cargo.toml", text!("workspace/applications-Cargo.toml")),
     ("crates/applications/build.rs", text!("workspace/applications-build.rs")),
     ("crates/applications/src/lib.rs", text!("workspace/applications-lib.rs")),
