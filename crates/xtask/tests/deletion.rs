@@ -1,6 +1,6 @@
-//! The deletion of an application, in a copy of this repository: of its folder, its events, its
-//! line in each of the two lists, and its parts of the template. No other file is touched except
-//! `Cargo.lock`, and all checks and tests pass afterwards.
+//! The deletion of an application, in a copy of this repository: of its folder, its events with their
+//! answers, its two lines in each of two packages, and its parts of the template. No other file is
+//! touched except `Cargo.lock`, and all checks and tests pass afterwards.
 
 #![allow(
     clippy::unwrap_used,
@@ -98,12 +98,16 @@ fn delete(root: &Path, application: &str) {
         }
     }
     fs::remove_dir_all(&folder).unwrap();
-    for (list, package) in
-        [("applications", application.to_owned()), ("handlers", format!("{application}-functions"))]
-    {
-        edit(&root.join("crates").join(list).join("Cargo.toml"), |list| {
-            let line = format!("{package} = ");
-            list.lines().filter(|listed| !listed.starts_with(&line)).map(|line| format!("{line}\n")).collect()
+    let module = application.replace('-', "_");
+    for (list, begins) in [
+        ("applications/Cargo.toml", format!("{application} = ")),
+        ("applications/src/lib.rs", format!("        {module}::All::")),
+        ("handlers/Cargo.toml", format!("{application}-functions = ")),
+        ("handlers/src/main.rs", format!("    {module}_functions::")),
+    ] {
+        edit(&root.join("crates").join(list), |list| {
+            let others = list.lines().filter(|line| !line.starts_with(&begins));
+            others.map(|line| format!("{line}\n")).collect()
         });
     }
     let mut manifests = wire::beside(&root.join("template.yaml")).unwrap();
@@ -219,8 +223,16 @@ fn a_deleted_application_is_missed_by_nobody() {
                 .any(|folder| line.starts_with(&format!(" D {folder}/")))
         })
         .collect();
-    let lists = ["applications", "handlers"].map(|list| format!(" M crates/{list}/Cargo.toml"));
-    assert_eq!(others, [" M Cargo.lock", &lists[0], &lists[1], " M manifest.json", " M template.yaml"]);
+    let expected = [
+        " M Cargo.lock",
+        " M crates/applications/Cargo.toml",
+        " M crates/applications/src/lib.rs",
+        " M crates/handlers/Cargo.toml",
+        " M crates/handlers/src/main.rs",
+        " M manifest.json",
+        " M template.yaml",
+    ];
+    assert_eq!(others, expected);
 
     copy.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
     copy.cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);

@@ -35,10 +35,14 @@ pub(crate) use self::template::TEMPLATE;
 use self::template::{with_listed, with_loop, with_section};
 use crate::{tools, wire};
 
-/// The manifest with the list of applications.
-const LIST: &str = "crates/applications/Cargo.toml";
-/// The manifest with the list of packages that have functions, for the development binary.
-const HANDLERS: &str = "crates/handlers/Cargo.toml";
+/// The package with the list of applications.
+const APPLICATIONS: &str = "crates/applications";
+/// The line before the applications.
+const VISITED: &str = "    fn visit(visitor: &mut impl Visitor) {";
+/// The development binary, with the list of packages that have functions.
+const HANDLERS: &str = "crates/handlers";
+/// The line before these packages.
+const HANDLED: &str = "    // One line for each package with functions.";
 /// The library of the functions that are of no application.
 const FANOUT: &str = "crates/fanout/src/lib.rs";
 /// The line before the functions of a package.
@@ -493,11 +497,15 @@ fn application(words: &Words, change: &mut Change) {
     change.file(format!("{functions}/src/lib.rs"), words.fill(text!("functions-lib.rs")));
     change.file(format!("{functions}/src/commands.rs"), words.fill(text!("functions-commands.rs")));
     change.file(format!("{functions}/tests/proofs.rs"), words.fill(text!("proofs.rs")));
-    let app = words.get("app");
-    change.application(LIST, format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
-    // A workspace without a development binary does without.
+    let (app, module) = (words.get("app"), words.get("crate"));
+    change.application(APPLICATIONS, format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
+    let all = format!("{module}::All::visit(visitor);");
+    change.followed(&format!("{APPLICATIONS}/src/lib.rs"), VISITED, "        ", &all);
+    // A workspace without a development binary has no list of its packages.
     if Path::new(HANDLERS).exists() {
         change.application(HANDLERS, format!("{app}-functions = {{ path = \"../apps/{app}/functions\" }}\n"));
+        let functions = format!("{module}_functions::HANDLERS,");
+        change.followed(&format!("{HANDLERS}/src/main.rs"), HANDLED, "    ", &functions);
     }
 }
 
@@ -900,7 +908,10 @@ struct Change {
     /// Lists in other files: the file, what the lines of the list begin with, and the rest of the
     /// new one.
     sorted: Vec<(PathBuf, String, String)>,
-    /// Lists of packages of applications: the manifest, and the new line.
+    /// Lists in other files: the file, the line before the list, the first characters of its lines,
+    /// and the rest of the new one.
+    followed: Vec<(PathBuf, String, String, String)>,
+    /// Packages of which each application has a line in the manifest: the package, and the new line.
     applications: Vec<(&'static str, String)>,
     /// Functions of packages: the library of the package, and the line that declares the function.
     declared: Vec<(PathBuf, String)>,
@@ -951,9 +962,14 @@ impl Change {
         self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
     }
 
-    /// Adds a line to the list of packages of applications in this manifest.
-    fn application(&mut self, list: &'static str, line: String) {
-        self.applications.push((list, line));
+    /// Adds a line to the list in a file that follows the line `after`, in its alphabetical place.
+    fn followed(&mut self, path: &str, after: &str, begins: &str, line: &str) {
+        self.followed.push((path.into(), after.to_owned(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// Adds a line to the list of applications in the manifest of this package.
+    fn application(&mut self, package: &'static str, line: String) {
+        self.applications.push((package, line));
     }
 
     /// Declares a function of the application.
@@ -1035,7 +1051,7 @@ impl Change {
         Source::parse(&template, Path::new(TEMPLATE)).context("choose another name")?;
         changed.insert(TEMPLATE.into(), template);
         type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);
-        let lines = self.sorted.clone();
+        let (lines, followed) = (self.sorted.clone(), self.followed.clone());
         let (tried, histories, declared) =
             (self.tried.clone(), self.histories.clone(), self.declared.clone());
         let edits =
@@ -1044,6 +1060,9 @@ impl Change {
                 .map(|(path, begins, line)| -> Edit<'_> {
                     (path, Box::new(move |text| Ok(with_line(text, begins, line))))
                 })
+                .chain(followed.iter().map(|(path, after, begins, line)| -> Edit<'_> {
+                    (path, Box::new(move |text| with_listed(text, after, begins, line)))
+                }))
                 .chain(
                     tried.iter().map(|(path, what)| -> Edit<'_> {
                         (path, Box::new(move |text| with_tried(text, what)))
@@ -1066,9 +1085,11 @@ impl Change {
                 None => _ = changed.insert(path.clone(), text),
             }
         }
-        for (list, line) in &self.applications {
-            let text = fs::read_to_string(list).context(*list)?;
-            changed.insert(list.into(), with_application(&text, line).context(*list)?);
+        for (package, line) in &self.applications {
+            let manifest = format!("{package}/Cargo.toml");
+            let text = fs::read_to_string(&manifest).with_context(|| manifest.clone())?;
+            let text = with_application(&text, line).with_context(|| manifest.clone())?;
+            changed.insert(manifest.into(), text);
         }
         for (path, text) in self.files.iter().chain(&changed) {
             if let Some(folder) = path.parent() {
@@ -1134,7 +1155,7 @@ fn with_declared(library: &str, line: &str) -> Result<String> {
     Ok(format!("{}\n\n{DECLARED}\n    {line}\n}}\n", library.trim_end()))
 }
 
-/// The list of applications with one more, in its alphabetical place.
+/// A manifest with one more application among its dependencies, in its alphabetical place.
 fn with_application(list: &str, line: &str) -> Result<String> {
     let is_one = |listed: &&str| listed.contains("path = \"../apps/");
     let after = list.lines().filter(is_one).find(|listed| *listed > line);
@@ -1142,10 +1163,13 @@ fn with_application(list: &str, line: &str) -> Result<String> {
         Some(after) => list.find(after),
         None => match list.lines().rfind(is_one) {
             Some(last) => list.find(last).map(|place| place + last.len() + 1),
-            None => list.find("\n[build-dependencies]"),
+            None => list.find("[dependencies]\n").map(|starts| {
+                let ends = list[starts..].find("\n\n");
+                ends.map_or(list.len(), |ends| starts + ends + 1)
+            }),
         },
     };
-    let place = place.context("it has no [build-dependencies] after its list")?;
+    let place = place.context("it has no `[dependencies]`")?;
     let (before, after) = list.split_at(place);
     Ok(format!("{before}{line}{after}"))
 }
@@ -1189,12 +1213,15 @@ mod tests {
     #[test]
     fn an_application_stands_in_its_alphabetical_place() {
         let line = |name: &str| format!("{name} = {{ path = \"../apps/{name}/model\" }}\n");
-        let list = |names: &[&str]| {
-            let lines: String = names.iter().map(|name| line(name)).collect();
-            format!("[dependencies]\nledgerline.workspace = true\n{lines}\n[build-dependencies]\n")
-        };
-        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
-            assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
+        for rest in ["", "\n[dev-dependencies]\n"] {
+            let list = |names: &[&str]| {
+                let lines: String = names.iter().map(|name| line(name)).collect();
+                format!("[lib]\n\n[dependencies]\nledgerline.workspace = true\n{lines}{rest}")
+            };
+            for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+                assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
+            }
+            assert_eq!(with_application(&list(&[]), &line("a")).unwrap(), list(&["a"]));
         }
     }
 }

@@ -227,8 +227,10 @@ fn a_new_workspace_builds_passes_and_grows() {
     assert_eq!(others, [&library, &view]);
     // An aggregate in a new application.
     let changed = shop.lay_down(&["aggregate", "parcel", "--in", "post"]);
-    for list in ["applications", "handlers"] {
-        assert!(changed.contains(&format!("1 0 crates/{list}/Cargo.toml")), "{changed:?}");
+    for list in
+        ["applications/Cargo.toml", "applications/src/lib.rs", "handlers/Cargo.toml", "handlers/src/main.rs"]
+    {
+        assert!(changed.contains(&format!("1 0 crates/{list}")), "{changed:?}");
     }
     shop.cargo(&["build", "-p", "xtask"]);
     shop.commit();

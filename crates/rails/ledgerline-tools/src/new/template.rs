@@ -8,14 +8,13 @@ pub(crate) const TEMPLATE: &str = "template.yaml";
 const PART: &str = "  # === ";
 const SECTION: &str = "  # --- ";
 
-/// The template with one more line in the list that follows the line `after`, in its alphabetical place. The list ends with the
-/// first line that does not begin like that.
-pub(super) fn with_listed(template: &str, after: &str, begins: &str, line: &str) -> Result<String> {
+/// A text with one more line in the list that follows the line `after`, in its alphabetical place.
+/// The list ends with the first line that does not begin like that.
+pub(super) fn with_listed(text: &str, after: &str, begins: &str, line: &str) -> Result<String> {
     let new = format!("{begins}{line}");
-    let mut lines: Vec<&str> = template.lines().collect();
+    let mut lines: Vec<&str> = text.lines().collect();
     let before = lines.iter().position(|line| *line == after);
-    let first =
-        1 + before.with_context(|| format!("template.yaml does not have the line {}", after.trim()))?;
+    let first = 1 + before.with_context(|| format!("it does not have the line `{}`", after.trim()))?;
     let listed = lines[first..].iter().take_while(|line| line.starts_with(begins));
     let place = first + listed.take_while(|line| **line < new.as_str()).count();
     lines.insert(place, &new);

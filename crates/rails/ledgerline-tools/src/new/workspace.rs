@@ -11,7 +11,7 @@ use super::{Kind, Known, TEMPLATE, Words, finish, lay_down as lay};
 use crate::wire;
 
 /// The files, and what is in them.
-const FILES: [(&str, &str); 35] = [
+const FILES: [(&str, &str); 33] = [
     ("Cargo.toml", text!("workspace/Cargo.toml")),
     ("README.md", text!("workspace/README.md")),
     ("template.yaml", text!("workspace/template.yaml")),
@@ -29,13 +29,11 @@ const FILES: [(&str, &str); 35] = [
     ("events/fanout/commits.json", text!("workspace/fanout-commits.json")),
     ("tests/answers/fanout/commits.json", text!("workspace/fanout-answers.json")),
     ("crates/applications/Cargo.toml", text!("workspace/applications-Cargo.toml")),
-    ("crates/applications/build.rs", text!("workspace/applications-build.rs")),
     ("crates/applications/src/lib.rs", text!("workspace/applications-lib.rs")),
     ("crates/fanout/Cargo.toml", text!("workspace/fanout-Cargo.toml")),
     ("crates/fanout/src/lib.rs", text!("workspace/fanout-lib.rs")),
     ("crates/fanout/src/main.rs", text!("workspace/fanout-main.rs")),
     ("crates/handlers/Cargo.toml", text!("workspace/handlers-Cargo.toml")),
-    ("crates/handlers/build.rs", text!("workspace/handlers-build.rs")),
     ("crates/handlers/src/main.rs", text!("workspace/handlers-main.rs")),
     ("crates/ledger/Cargo.toml", text!("workspace/ledger-Cargo.toml")),
     ("crates/ledger/src/main.rs", text!("workspace/ledger-main.rs")),
@@ -174,11 +172,7 @@ pub(crate) mod tests {
             ".cfn-lint-serverless.yaml",
             ".checkov.yaml",
             ".cargo/config.toml",
-            "crates/applications/build.rs",
-            "crates/applications/src/lib.rs",
             "crates/fanout/src/main.rs",
-            "crates/handlers/build.rs",
-            "crates/handlers/src/main.rs",
             "crates/local/src/main.rs",
             "crates/local/tests/samples.rs",
             "crates/proofs/src/main.rs",
@@ -186,6 +180,18 @@ pub(crate) mod tests {
         ] {
             let read = |root: &Path| fs::read_to_string(root.join(path)).unwrap();
             assert_eq!(read(&WORKSPACE), read(&here), "{path}");
+        }
+        // The lists name the applications of each.
+        for (path, listed) in [
+            ("crates/applications/src/lib.rs", "::All::visit(visitor);"),
+            ("crates/handlers/src/main.rs", "::HANDLERS,"),
+        ] {
+            let read = |root: &Path| fs::read_to_string(root.join(path)).unwrap();
+            let without = |text: String| -> Vec<String> {
+                text.lines().filter(|line| !line.ends_with(listed)).map(ToOwned::to_owned).collect()
+            };
+            assert_eq!(without(read(&WORKSPACE)), without(read(&here)), "{path}");
+            assert!(read(&WORKSPACE).contains("    shop"), "{path}");
         }
         // Each dependency, lint and profile is one of ours.
         let ours = fs::read_to_string(here.join("Cargo.toml")).unwrap();
