@@ -1,13 +1,18 @@
 //! The program: `cargo run -p local` in a workspace.
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, process::ExitCode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use ledgerline::{Aggregates, shapes::unreadable};
 use ledgerline_dynamodb::DynamoDbStore;
-
-use ledgerline_sam::template;
+use ledgerline_sam::template::Source;
+use serde_json::Value;
 
 use crate::{
     descriptors, output,
@@ -93,6 +98,31 @@ fn not_emulated(ignored: &[(String, String)]) -> String {
     kinds.iter().map(|(kind, count)| format!("{kind} ({count})")).collect::<Vec<_>>().join(", ")
 }
 
+/// The parameters of a template that name a sender of mails and have no value. A condition on
+/// `ses:FromAddress`, which limits the senders of a role, refers to them.
+fn senders_without_value(template: &Value) -> BTreeSet<String> {
+    fn referred(value: &Value, is_sender: bool, found: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                let name = fields.get("Ref").and_then(Value::as_str).filter(|_| is_sender);
+                found.extend(name.map(ToOwned::to_owned));
+                for (key, value) in fields {
+                    referred(value, is_sender || key.eq_ignore_ascii_case("ses:FromAddress"), found);
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| referred(value, is_sender, found)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+    let mut found = BTreeSet::new();
+    referred(&template["Resources"], false, &mut found);
+    found.retain(|name| {
+        let parameter = &template["Parameters"][name];
+        parameter.is_object() && parameter["Default"].as_str().unwrap_or_default().is_empty()
+    });
+    found
+}
+
 async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
     if let Some(warning) = descriptors::raise_limit() {
         output::error_line(format_args!("warning: {warning}"));
@@ -101,12 +131,12 @@ async fn run<L: Aggregates>(arguments: Arguments) -> Result<()> {
         Some(folder) => folder.display().to_string(),
         None => "memory (keep it with --data DIR)".to_owned(),
     };
-    let mut parameters = BTreeMap::new();
-    // On AWS, no mail is sent until somebody names a sender's address of their own; here mails go
-    // to the mailbox.
-    if !template::tree(&arguments.template)?["Parameters"]["MailSender"].is_null() {
-        parameters.insert("MailSender".to_owned(), "ledgerline@localhost".to_owned());
-    }
+    // On AWS, a sender is an address that SES has verified. Here mails go to the mailbox, and any
+    // address sends them.
+    let source = Source::read(&arguments.template)?;
+    let sender = format!("{}@localhost", source.stack());
+    let senders = senders_without_value(&source.json()).into_iter();
+    let mut parameters: BTreeMap<_, _> = senders.map(|name| (name, sender.clone())).collect();
     parameters.extend(arguments.parameter_overrides);
     let is_kept = arguments.data.is_some();
     let stack = Stack::start(Options {
@@ -181,10 +211,39 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use ledgerline::{EventStore, StreamId, contract, tank::Tanks};
 
     use super::*;
     use crate::{dynamodb::tests::create_table, services::DynamoDb};
+
+    /// Two roles that may send mails. No template of the libraries' tests has one.
+    const MAILS: &str = "
+Parameters:
+  Sender: { Type: String, Default: '' }
+  Required: { Type: String }
+  Verified: { Type: String, Default: mails@example.com }
+  Address: { Type: String, Default: '' }
+Resources:
+  Welcome:
+    Type: AWS::IAM::Role
+    Properties:
+      Policies:
+        - PolicyDocument:
+            Statement:
+              - { Action: ses:SendEmail, Condition: { StringEquals: { ses:FromAddress: !Ref Sender } } }
+              - Action: ses:SendEmail
+                Condition: { StringEquals: { SES:fromaddress: [!Ref Required, !Ref Verified, !Ref Topic] } }
+  Topic: { Type: AWS::SNS::Topic, Properties: { DisplayName: !Ref Address } }
+";
+
+    #[test]
+    fn a_parameter_without_a_value_that_a_role_sends_mails_from_is_a_sender() {
+        let template = Source::parse(MAILS, Path::new("template.yaml")).unwrap().json();
+        let expected = ["Required", "Sender"].map(ToOwned::to_owned);
+        assert_eq!(senders_without_value(&template), expected.into());
+    }
 
     #[tokio::test]
     async fn commits_that_the_code_cannot_read_are_counted_and_the_first_one_is_named() {
