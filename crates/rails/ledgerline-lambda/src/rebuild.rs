@@ -17,28 +17,35 @@ const PAGE: i32 = 1_000;
 /// The number of failures that an answer names.
 const NAMED: usize = 20;
 
-/// What the operator's tool asks for.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// A request of the operator's tool: to rebuild one part of a view, or some of its streams.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rebuild {
     /// The generation that is built.
     pub generation: u32,
     /// The part of the log.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub part: i32,
     /// The number of parts.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub parts: i32,
     /// Write units a second at most.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_units: Option<f64>,
     /// These streams instead of a part of the log.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub streams: Vec<StreamId>,
 }
 
+/// A function of an older version refuses a field that it does not know, so a field without a value
+/// is not sent.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(number: &i32) -> bool {
+    *number == 0
+}
+
 /// How far it got.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rebuilt {
     /// Whether nothing is left of what was asked for.
@@ -56,12 +63,22 @@ pub struct Rebuilt {
 }
 
 /// A stream that could not be made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     /// Its name.
     pub stream: StreamId,
     /// The reason.
     pub reason: String,
+}
+
+impl Rebuilt {
+    /// Adds what another part took, and the streams that it could not make.
+    pub fn add(&mut self, other: &Self) {
+        self.commits += other.commits;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.failed.extend(other.failed.iter().cloned());
+    }
 }
 
 /// Why nothing, or one stream, was made.

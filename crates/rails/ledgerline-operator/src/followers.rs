@@ -24,7 +24,7 @@ pub(crate) struct Follower {
     pub(crate) can_be_made_again: bool,
 }
 
-/// What follows the log, by the manifests of the functions.
+/// The subscribers of the stack, by the manifests of its functions.
 pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<Vec<Follower>> {
     let Deployed { template, manifests } = Deployed::read(deployment, stack).await?;
     let queues = deployment.queues();

@@ -13,8 +13,8 @@ use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use ledgerline_lambda::rebuild::{Rebuild, Rebuilt};
+use serde_json::json;
 
 use crate::{
     Out, Stack, Writing,
@@ -79,19 +79,6 @@ struct View<'a> {
     follower: &'a Follower,
     table: ReadTable,
     out: Out,
-}
-
-/// The answer of a function that makes its view.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Rebuilt {
-    is_done: bool,
-    commits: u64,
-    reads: f64,
-    writes: f64,
-    /// The milliseconds for which the function should not be asked again.
-    pause: u64,
-    failed: Vec<Value>,
 }
 
 /// Does it. Returns whether it came to its end.
@@ -309,10 +296,11 @@ impl View<'_> {
         if self.follower.of_log.kind != SubscriberKind::Subscription {
             self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
         }
+        // A stream that fails twice is shown once.
         let failed: BTreeMap<_, _> =
-            made.failed.iter().map(|failed| (failed["stream"].to_string(), failed)).collect();
-        for failed in failed.values() {
-            self.out.rows(&["stream", "reason"], &[(*failed).clone()]);
+            made.failed.iter().map(|failed| (&failed.stream, &failed.reason)).collect();
+        for (stream, reason) in failed {
+            self.out.rows(&["stream", "reason"], &[json!({ "stream": stream, "reason": reason })]);
         }
         self.until_everybody_knows(&building).await;
         let (mut missing, reasons) = self.close(number).await?;
@@ -324,7 +312,7 @@ impl View<'_> {
         missing.retain(|stream, _| !without.contains(stream));
         if !missing.is_empty() {
             let row = |(stream, (head, there)): (&StreamId, &(u64, u64))| {
-                let reason = reasons.get(stream.as_str());
+                let reason = reasons.get(stream);
                 json!({ "what": "missing", "stream": stream, "log": head, "there": there, "reason": reason })
             };
             let shown = if self.out.json { missing.len() } else { NAMED };
@@ -379,7 +367,7 @@ impl View<'_> {
             let (bar, answers, sum) = (&bar, &answers, &sum);
             async move {
                 let asked =
-                    json!({ "generation": number, "part": part, "parts": parts, "writeUnits": share });
+                    Rebuild { generation: number, part, parts, write_units: share, ..Rebuild::default() };
                 let mut failed = Vec::new();
                 loop {
                     let mut answer = self.ask_again(&asked, bar).await;
@@ -409,7 +397,8 @@ impl View<'_> {
     async fn in_one_order(&self, number: u32) -> Result<Rebuilt> {
         let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
         // Somebody else is at it, or its time was over, as long as it is not done.
-        while !self.ask_again(&json!({ "generation": number }), &bar).await?.is_done {
+        let asked = Rebuild { generation: number, ..Rebuild::default() };
+        while !self.ask_again(&asked, &bar).await?.is_done {
             tokio::time::sleep(LATER).await;
         }
         bar.finish_and_clear();
@@ -420,7 +409,10 @@ impl View<'_> {
     /// the function gave for streams that it could not make.
     ///
     /// What is committed from now on is written into this generation by deliveries: so it is enough that each stream reaches the head that it has now.
-    async fn close(&self, number: u32) -> Result<(BTreeMap<StreamId, (u64, u64)>, BTreeMap<String, Value>)> {
+    async fn close(
+        &self,
+        number: u32,
+    ) -> Result<(BTreeMap<StreamId, (u64, u64)>, BTreeMap<StreamId, String>)> {
         let (table, heads) =
             (self.table.at(number), self.deployment.log()?.heads(self.deployment.parts()).await?);
         let of_it = heads.into_iter().filter(|(stream, _)| self.follower.of_log.takes(stream));
@@ -434,9 +426,13 @@ impl View<'_> {
                 // What was on its way is there by now: the rest is made from the log.
                 let streams: Vec<_> = missing.keys().cloned().collect();
                 for streams in streams.chunks(STREAMS) {
-                    let asked = json!({ "generation": number, "streams": streams });
+                    let streams = streams.to_vec();
+                    let asked = Rebuild { generation: number, streams, ..Rebuild::default() };
                     match self.ask(&asked).await {
-                        Ok(made) => reasons.extend(made.failed.into_iter().filter_map(reason_of)),
+                        Ok(made) => {
+                            let failed = made.failed.into_iter();
+                            reasons.extend(failed.map(|failed| (failed.stream, failed.reason)));
+                        }
                         // It is seen by what is still missing.
                         Err(error) => self.out.note(&format!("{error:#}")),
                     }
@@ -468,14 +464,14 @@ impl View<'_> {
     }
 
     /// Asks the function, again and again if it fails.
-    async fn ask_again(&self, asked: &Value, bar: &ProgressBar) -> Result<Rebuilt> {
+    async fn ask_again(&self, asked: &Rebuild, bar: &ProgressBar) -> Result<Rebuilt> {
         let again = ConstantBuilder::default().with_delay(AGAIN).with_max_times(MAX_FAILURES);
         let ask = || self.ask(asked);
         let failed = |error: &anyhow::Error, _| bar.set_message(format!("trying again: {error:#}"));
         ask.retry(again).sleep(tokio::time::sleep).notify(failed).await
     }
 
-    async fn ask(&self, asked: &Value) -> Result<Rebuilt> {
+    async fn ask(&self, asked: &Rebuild) -> Result<Rebuilt> {
         let payload = json!({ "rebuild": asked }).to_string();
         let name = self.deployment.name(&self.follower.of_log.id)?;
         let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
@@ -487,20 +483,6 @@ impl View<'_> {
         serde_json::from_slice(body)
             .context("the function does not know how to make its view again: deploy it first")
     }
-}
-
-impl Rebuilt {
-    fn add(&mut self, other: &Self) {
-        self.commits += other.commits;
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.failed.extend(other.failed.iter().cloned());
-    }
-}
-
-/// The stream that a function could not make, and the reason.
-fn reason_of(mut failed: Value) -> Option<(String, Value)> {
-    Some((failed["stream"].as_str()?.to_owned(), failed["reason"].take()))
 }
 
 /// The units that it took, and their price.

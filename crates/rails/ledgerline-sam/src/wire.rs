@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(in_template(&TANKS.json()).unwrap(), Some(manifests));
     }
 
-    /// A template from a stack is written by whoever may deploy to the account.
+    /// Everyone who may deploy to the account can write the template of a stack.
     #[test]
     fn manifests_of_a_stack_are_checked() {
         let json = |manifests: serde_json::Value| serde_json::json!({ "Metadata": { "Ledgerline": { "Manifests": manifests } } });

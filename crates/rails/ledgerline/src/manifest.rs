@@ -2,8 +2,8 @@
 //!
 //! A runner makes the manifest from the handler that it runs: its routes, or its view. A function
 //! prints its manifest with `--manifest`. The roles of a template, the check of its wiring, the
-//! local stack and the operator's tool all follow from manifests, so that nobody lists the needs of
-//! a function a second time (rule 13).
+//! local stack and the operator's tool all follow from manifests, so that no list repeats what a
+//! function declares (rule 13).
 
 use std::{
     borrow::Cow,
