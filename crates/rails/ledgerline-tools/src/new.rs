@@ -322,9 +322,12 @@ impl Words {
             ("module", name.replace('-', "_")),
             ("SNAKE", name.replace('-', "_").to_uppercase()),
             ("Words", capital(&words)),
-            ("path", format!("{name}s")),
+            ("path", plural(name)),
+            ("Plural", capital(&plural(&words))),
+            ("plural", plural(&words)),
             ("words", words),
             ("category", category.to_owned()),
+            ("a_category", with_article(category)),
             ("id", ID.to_owned()),
             ("App", capital(&application.replace('-', " "))),
             ("crate", application.replace('-', "_")),
@@ -379,6 +382,22 @@ impl Words {
         });
         lines.map(|line| line + "\n").collect()
     }
+}
+
+/// The plural of an English noun, or of words that end with one: `purchase orders`, `categories`.
+fn plural(words: &str) -> String {
+    let is_vowel = |c: char| "aeiou".contains(c);
+    match words.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(is_vowel) => format!("{stem}ies"),
+        _ if ["s", "x", "z", "ch", "sh"].iter().any(|end| words.ends_with(end)) => format!("{words}es"),
+        _ => format!("{words}s"),
+    }
+}
+
+/// An English noun with its article: `an appointment`.
+fn with_article(word: &str) -> String {
+    let article = if word.starts_with(|c| "aeiou".contains(c)) { "an" } else { "a" };
+    format!("{article} {word}")
 }
 
 /// The line about the licence in the manifests of packages; empty if the workspace has not chosen
@@ -1193,6 +1212,24 @@ mod tests {
         assert_eq!(
             with_line(body, "        v.visit::<", "A>();"),
             "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
+        );
+    }
+
+    #[test]
+    fn names_have_their_english_plural_and_article() {
+        for (words, expected) in [
+            ("purchase order", "purchase orders"),
+            ("category", "categories"),
+            ("delivery day", "delivery days"),
+            ("address", "addresses"),
+            ("box", "boxes"),
+            ("branch", "branches"),
+        ] {
+            assert_eq!(plural(words), expected);
+        }
+        assert_eq!(
+            ["appointment", "invoice", "tank"].map(with_article),
+            ["an appointment", "an invoice", "a tank"]
         );
     }
 
