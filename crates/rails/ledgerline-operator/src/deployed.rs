@@ -28,7 +28,7 @@ impl Deployed {
             Some(path) => of_file(path)?,
             None => of_stack(&template)?,
         };
-        let differing = differing(&manifests, &stack.template);
+        let differing = differing(&manifests, &stack.template)?;
         if !differing.is_empty() {
             eprintln!(
                 "the manifests of the stack differ from manifest.json of this workspace: {}",
@@ -47,11 +47,7 @@ pub(crate) async fn template(deployment: &Deployment) -> Result<Value> {
 
 fn of_file(path: &Path) -> Result<Manifests> {
     let place = || format!("--manifest {}", path.display());
-    let manifests = wire::read(&fs::read_to_string(path).with_context(place)?).with_context(place)?;
-    for (name, manifest) in &manifests {
-        manifest.validate().with_context(|| format!("{}: `{name}`", place()))?;
-    }
-    Ok(manifests)
+    wire::read(&fs::read_to_string(path).with_context(place)?).with_context(place)
 }
 
 /// The manifests in a deployed template.
@@ -66,10 +62,16 @@ pub(crate) fn of_stack(template: &Value) -> Result<Manifests> {
 
 /// The functions whose manifests differ from those of the workspace with this template; none where
 /// there is no workspace.
-pub(crate) fn differing(deployed: &Manifests, template: &Path) -> Vec<String> {
-    let Ok(ours) = wire::beside(template) else { return Vec::new() };
+///
+/// # Errors
+/// When the workspace's `manifest.json` cannot be read.
+pub(crate) fn differing(deployed: &Manifests, template: &Path) -> Result<Vec<String>> {
+    if !template.with_file_name(wire::FILE).exists() {
+        return Ok(Vec::new());
+    }
+    let ours = wire::beside(template)?;
     let names: BTreeSet<_> = ours.keys().chain(deployed.keys()).collect();
-    names.into_iter().filter(|name| ours.get(*name) != deployed.get(*name)).cloned().collect()
+    Ok(names.into_iter().filter(|name| ours.get(*name) != deployed.get(*name)).cloned().collect())
 }
 
 #[cfg(test)]
@@ -85,5 +87,15 @@ mod tests {
             let error = of_stack(&template).unwrap_err().to_string();
             assert!(error.contains("--manifest FILE"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_text_of_the_stack_does_not_steer_the_terminal() {
+        let manifests = json!({ "x": "{\"\\u001b[2JPWNED\":1}" });
+        let template = json!({ "Metadata": { "Ledgerline": { "Manifests": manifests } } });
+        let error = format!("{:#}", of_stack(&template).unwrap_err());
+        let printed = crate::plain(&error);
+        assert!(error.contains('\u{1b}') && printed.contains("\\u{1b}[2JPWNED"), "{printed}");
+        assert!(!printed.contains('\u{1b}'));
     }
 }

@@ -85,7 +85,7 @@ pub(crate) async fn run<L: Aggregates>(
         true => {
             let ours = Source::read(&stack.template)?.json();
             compare_templates(&ours, &deployed, &mut findings);
-            for function in deployed::differing(&manifests, &stack.template) {
+            for function in deployed::differing(&manifests, &stack.template)? {
                 findings.wrong("manifest", &function, "it is deployed differently");
             }
             ours

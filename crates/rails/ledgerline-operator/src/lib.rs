@@ -236,10 +236,23 @@ pub fn main<L: Aggregates>() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", plain(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
+}
+
+/// A text with its invisible characters escaped, line feeds left out: an error may quote a text of the
+/// stack, which must not steer a terminal.
+fn plain(text: &str) -> String {
+    let escaped = |c: char| match c {
+        '\n' => c.to_string(),
+        c if c.is_control() || ('\u{200b}'..='\u{206f}').contains(&c) || c == '\u{feff}' => {
+            c.escape_unicode().to_string()
+        }
+        c => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {

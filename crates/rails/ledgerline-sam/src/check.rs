@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use ledgerline::manifest::Manifests;
+use ledgerline::manifest::{Manifest, Manifests};
 use serde_json::Value;
 
 use crate::{
@@ -38,8 +38,10 @@ pub fn manifests(programs: &BTreeMap<String, PathBuf>) -> Result<Manifests> {
         if !output.status.success() {
             bail!("{name} --manifest ended with {}", output.status);
         }
-        let manifest = serde_json::from_slice(&output.stdout);
-        Ok((name.clone(), manifest.with_context(|| format!("{name} --manifest prints something else"))?))
+        let manifest: Manifest = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{name} --manifest prints something else"))?;
+        manifest.validate().with_context(|| format!("the manifest of `{name}`"))?;
+        Ok((name.clone(), manifest))
     };
     programs.iter().map(ask).collect()
 }
@@ -52,7 +54,13 @@ pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
     // A template with stale lists has functions whose roles are not there yet.
     let json = source.json();
     let functions = resources(&json, &["AWS::Serverless::Function"]);
-    let binaries: Vec<_> = functions.map(|(_, function)| binary(function)).collect();
+    let mut binaries = Vec::new();
+    for (id, function) in functions {
+        if binary(function).is_empty() {
+            bail!("{}: {id} needs Metadata.BuildProperties.Binary", source.place(&["Resources", id]));
+        }
+        binaries.push(binary(function));
+    }
     manifests(&crate::build::build(root, &binaries)?)
 }
 
@@ -103,17 +111,46 @@ fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     let json = source.json();
     let template = Template::of(source, &json, manifests);
     let binaries = resources(&json, &["AWS::Serverless::Function"]).map(|(_, function)| binary(function));
-    let binaries: BTreeSet<_> = binaries.collect();
+    let binaries: BTreeSet<_> = binaries.filter(|binary| !binary.is_empty()).collect();
     let unknown = binaries.iter().filter(|binary| !manifests.contains_key(**binary));
     let unknown = unknown.map(|binary| format!("`{binary}` has no manifest: {WIRE}"));
     let left = manifests.keys().filter(|binary| !binaries.contains(binary.as_str()));
     let left = left
         .map(|binary| format!("no function of the template runs `{binary}`, which has a manifest: {WIRE}"));
     let mut problems: Vec<_> = unknown.chain(left).collect();
+    problems.extend(deployed(source, &json, manifests));
+    problems.extend(urls(source, &template));
     problems.extend(sources::problems(&template));
     problems.extend(tables::problems(&template));
     problems.extend(roles::problems(&template));
     problems
+}
+
+/// Manifests in the metadata that differ from those of the functions: the operator's tool would go by
+/// them in an incident.
+fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<String> {
+    if json["Metadata"]["Ledgerline"].is_null() {
+        return None;
+    }
+    let is_same = wire::in_template(json).is_ok_and(|deployed| deployed.as_ref() == Some(manifests));
+    let place = source.place(&["Metadata", "Ledgerline", "Manifests"]);
+    (!is_same)
+        .then(|| format!("{place}: the manifests in Metadata.Ledgerline differ from manifest.json: {WIRE}"))
+}
+
+/// Differences of the loop over URLs from the functions that get one: a URL has no scopes, so a function
+/// that shows the commits of all streams must have none.
+fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
+    const URLS: &str = "Urls";
+    let Some(written) = source.names_of_loop(URLS) else { return Vec::new() };
+    let wanted = wire::names(template, URLS).unwrap_or_default();
+    let place = source.place(&["Resources"]);
+    let missing = wanted.iter().filter(|name| !written.contains(name));
+    let missing = missing.map(|name| format!("{place}: the loop {URLS} lacks {name}"));
+    let surplus = written.iter().filter(|name| !wanted.contains(name));
+    let surplus =
+        surplus.map(|name| format!("{place}: the loop {URLS} has {name}, which gets no URL: take it away"));
+    missing.chain(surplus).collect()
 }
 
 /// Parameters that the console shows behind all others, because no group names them. A template may

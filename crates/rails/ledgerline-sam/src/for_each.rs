@@ -7,7 +7,7 @@ use crate::yaml::{Kind, Node};
 type Located<T> = Result<T, (usize, String)>;
 
 /// The beginning of a loop's key; the loop's name follows.
-const LOOP: &str = "Fn::ForEach::";
+pub(crate) const LOOP: &str = "Fn::ForEach::";
 
 /// The transform that a template with loops must name.
 const TRANSFORM: &str = "AWS::LanguageExtensions";

@@ -117,6 +117,6 @@ pub(crate) fn camel(variable: &str) -> String {
 }
 
 pub(crate) fn capital(word: &str) -> String {
-    let (first, rest) = word.split_at(word.len().min(1));
-    first.to_owned() + &rest.to_lowercase()
+    let mut rest = word.chars();
+    rest.next().into_iter().chain(rest.flat_map(char::to_lowercase)).collect()
 }

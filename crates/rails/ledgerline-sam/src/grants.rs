@@ -14,6 +14,16 @@ const CHANGES: [&str; 6] = [
     "dynamodb:UpdateItem",
 ];
 
+/// The actions of DynamoDB that a function may take on the table of commits.
+const HARMLESS: [&str; 6] = [
+    "dynamodb:BatchGetItem",
+    "dynamodb:DescribeTable",
+    "dynamodb:GetItem",
+    "dynamodb:PartiQLInsert",
+    "dynamodb:Query",
+    "dynamodb:Scan",
+];
+
 /// The logical id of the table that holds the commits.
 pub const COMMITS: &str = "CommitsTable";
 
@@ -116,8 +126,10 @@ fn too_much(permission: &Permission) -> Option<String> {
     // A pattern may match the table of commits; a pattern for a stream cannot.
     let commits = [COMMITS, SEQUENCE].contains(&resource.as_str())
         || resource.contains('*') && !resource.contains("/stream/");
-    // IAM ignores the case of actions.
-    if commits && CHANGES.iter().any(|change| change.eq_ignore_ascii_case(action)) {
+    // IAM ignores the case of actions. Other actions than these change an item, or take the table's
+    // own protection away: its policy, its backups, the table itself.
+    let is_of_dynamodb = action.to_lowercase().starts_with("dynamodb:") || action.contains('*');
+    if commits && is_of_dynamodb && !HARMLESS.iter().any(|harmless| harmless.eq_ignore_ascii_case(action)) {
         return Some(format!("rule 3: {function} may {action} on {resource}"));
     }
     if action.contains('*') {
@@ -294,6 +306,7 @@ mod tests {
     fn a_way_to_change_a_commit_is_found() {
         let statements = "/Resources/tankCommandsRole/Properties/Policies/0/PolicyDocument/Statement";
         let commits = json!({ "Fn::GetAtt": ["CommitsTable", "Arn"] });
+        let commits_again = commits.clone();
         for (action, resource) in [
             (json!("dynamodb:PutItem"), commits.clone()),
             (json!(["dynamodb:Query", "dynamodb:PartiQLUpdate"]), commits.clone()),
@@ -304,6 +317,9 @@ mod tests {
             (json!("dynamodb:putitem"), json!({ "Fn::GetAtt": "CommitsTable.Arn" })),
             (json!("dynamodb:PutItem"), json!({ "Fn::Sub": "${CommitsTable.Arn}*" })),
             (json!("dynamodb:PutItem"), json!("arn:aws:dynamodb:*:*:table/*")),
+            (json!("dynamodb:DeleteTable"), commits_again.clone()),
+            (json!("dynamodb:PutResourcePolicy"), commits_again.clone()),
+            (json!("dynamodb:UpdateTimeToLive"), commits_again),
         ] {
             let mut template = template();
             let statement = json!({ "Effect": "Allow", "Action": action, "Resource": resource });

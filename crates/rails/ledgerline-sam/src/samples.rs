@@ -147,13 +147,15 @@ fn of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// The names in a folder, in alphabetical order. A folder that does not exist has none.
+/// The names in a folder, in alphabetical order, without those of hidden files. A folder that does not
+/// exist has none.
 fn names(folder: &Path) -> Result<BTreeSet<String>> {
     if !folder.exists() {
         return Ok(BTreeSet::new());
     }
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
-    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.filter(|name| name.as_ref().map_or(true, |name: &String| !name.starts_with('.'))).collect()
 }
 
 /// The value in a JSON file.

@@ -82,6 +82,8 @@ pub struct Source {
     root: Node,
     /// The logical ids that are written out, and not made by a loop.
     written: BTreeSet<String>,
+    /// The loops, each with the names in its list.
+    loops: BTreeMap<String, Vec<String>>,
     /// The line of the file that each line of the text comes from, if the text is not that of the
     /// file.
     origins: Vec<usize>,
@@ -122,11 +124,20 @@ impl Source {
             let line = origin(&origins, line);
             TemplateError::Wrong { path: path.to_owned(), line, message }
         };
-        let loops = yaml::parse(text).map_err(wrong)?;
-        let root = for_each::written_out(&loops).map_err(wrong)?;
-        let resources = loops.get("Resources").map_or(&[][..], Node::entries);
+        let whole = yaml::parse(text).map_err(wrong)?;
+        let root = for_each::written_out(&whole).map_err(wrong)?;
+        let resources = whole.get("Resources").map_or(&[][..], Node::entries);
         let written = resources.iter().map(|(id, _)| id.clone()).collect();
-        Ok(Self { path: path.to_owned(), text: text.to_owned(), root, written, origins, stack })
+        let names = |node: &Node| -> Vec<String> {
+            let names = node.items().get(1).map_or(&[][..], Node::items);
+            names.iter().filter_map(Node::text).collect()
+        };
+        let loops = resources.iter().filter_map(|(id, node)| {
+            let name = id.strip_prefix(for_each::LOOP)?;
+            Some((name.to_owned(), names(node)))
+        });
+        let loops = loops.collect();
+        Ok(Self { path: path.to_owned(), text: text.to_owned(), root, written, loops, origins, stack })
     }
 
     /// The text of the template.
@@ -138,6 +149,11 @@ impl Source {
     /// Whether a resource is written out, and not made by a loop.
     pub(crate) fn is_written(&self, id: &str) -> bool {
         self.written.contains(id)
+    }
+
+    /// The names in the list of a loop; `None` if there is no such loop.
+    pub(crate) fn names_of_loop(&self, name: &str) -> Option<&[String]> {
+        self.loops.get(name).map(Vec::as_slice)
     }
 
     /// The line of the file that a line of the text comes from. Both count from 1.

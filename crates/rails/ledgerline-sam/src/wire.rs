@@ -21,6 +21,7 @@ use std::path::Path;
 use ledgerline::manifest::Manifests;
 
 pub use self::json::{in_template, read, text};
+pub(crate) use self::lists::names;
 use crate::{
     functions::Template,
     template::{Source, TemplateError},
@@ -43,8 +44,8 @@ pub struct Wired {
 /// Writes the blocks of a template from the manifests of its functions.
 ///
 /// # Errors
-/// With the line: when a block has no end or an unknown name, when a list would be empty, or when
-/// the template cannot be read.
+/// With the line: when a block has no end or an unknown name, when a list or the grants of a role
+/// would be empty, or when the template cannot be read.
 pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
     // The grants of the fanout follow from its variables, which are written first.
     let listed = written(source, manifests, |name| name != "grants")?;
@@ -69,39 +70,105 @@ fn written(
     // The line of the given text that each written line comes from, for messages.
     let mut origins = Vec::new();
     let mut at = 0;
-    while let Some(line) = lines.get(at) {
-        written.push((*line).to_owned());
-        origins.push(source.origin(at + 1));
-        at += 1;
-        let Some(name) = line.trim().strip_prefix(BEGIN).and_then(|name| name.strip_suffix('>')) else {
-            continue;
-        };
-        let begins = at;
-        let length = lines[begins..].iter().position(|line| line.trim() == END);
-        let ends = begins + length.ok_or_else(|| source.wrong((begins, no_end(name))))?;
-        let found = &lines[begins..ends];
+    for Block { name, begins, ends } in blocks(&lines).map_err(|wrong| source.wrong(wrong))? {
+        let kept = &lines[at..=begins];
+        origins.extend((at..=begins).map(|line| source.origin(line + 1)));
+        written.extend(kept.iter().map(|line| (*line).to_owned()));
+        let found = &lines[begins + 1..ends];
         let block = match is_wanted(name) {
             false => found.iter().map(|line| (*line).to_owned()).collect(),
             true => {
-                let content = content(&template, name, &lines[..begins], manifests);
-                let content = content.map_err(|message| source.wrong((begins, message)))?;
+                let content = content(&template, name, &lines[..=begins], manifests);
+                let content = content.map_err(|message| source.wrong((begins + 1, message)))?;
+                let line = lines[begins];
                 let indent = &line[..line.len() - line.trim_start().len()];
                 content.into_iter().map(|line| format!("{indent}{line}")).collect::<Vec<_>>()
             }
         };
         if found != block {
-            stale.push((source.origin(begins), name.to_owned()));
+            stale.push((source.origin(begins + 1), name.to_owned()));
         }
-        origins.extend((0..block.len()).map(|line| source.origin(begins + 1 + line.min(found.len()))));
+        origins.extend((0..block.len()).map(|line| source.origin(begins + 2 + line.min(found.len()))));
         written.extend(block);
         at = ends;
     }
-    let source = source.rewritten(&(written.join("\n") + "\n"), origins)?;
+    origins.extend((at..lines.len()).map(|line| source.origin(line + 1)));
+    written.extend(lines[at..].iter().map(|line| (*line).to_owned()));
+    let line_end = if source.text().contains("\r\n") { "\r\n" } else { "\n" };
+    let source = source.rewritten(&(written.join(line_end) + line_end), origins)?;
     Ok(Wired { source, stale })
+}
+
+/// A block of a text: its name, and the places of its two lines, from 0.
+struct Block<'t> {
+    name: &'t str,
+    begins: usize,
+    ends: usize,
+}
+
+/// The blocks of a text, in their order.
+///
+/// A block without an end would take the text up to the next end with it, so each begin must have its
+/// own end, and a comment that looks like a marker must be one.
+fn blocks<'t>(lines: &[&'t str]) -> Result<Vec<Block<'t>>, (usize, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(&str, usize)> = None;
+    for (at, line) in lines.iter().enumerate() {
+        let line = line.trim();
+        let begin = line.strip_prefix(BEGIN).and_then(|name| name.strip_suffix('>'));
+        match (begin, line == END, open) {
+            (Some(_), _, Some((name, begins))) => return Err((begins + 1, no_end(name))),
+            (Some(name), _, None) => open = Some((name, at)),
+            (None, true, Some((name, begins))) => {
+                blocks.push(Block { name, begins, ends: at });
+                open = None;
+            }
+            (None, true, None) => {
+                return Err((at + 1, format!("`{END}` ends no generated block: delete it")));
+            }
+            (None, false, _) if is_almost_a_marker(line) => {
+                let message = format!("`{line}` is no marker: write `{BEGIN}NAME>` or `{END}`");
+                return Err((at + 1, message));
+            }
+            (None, false, _) => {}
+        }
+    }
+    match open {
+        Some((name, begins)) => Err((begins + 1, no_end(name))),
+        None => Ok(blocks),
+    }
+}
+
+/// Whether a comment is meant as a marker, and is none.
+fn is_almost_a_marker(line: &str) -> bool {
+    let plain: String = line.to_lowercase().split_whitespace().collect();
+    plain.starts_with("#<generated") || plain.starts_with("#</generated")
 }
 
 fn no_end(name: &str) -> String {
     format!("the generated block `{name}` has no end: write `{END}` below it")
+}
+
+/// The text of a template with placeholders in its generated blocks: what a merge left in them may be no
+/// YAML, and `cargo xtask wire` writes them anyway.
+///
+/// # Errors
+/// With the line, as those of [`wire`].
+pub fn emptied(text: &str, path: &Path) -> Result<String, TemplateError> {
+    let lines: Vec<_> = text.lines().collect();
+    let wrong = |(line, message)| TemplateError::Wrong { path: path.to_owned(), line, message };
+    let mut emptied = Vec::new();
+    let mut at = 0;
+    for Block { name, begins, ends } in blocks(&lines).map_err(wrong)? {
+        emptied.extend(&lines[at..=begins]);
+        let line = lines[begins];
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let is_list = lists::LOOPS.contains(&name);
+        emptied.extend(is_list.then_some(if indent.len() == 4 { "    - []" } else { "- []" }));
+        at = ends;
+    }
+    emptied.extend(&lines[at..]);
+    Ok(emptied.join("\n") + "\n")
 }
 
 /// The lines of a block, without its indentation. `before` are the lines above it.
@@ -223,10 +290,84 @@ mod tests {
             let error = wire(&source, &manifests()).unwrap_err().to_string();
             assert!(error.contains("template.yaml:") && error.contains(expected), "{error}");
         }
-        let last = TANKS.text().rfind(END).unwrap();
-        let text = [&TANKS.text()[..last], &TANKS.text()[last + END.len()..]].concat();
-        let error = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap_err();
-        assert!(error.to_string().contains("`Manifests` has no end: write `# </generated>`"), "{error}");
+    }
+
+    /// Without its end, a block would take all that is written by hand up to the next end.
+    #[test]
+    fn a_marker_that_is_missing_or_misspelled_is_an_error_with_its_line() {
+        let text = TANKS.text();
+        let refused = |text: &str| {
+            let source = TANKS.rewritten(text, Vec::new()).unwrap();
+            wire(&source, &manifests()).unwrap_err().to_string()
+        };
+        for (at, _) in text.match_indices(END) {
+            let begin = text[..at].rfind(BEGIN).unwrap();
+            let line = 1 + text[..begin].matches('\n').count();
+            let error = refused(&[&text[..at], &text[at + END.len()..]].concat());
+            assert!(error.contains(&format!("template.yaml:{line}: ")), "{line}: {error}");
+            assert!(error.ends_with("has no end: write `# </generated>` below it"), "{error}");
+        }
+        for (at, _) in text.match_indices(BEGIN) {
+            let end = at + text[at..].find('\n').unwrap();
+            let error = refused(&[&text[..at], &text[end..]].concat());
+            assert!(error.ends_with("`# </generated>` ends no generated block: delete it"), "{error}");
+        }
+        for wrong in [
+            "#<generated Queues>",
+            "# <Generated Queues>",
+            "# < generated Queues>",
+            "# <generated Queues> # x",
+        ] {
+            let error = refused(&text.replacen("# <generated Queues>", wrong, 1));
+            assert!(error.contains(&format!("`{wrong}` is no marker")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_no_yaml_is_written_anyway() {
+        let conflict = "<<<<<<< ours\n    - - A\n=======\n    - - B\n>>>>>>> theirs\n";
+        for block in [
+            "    # <generated Queues>\n",
+            "          # <generated STATE_VIEWS>\n",
+            "    # <generated Manifests>\n",
+        ] {
+            let text = TANKS.text().replacen(block, &format!("{block}{conflict}"), 1);
+            assert!(TANKS.rewritten(&text, Vec::new()).is_err(), "{block}");
+            let text = emptied(&text, Path::new("template.yaml")).unwrap();
+            let wired = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
+            assert_eq!(wired.source.text(), TANKS.text(), "{block}");
+        }
+    }
+
+    #[test]
+    fn a_template_keeps_its_line_ends() {
+        let text = TANKS.text().replacen("            ${HaulQueue} haul\n", "", 1).replace('\n', "\r\n");
+        let wired = wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &manifests()).unwrap();
+        assert_eq!(wired.source.text(), TANKS.text().replace('\n', "\r\n"));
+    }
+
+    /// Wherever the manifests in the metadata stand, and whatever is in them, a difference is reported.
+    #[test]
+    fn other_manifests_in_the_metadata_are_a_problem() {
+        let by_hand = |text: &str, other: &str| {
+            let lines = TANKS.text().lines().filter(|line| !line.trim().starts_with("# <"));
+            let lines: String = lines.map(|line| format!("{line}\n")).collect();
+            assert!(lines.contains(text), "{text}");
+            check::wiring(
+                &TANKS.rewritten(&lines.replacen(text, other, 1), Vec::new()).unwrap(),
+                &manifests(),
+            )
+        };
+        assert_eq!(by_hand("  Ledgerline:\n", "  Ledgerline:\n"), Vec::<String>::new());
+        for (text, other) in [
+            ("\"table\":\"LEVELS_TABLE\"", "\"table\":\"STOCK_TABLE\""),
+            ("      haul: '{", "      haul: 'garbage"),
+            ("      haul: ", "      hauls: "),
+            ("    Manifests:\n", "    Manifest:\n"),
+        ] {
+            let found = by_hand(text, other);
+            assert!(found.iter().any(|found| found.contains("Metadata.Ledgerline")), "{text}: {found:?}");
+        }
     }
 
     #[test]

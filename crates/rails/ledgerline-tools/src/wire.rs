@@ -13,7 +13,14 @@ use ledgerline_sam::{
 /// Builds the functions of a template, and writes `manifest.json` beside it and its generated blocks.
 /// With `check`, it compares instead of writing.
 pub(crate) fn run(template: &Path, check: bool) -> Result<()> {
-    let source = Source::read(template)?;
+    let source = match Source::read(template) {
+        // What a merge left in a block may be no YAML.
+        Err(_) if !check => {
+            let text = fs::read_to_string(template).with_context(|| template.display().to_string())?;
+            Source::parse(&wire::emptied(&text, template)?, template)?
+        }
+        source => source?,
+    };
     let manifests = check::manifests_of(&source, Path::new("."))?;
     if check {
         return compare(template, &source, &manifests);
@@ -30,12 +37,12 @@ pub(crate) fn run(template: &Path, check: bool) -> Result<()> {
 /// written.
 pub(crate) fn write(template: &Path, source: &Source, manifests: &Manifests) -> Result<Vec<String>> {
     let (mut written, file) = (Vec::new(), template.with_file_name(FILE));
+    let wired = wire::wire(source, manifests)?;
     let text = wire::text(manifests);
     if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
         fs::write(&file, text).with_context(|| file.display().to_string())?;
         written.push(file.display().to_string());
     }
-    let wired = wire::wire(source, manifests)?;
     if !wired.stale.is_empty() {
         fs::write(template, wired.source.text()).with_context(|| template.display().to_string())?;
     }
@@ -58,6 +65,10 @@ fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()
             file.display(),
             differing.join(", ")
         );
+    }
+    let written = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    if written != wire::text(manifests) {
+        bail!("{} has other text than `cargo xtask wire` writes; run it", file.display());
     }
     if let Some((line, name)) = wire::wire(source, manifests)?.stale.first() {
         bail!("{}:{line}: the generated block `{name}` is stale; run `cargo xtask wire`", template.display());

@@ -63,7 +63,8 @@ type Slip = (&'static str, &'static str, &'static str);
 const DIRECT: &str = "it allows a direct lambda:InvokeFunction of ItemCommandsFunction, and its event says who calls: add the condition lambda:InvokedViaFunctionUrl, and no other, or leave it out";
 
 /// Slips in the routes, and in who may call them.
-const CALLERS: [Slip; 20] = [
+const CALLERS: [Slip; 21] = [
+    ("    - - ItemCommands\n      - ItemsQueries\n    # </generated>\n    - ${Function}Url:", "    - - ItemCommands\n      - Fanout\n    # </generated>\n    - ${Function}Url:", "the loop Urls has Fanout, which gets no URL"),
     ("Parameters: [BusEvents, ", "Parameters: [", "BusEvents: no group of AWS::CloudFormation::Interface has the parameter"),
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (

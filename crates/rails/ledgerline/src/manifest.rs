@@ -420,10 +420,21 @@ impl Manifest {
         all("action", actions, |text| text.chars().all(is_of_action))?;
         let categories: Vec<_> = self.categories().into_iter().map(|of| of.to_owned().into()).collect();
         all("category", categories.iter(), |text| StreamId::new(text, "1").is_ok())?;
+        let events = match &self.source {
+            Source::States { events, .. } => Some(events),
+            Source::Http(_) | Source::Queue(_) | Source::Stream | Source::Sequence(_) | Source::Schedule => {
+                None
+            }
+        };
+        let events = events.into_iter().flatten();
+        all("name of an event or metric", events.chain(&self.metrics), |text| text.chars().all(is_word))?;
+        // A list of keys is a text with commas between them, and `*` alone would be every key.
         let patterns = self.tables.iter().flat_map(|table| table.actions.values().flatten());
+        let is_of_pattern = |c: char| is_word(c) || "*/ ".contains(c);
+        all("pattern of keys", patterns, |text| text != "*" && text.chars().all(is_of_pattern))?;
         let routes = self.endpoints().iter().map(|endpoint| &endpoint.route);
-        let is_plain = |text: &str| !text.chars().any(|c| c.is_control() || c == '"' || c == '\\');
-        all("text", patterns.chain(routes).chain(&self.metrics), is_plain)
+        let is_of_route = |c: char| c == ' ' || c.is_ascii_graphic() && !"\"'\\".contains(c);
+        all("route", routes, |text| text.chars().all(is_of_route))
     }
 
     /// The routes that the function answers; none unless it is behind the HTTP API.
@@ -556,7 +567,10 @@ mod tests {
             ("\"name\": \"byOwner\"", "\"name\": \"by/owner\"", "name of a key or index"),
             ("\"category\": \"tank\"", "\"category\": \"../tank\"", "category"),
             ("ses:SendEmail", "ses SendEmail", "action"),
-            ("\"Unsent\"", "\"\\u001b[2J\"", "text"),
+            ("\"Unsent\"", "\"\\u001b[2J\"", "name of an event or metric"),
+            ("\"TankBuilt\"", "\"Tank\\u202eBuilt\"", "name of an event or metric"),
+            ("\"tank-*\"", "\"*\"", "pattern of keys"),
+            ("\"tank-*\"", "\"*, tank-*\"", "pattern of keys"),
         ] {
             assert!(sample.contains(text), "{text}");
             let error = read(&sample.replacen(text, other, 1)).validate().unwrap_err();

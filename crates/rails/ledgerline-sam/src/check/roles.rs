@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use crate::{
     functions::Template,
     grants::{self, referred, resources},
@@ -33,13 +35,22 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         }
         // Rights that no function knows of, such as those for a customer's own key that encrypts a table.
         let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
+        for action in grants::list(besides).into_iter().filter_map(Value::as_str) {
+            if !granted.iter().any(|(granted, _)| *granted == action) {
+                problems.push(format!(
+                    "{place}: {role}: Besides names {action}, which the role does not allow: write its statement below \
+                     the generated block, or take the name away"
+                ));
+            }
+        }
         for (action, on) in granted {
             if grants::list(besides).iter().any(|besides| besides.as_str() == Some(action)) {
                 continue;
             }
             let is_needed = needed.iter().any(|(needed, resource)| {
+                // A table is known in every case: a call of something unknown allows no access to one.
                 needed.eq_ignore_ascii_case(action)
-                    && resource.as_deref().is_none_or(|resource| resource == on)
+                    && resource.as_deref().map_or(!is_of_tables(action), |resource| resource == on)
             });
             if !is_needed {
                 problems.push(format!(
@@ -65,4 +76,9 @@ fn of_nobody(template: &Template<'_>) -> Vec<String> {
         format!("{place}: {id}: no function has this role: take it away, or its name out of the list")
     };
     nobodys.map(problem).collect()
+}
+
+/// Whether an action is one on tables.
+fn is_of_tables(action: &str) -> bool {
+    action.to_lowercase().starts_with("dynamodb:")
 }

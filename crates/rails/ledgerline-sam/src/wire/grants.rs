@@ -6,8 +6,11 @@ use crate::{functions::Template, grants::referred, rights::rights};
 
 /// The statements of the role that the last of these lines belong to.
 pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
-    let id = |line: &&&str| line.starts_with("  ") && !line[2..].starts_with([' ', '#', '-']);
-    let role = before.iter().rev().find(id).map_or("", |line| line.trim().trim_end_matches(':'));
+    let id = |line: &&str| {
+        let id = line.strip_prefix("  ")?.split(':').next()?.to_owned();
+        (!id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric())).then_some(id)
+    };
+    let role = &*before.iter().rev().find_map(id).unwrap_or_default();
     let mut functions = template.functions.iter();
     let function = functions.find(|function| referred(&function.properties["Role"]) == Some(role));
     let function = function.ok_or_else(|| {
@@ -21,7 +24,14 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
         else {
             continue;
         };
-        resources.entry(resource).or_default().insert(action);
+        let id = narrowed(&resource).0.split(['.', '/', ':']).next().unwrap_or_default();
+        // The ARN of another type is written in a way of its own, by hand.
+        if ARNS.contains(&template.kind(id)) {
+            resources.entry(resource).or_default().insert(action);
+        }
+    }
+    if resources.is_empty() {
+        return Err(format!("`{role}` needs no statement: delete the policy with the block `grants`"));
     }
     let mut grants = BTreeMap::<(BTreeSet<String>, Vec<&str>), Vec<&str>>::new();
     for (resource, actions) in &resources {
@@ -76,6 +86,15 @@ fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<Stri
             .collect(),
     }
 }
+
+/// The types of resources that have an attribute `Arn`.
+const ARNS: [&str; 5] = [
+    "AWS::DynamoDB::Table",
+    "AWS::Events::EventBus",
+    "AWS::Lambda::Function",
+    "AWS::SQS::Queue",
+    "AWS::Serverless::Function",
+];
 
 const INSERT: &str = "dynamodb:PartiQLInsert";
 

@@ -67,12 +67,23 @@ fn inline(value: &Value) -> String {
     }
 }
 
-/// Reads manifests.
+/// Reads manifests, and checks each text in them.
 ///
 /// # Errors
-/// When the text is no JSON, or a manifest has a field that is missing or unknown.
+/// When the text is no JSON, a manifest has a field that is missing or unknown, or a text cannot be what
+/// it stands for.
 pub fn read(text: &str) -> Result<Manifests> {
-    serde_json::from_str(text).context("these are no manifests")
+    let manifests: Manifests = serde_json::from_str(text).context("these are no manifests")?;
+    manifests.iter().try_for_each(|(name, manifest)| checked(name, manifest))?;
+    Ok(manifests)
+}
+
+fn checked(name: &str, manifest: &Manifest) -> Result<()> {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || !name.chars().all(is_of_name) {
+        bail!("`{}` is no name of a function", name.escape_debug());
+    }
+    manifest.validate().with_context(|| format!("the manifest of `{name}`"))
 }
 
 /// Reads the manifests in the metadata of a template, which may come from a deployed stack: each text is
@@ -85,14 +96,9 @@ pub fn in_template(template: &Value) -> Result<Option<Manifests>> {
         return Ok(None);
     };
     let manifest = |(name, text): (&String, &Value)| {
-        let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        if !is_name {
-            bail!("`{}` is no name of a function", name.escape_debug());
-        }
-        let of = || format!("the manifest of `{name}`");
-        let text = text.as_str().with_context(of)?;
-        let manifest: Manifest = serde_json::from_str(text).with_context(of)?;
-        manifest.validate().with_context(of)?;
+        let of = || format!("the manifest of `{}`", name.escape_debug());
+        let manifest: Manifest = serde_json::from_str(text.as_str().with_context(of)?).with_context(of)?;
+        checked(name, &manifest)?;
         Ok((name.clone(), manifest))
     };
     written.iter().map(manifest).collect::<Result<_>>().map(Some)

@@ -56,19 +56,17 @@ fn queue<'t>(function: &Function<'t>) -> Option<&'t str> {
 }
 
 /// The names in the list of a loop; `None` if there is no such loop.
-pub(super) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
+pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
     let named: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
         "Functions" => |_, function| without(function.id, "Function"),
         "Urls" => has_url,
         "Commands" => appends_to,
-        "StateViews" => |_, function| {
-            let is_one = is(function, SubscriberKind::StateProjector);
+        "StateViews" => |template, function| {
+            let is_one = is(function, SubscriberKind::StateProjector) && has_role_of_loop(template, function);
             is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
         },
         "LogViews" => |template, function| {
-            // A role of its own is written out in its section.
-            let role = referred(&function.properties["Role"]).unwrap_or_default();
-            let is_one = is(function, SubscriberKind::LogProjector) && !template.is_written(role);
+            let is_one = is(function, SubscriberKind::LogProjector) && has_role_of_loop(template, function);
             is_one.then(|| without(function.id, "ProjectorFunction")).flatten()
         },
         "Queues" => |_, function| {
@@ -88,11 +86,17 @@ fn has_url(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     is_open.then(|| without(function.id, "Function")).flatten()
 }
 
-/// The category to whose streams a command function appends.
-fn appends_to(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+/// The one category to whose streams a command function appends.
+fn appends_to(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Http(_) = &function.manifest.source else { return None };
     let keys = function.manifest.table_of("COMMITS_TABLE")?.actions.get(&Action::PartiQLInsert)?;
-    keys.iter().next()?.strip_suffix("-*").map(ToOwned::to_owned)
+    let category = keys.iter().next()?.strip_suffix("-*")?;
+    (keys.len() == 1 && has_role_of_loop(template, function)).then(|| category.to_owned())
+}
+
+/// Whether a loop makes the role of a function. A role of its own is written out in its section.
+fn has_role_of_loop(template: &Template<'_>, function: &Function<'_>) -> bool {
+    !template.is_written(referred(&function.properties["Role"]).unwrap_or_default())
 }
 
 fn is(function: &Function<'_>, kind: SubscriberKind) -> bool {
@@ -106,6 +110,7 @@ fn without(id: &str, suffix: &str) -> Option<String> {
 fn sorted(names: impl Iterator<Item = String>) -> Vec<String> {
     let mut names: Vec<_> = names.collect();
     names.sort_unstable();
+    names.dedup();
     names
 }
 
