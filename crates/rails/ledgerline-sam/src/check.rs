@@ -177,3 +177,103 @@ pub fn rights_of_nobody(source: &Source) -> Vec<String> {
         .map(|problem| format!("{}: {}", source.place(&["Resources", &problem.resource]), problem.message))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::manifest::{Call, Source as Events};
+
+    use super::*;
+    use crate::tests::TANKS;
+
+    fn tanks() -> Manifests {
+        wire::beside(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
+    }
+
+    /// The template of the tanks with one text in place of another.
+    fn with(text: &str, other: &str) -> Source {
+        assert!(TANKS.text().contains(text), "{text}");
+        TANKS.rewritten(&TANKS.text().replacen(text, other, 1), Vec::new()).unwrap()
+    }
+
+    /// The manifests of the tanks, in which the fanout makes one more call.
+    fn calling(action: &'static str, variable: &'static str) -> Manifests {
+        let mut manifests = tanks();
+        let fanout = manifests.get_mut("tank-fanout").unwrap();
+        fanout.calls.push(Call { action: action.into(), variable: variable.into() });
+        manifests
+    }
+
+    /// Whatever a manifest declares, `wire` writes no right that `check` lets pass.
+    #[test]
+    fn a_declared_right_to_remove_the_protection_of_the_log_is_refused() {
+        for action in ["DeleteTable", "DeleteResourcePolicy", "PutResourcePolicy", "UpdateTable", "PutItem"] {
+            let action = format!("dynamodb:{action}").leak();
+            let manifests = calling(action, "COMMITS_TABLE");
+            let wired = wire::wire(&TANKS, &manifests).unwrap().source;
+            let found = rights_of_nobody(&wired).join("\n");
+            assert!(
+                found.contains(&format!("rule 3: FanoutFunction may {action} on CommitsTable")),
+                "{found}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_call_of_something_unknown_excuses_no_right_on_a_table() {
+        let manifests = calling("dynamodb:PutItem", "EVENT_SOURCE");
+        let end = "              # </generated>\n\n  FanoutDeadLetterQueue:";
+        let put = "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:us-east-1:1:table/t-CommitsTable\" }\n";
+        let source = with(end, &end.replacen("\n\n", &format!("\n{put}\n"), 1));
+        let found = wiring(&source, &manifests).join("\n");
+        assert!(found.contains("FanoutFunction does not need dynamodb:PutItem on arn:aws"), "{found}");
+    }
+
+    #[test]
+    fn an_action_in_besides_that_the_role_lacks_is_reported() {
+        let role = "  FanoutRole:\n    Type: AWS::IAM::Role\n";
+        let besides = format!("{role}    Metadata: {{ Ledgerline: {{ Besides: [kms:Decrypt] }} }}\n");
+        let found = wiring(&with(role, &besides), &tanks()).join("\n");
+        assert!(
+            found.contains("FanoutRole: Besides names kms:Decrypt, which the role does not allow"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn two_command_functions_of_one_category_have_one_name_in_the_loop() {
+        let mut manifests = tanks();
+        let tanks = manifests["tank-commands"].clone();
+        manifests.get_mut("haul-commands").unwrap().tables = tanks.tables;
+        let wired = wire::wire(&TANKS, &manifests).unwrap().source;
+        assert!(wired.text().contains("# <generated Commands>\n    - - tank\n    # </generated>"));
+    }
+
+    #[test]
+    fn a_function_with_a_role_of_its_own_is_in_no_loop_of_roles() {
+        let function = "      Role: !GetAtt haulCommandsRole.Arn\n";
+        let own = "  HaulerRole: { Type: AWS::IAM::Role, Properties: { Policies: [] } }\n\nOutputs:\n";
+        let text =
+            with(function, "      Role: !GetAtt HaulerRole.Arn\n").text().replacen("\nOutputs:\n", own, 1);
+        let wired = wire::wire(&TANKS.rewritten(&text, Vec::new()).unwrap(), &tanks()).unwrap().source;
+        assert!(wired.text().contains("# <generated Commands>\n    - - tank\n    # </generated>"));
+    }
+
+    #[test]
+    fn a_role_that_needs_no_statement_is_refused_with_what_to_delete() {
+        let mut manifests = tanks();
+        let queries = manifests.get_mut("tank-queries").unwrap();
+        *queries = Manifest::new(Events::Http(queries.endpoints().to_vec()));
+        let error = wire::wire(&TANKS, &manifests).unwrap_err().to_string();
+        assert!(error.contains("`TankQueriesRole` needs no statement: delete the policy"), "{error}");
+    }
+
+    #[test]
+    fn a_function_without_the_name_of_its_binary_is_named() {
+        let source = with(
+            "    Metadata: { BuildMethod: rust-cargolambda, BuildProperties: { Binary: tank-fanout } }\n",
+            "",
+        );
+        let error = manifests_of(&source, Path::new(".")).unwrap_err().to_string();
+        assert!(error.ends_with("FanoutFunction needs Metadata.BuildProperties.Binary"), "{error}");
+    }
+}
