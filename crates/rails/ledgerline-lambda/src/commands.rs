@@ -266,7 +266,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let actor = request.actor()?;
         let route = self.routes.iter().find(|route| route.key == request.route());
         let route = route.ok_or_else(Problem::no_route)?;
-        request.only_parameters(&[])?;
+        request.only_parameters(&[], &[])?;
         let (stream, command) = route.read(request)?;
         let precondition = precondition(request, route.if_match_required)?;
         // Two callers may choose the same key, so the caller's subject is added to it. A client's key has no spaces, so the first space

@@ -185,6 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn a_parameter_that_is_given_twice_is_refused_whether_the_route_reads_it_or_not() {
+        for (query, refused) in [
+            ("limit=1&cursor=x", None),
+            ("type=a&type=b&limit=1", None),
+            ("limit=1&limit=1", Some("limit is given twice")),
+            ("cursor=&type=a&cursor=", Some("cursor is given twice")),
+            ("Limit=1", Some("there is no such parameter; there are: limit, cursor, type")),
+        ] {
+            let mut event = serde_json::to_value(&request("").0).unwrap();
+            event["rawQueryString"] = query.into();
+            let request: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+            let answer = HttpRequest::from(request).only_parameters(&["limit", "cursor"], &["type"]);
+            assert_eq!(answer.err().map(|problem| problem.detail).as_deref(), refused, "{query}");
+        }
+    }
+
+    #[test]
     fn of_a_tracing_header_only_the_trace_is_kept_and_only_in_its_form() {
         let root = "Root=1-5759e988-bd862e3fe1be46a994272793";
         for (header, kept) in [

@@ -473,7 +473,7 @@ impl Routes for Queries {
     async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
         let query = self.routes.iter().find(|query| query.key == request.route());
         let query = query.ok_or_else(Problem::no_route)?;
-        request.only_parameters(&query.parameters)?;
+        request.only_parameters(&query.parameters, &[])?;
         self.views.look(&query.tables).await.map_err(problem)?;
         conditional(request, (query.answer)(&self.views, request).await?)
     }

@@ -72,20 +72,31 @@ impl HttpRequest {
         }
     }
 
-    /// Refuses every parameter of the query but these. A misspelled one, such as `minversion`,
-    /// would otherwise do nothing.
+    /// Refuses every parameter of the query but these, and more than one value of those in `once`. A
+    /// misspelled name, such as `minversion`, would do nothing. A route may refuse a request before it
+    /// reads its parameters, and the client would not learn that one of them is wrong.
     ///
     /// # Errors
-    /// When there is another one. The problem names it, and those that there are.
-    pub fn only_parameters(&self, known: &[&str]) -> Result<(), Problem> {
+    /// When there is another parameter, or one is there twice. The problem names it.
+    pub fn only_parameters(&self, once: &[&str], several: &[&str]) -> Result<(), Problem> {
         let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
-        let unknown = form_urlencoded::parse(raw.as_bytes()).find(|(name, _)| !known.contains(&&**name));
-        let Some((name, _)) = unknown else { return Ok(()) };
-        let detail = match known {
-            [] => "the route has no parameters".to_owned(),
-            known => format!("there is no such parameter; there are: {}", known.join(", ")),
-        };
-        Err(Problem::field(name, detail))
+        let mut found = BTreeSet::new();
+        for (name, _) in form_urlencoded::parse(raw.as_bytes()) {
+            if several.contains(&&*name) {
+                continue;
+            }
+            if !once.contains(&&*name) {
+                let detail = match [once, several].concat().as_slice() {
+                    [] => "the route has no parameters".to_owned(),
+                    known => format!("there is no such parameter; there are: {}", known.join(", ")),
+                };
+                return Err(Problem::field(name, detail));
+            }
+            if !found.insert(name.clone()) {
+                return Err(Problem::field(&*name, format!("{name} is given twice")));
+            }
+        }
+        Ok(())
     }
 
     /// A parameter of the query as a value in its one spelling. `expected` says what it is.
