@@ -27,6 +27,7 @@ use ledgerline_sam::{
     grants::scope_prefix,
     samples::{ANSWERS, EVENTS, Step},
     template::Source,
+    wire::FILE,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -190,15 +191,38 @@ pub(crate) fn run<L: Aggregates>(
     } else {
         Words::of::<L>(kind, name.context("say its name")?, application, of)?
     };
-    lay_down(kind, &words, log)?;
-    finish()?;
-    wire::run(Path::new(TEMPLATE), false)?;
+    let replaced = lay_down(kind, &words, log)?;
+    // Only with its manifest is it known which resources the loops make for it: a name may be taken
+    // by one of them.
+    if let Err(error) = finish().and_then(|()| wire::run(Path::new(TEMPLATE), false)) {
+        restore(replaced)?;
+        return Err(error.context("nothing is laid down: is the name taken, and does the workspace build?"));
+    }
     next_steps(kind, &words);
     Ok(())
 }
 
+/// The files that were written, with what they had. New files had nothing.
+type Replaced = BTreeMap<PathBuf, Option<String>>;
+
+/// Gives files what they had, and removes new ones with the folders that they leave empty.
+fn restore(replaced: Replaced) -> Result<()> {
+    for (path, text) in replaced {
+        match text {
+            Some(text) => fs::write(&path, text),
+            None if path.exists() => fs::remove_file(&path),
+            None => continue,
+        }
+        .with_context(|| path.display().to_string())?;
+        let folders = path.ancestors().skip(1).filter(|folder| *folder != Path::new(""));
+        // Only an empty folder can be removed so.
+        _ = folders.map(fs::remove_dir).find(Result::is_err);
+    }
+    Ok(())
+}
+
 /// Lays down the thing that these words name.
-fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<()> {
+fn lay_down(kind: Kind, words: &Words, log: bool) -> Result<Replaced> {
     let mut change = Change::default();
     match kind {
         Kind::Aggregate => aggregate(words, &mut change)?,
@@ -1027,7 +1051,7 @@ impl Change {
         self.sections.push((words.get("app").to_owned(), text));
     }
 
-    fn make(mut self) -> Result<()> {
+    fn make(mut self) -> Result<Replaced> {
         let names = OwnNames::of(&Source::read(Path::new(TEMPLATE))?.json());
         self.files.values_mut().for_each(|text| *text = names.fill(text));
         self.inserted.iter_mut().for_each(|(_, _, text)| *text = names.fill(text));
@@ -1110,13 +1134,18 @@ impl Change {
             let text = with_application(&text, line).with_context(|| manifest.clone())?;
             changed.insert(manifest.into(), text);
         }
+        let mut replaced = Replaced::new();
+        for lock in ["Cargo.lock", FILE] {
+            replaced.insert(lock.into(), fs::read_to_string(lock).ok());
+        }
         for (path, text) in self.files.iter().chain(&changed) {
+            replaced.insert(path.clone(), fs::read_to_string(path).ok());
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
             }
             fs::write(path, text).with_context(|| path.display().to_string())?;
         }
-        Ok(())
+        Ok(replaced)
     }
 }
 
