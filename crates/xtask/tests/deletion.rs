@@ -1,6 +1,6 @@
-//! The deletion of an application, in a copy of this repository: of its folder, its events with their
-//! answers, its two lines in each of two packages, and its parts of the template. No other file is
-//! touched except `Cargo.lock`, and all checks and tests pass afterwards.
+//! The deletion of an application, in a copy of this repository: of its folder, its events with
+//! their answers, its two lines in each of two packages, and its parts of the template. No other
+//! file is touched except `Cargo.lock`, and all checks and tests pass afterwards.
 
 #![allow(
     clippy::unwrap_used,
@@ -110,7 +110,7 @@ fn delete(root: &Path, application: &str) {
             others.map(|line| format!("{line}\n")).collect()
         });
     }
-    let mut manifests = wire::beside(&root.join("template.yaml")).unwrap();
+    let mut manifests = wire::read_file(&root.join("template.yaml")).unwrap();
     manifests.retain(|function, _| !functions.contains(function));
     edit(&root.join("template.yaml"), |template| wired(&without(template, application), &manifests));
     fs::write(root.join(wire::FILE), wire::text(&manifests)).unwrap();
@@ -122,8 +122,8 @@ fn functions_of(folder: &Path) -> BTreeSet<String> {
     binaries.map(|file| file.unwrap().path().file_stem().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// The template as `cargo xtask wire` writes it. It names a loop whose list would be empty, and that
-/// loop is deleted.
+/// The template as `cargo xtask wire` writes it. It names a loop whose list would be empty, and
+/// that loop is deleted.
 fn wired(template: &str, manifests: &Manifests) -> String {
     let mut template = template.to_owned();
     loop {
@@ -273,7 +273,7 @@ fn the_template_without_an_application_is_whole() {
         assert_eq!(nobodys, Vec::<&String>::new());
         source.template(&Default::default(), "http://127.0.0.1").unwrap().functions.len()
     };
-    let manifests = wire::beside(&root.join("template.yaml")).unwrap();
+    let manifests = wire::read_file(&root.join("template.yaml")).unwrap();
     for application in fs::read_dir(root.join("crates/apps")).unwrap() {
         let application = application.unwrap();
         let name = application.file_name().into_string().unwrap();

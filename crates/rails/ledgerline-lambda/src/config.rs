@@ -31,7 +31,8 @@ fn is_among(declared: &BTreeSet<Name>, variable: &str) -> bool {
 /// A variable that is missing or wrong. A function with such a configuration does not start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The manifest of the function does not declare the variable, so no check would notice that it is missing.
+    /// The manifest of the function does not declare the variable, so no check would notice that it
+    /// is missing.
     #[error("the function reads the environment variable {0}, and its manifest does not declare it")]
     Undeclared(Name),
     /// The variable is not set, or empty.

@@ -90,8 +90,9 @@ struct Event {
     rebuild: Option<Rebuild>,
 }
 
-/// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a consumer does outside the write of its
-/// position happens at least once. `manifest` names the source, a queue with the categories of its commits, and the tables; reads of the log are added.
+/// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a
+/// consumer does outside the write of its position happens at least once. `manifest` names the
+/// source, a queue with the categories of its commits, and the tables; reads of the log are added.
 ///
 /// # Errors
 /// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.

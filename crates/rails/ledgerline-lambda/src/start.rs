@@ -30,8 +30,8 @@ use crate::{Error, config, metrics};
 pub type Handle<Event, Answer> =
     Box<dyn Fn(LambdaEvent<Event>) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
-/// Runs a function with this manifest: builds what handles its events, then handles one event at a time. With the argument
-/// `--manifest` it prints the manifest instead, as JSON.
+/// Runs a function with this manifest: builds what handles its events, then handles one event at a
+/// time. With the argument `--manifest` it prints the manifest instead, as JSON.
 ///
 /// `build` and the handler are behind pointers, so that what is compiled for a call of this function depends on the kind of events alone.
 /// Each kind is called for in one place of this crate. Otherwise the runtime and the reading of events would be compiled once more for
@@ -49,8 +49,8 @@ where
 {
     async move {
         if std::env::args().nth(1).as_deref() == Some("--manifest") {
-            // The manifest is written in one piece before anything is configured, and the process ends: a check of the wiring sets no
-            // variables.
+            // The manifest is written in one piece before anything is configured, and the process
+            // ends: a check of the wiring sets no variables.
             writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&manifest)?)?;
             return Ok(());
         }

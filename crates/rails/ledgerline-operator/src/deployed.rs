@@ -1,7 +1,7 @@
 //! What was deployed: the template of the stack, and the manifests of its functions in it. The tool
 //! needs no workspace for them.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::Manifests;
@@ -20,8 +20,8 @@ pub(crate) struct Deployed {
 }
 
 impl Deployed {
-    /// Reads both from the stack, or the manifests from the file that the operator names. Says where
-    /// they differ from those of the workspace.
+    /// Reads both from the stack, or the manifests from the file that the operator names. Says
+    /// where they differ from those of the workspace.
     pub(crate) async fn read(deployment: &Deployment, stack: &Stack) -> Result<Self> {
         let template = template(deployment).await?;
         let manifests = match &stack.manifest {
@@ -69,9 +69,7 @@ pub(crate) fn differing(deployed: &Manifests, template: &Path) -> Result<Vec<Str
     if !template.with_file_name(wire::FILE).exists() {
         return Ok(Vec::new());
     }
-    let ours = wire::beside(template)?;
-    let names: BTreeSet<_> = ours.keys().chain(deployed.keys()).collect();
-    Ok(names.into_iter().filter(|name| ours.get(*name) != deployed.get(*name)).cloned().collect())
+    Ok(wire::differing(&wire::read_file(template)?, deployed))
 }
 
 #[cfg(test)]

@@ -135,7 +135,8 @@ pub(crate) async fn run<L: Aggregates>(
 
 /// The deployed template against that of the workspace: resources with their policies, filters, alarms, indexes, parameters and what holds for all functions.
 fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
-    let (ours, deployed) = (plain(ours), plain(deployed));
+    let ours = plain(ours);
+    let deployed = plain(deployed);
     let ids = |template: &Value| -> BTreeSet<String> {
         template["Resources"].as_object().into_iter().flatten().map(|(id, _)| id.clone()).collect()
     };
@@ -212,7 +213,8 @@ fn differences(ours: &Value, deployed: &Value, at: String, places: &mut Vec<Stri
 
 // --- Functions --------------------------------------------------------------------------------------------------
 
-/// Functions that are deployed, with the variables that their manifests declare; on AWS, with the alias that events come to, and with their sources.
+/// Functions that are deployed, with the variables that their manifests declare; on AWS, with the
+/// alias that events come to, and with their sources.
 async fn functions(
     deployment: &Deployment,
     template: &Value,

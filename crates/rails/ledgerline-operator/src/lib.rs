@@ -242,8 +242,8 @@ pub fn main<L: Aggregates>() -> ExitCode {
     }
 }
 
-/// A text with its invisible characters escaped, line feeds left out: an error may quote a text of the
-/// stack, which must not steer a terminal.
+/// A text with its invisible characters escaped, line feeds left out: an error may quote a text of
+/// the stack, which must not steer a terminal.
 fn plain(text: &str) -> String {
     let escaped = |c: char| match c {
         '\n' => c.to_string(),

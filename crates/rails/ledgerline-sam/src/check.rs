@@ -25,8 +25,8 @@ use crate::{
     wire,
 };
 
-/// Asks functions for their manifests. The keys are the names of the functions, the values the paths of
-/// their programs.
+/// Asks functions for their manifests. The keys are the names of the functions, the values the
+/// paths of their programs.
 ///
 /// # Errors
 /// When one cannot be run, or prints something else.
@@ -65,8 +65,8 @@ pub fn manifests_of(source: &Source, root: &Path) -> Result<Manifests> {
 }
 
 /// All problems of a template: differences from the manifests of its functions, missing safeguards,
-/// alarms that lack or cannot go off, and rights that no function may have. Each is one sentence with
-/// its place. `runbook` is the text with an entry for each alarm.
+/// alarms that lack or cannot go off, and rights that no function may have. Each is one sentence
+/// with its place. `runbook` is the text with an entry for each alarm.
 #[must_use]
 pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
     let (mut problems, source) = wired(source, manifests);
@@ -77,7 +77,7 @@ pub fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<St
     problems.extend(ungrouped(&source));
     problems.extend(hardening::problems(&source));
     problems.extend(alarms::problems(&source, manifests, runbook));
-    problems.extend(rights_of_nobody(&source));
+    problems.extend(forbidden_rights(&source));
     problems
 }
 
@@ -126,8 +126,8 @@ fn compared(source: &Source, manifests: &Manifests) -> Vec<String> {
     problems
 }
 
-/// Manifests in the metadata that differ from those of the functions: the operator's tool would go by
-/// them in an incident.
+/// Manifests in the metadata that differ from those of the functions: the operator's tool would go
+/// by them in an incident.
 fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<String> {
     if json["Metadata"]["Ledgerline"].is_null() {
         return None;
@@ -138,8 +138,8 @@ fn deployed(source: &Source, json: &Value, manifests: &Manifests) -> Option<Stri
         .then(|| format!("{place}: the manifests in Metadata.Ledgerline differ from manifest.json: {WIRE}"))
 }
 
-/// Differences of the loop over URLs from the functions that get one: a URL has no scopes, so a function
-/// that shows the commits of all streams must have none.
+/// Differences of the loop over URLs from the functions that get one: a URL has no scopes, so a
+/// function that shows the commits of all streams must have none.
 fn urls(source: &Source, template: &Template<'_>) -> Vec<String> {
     const URLS: &str = "Urls";
     let Some(written) = source.names_of_loop(URLS) else { return Vec::new() };
@@ -171,7 +171,7 @@ fn ungrouped(source: &Source) -> Vec<String> {
 
 /// The rights that no function may have, in a template or in the output of SAM.
 #[must_use]
-pub fn rights_of_nobody(source: &Source) -> Vec<String> {
+pub fn forbidden_rights(source: &Source) -> Vec<String> {
     let problems = grants::read(&source.json()).problems.into_iter();
     problems
         .map(|problem| format!("{}: {}", source.place(&["Resources", &problem.resource]), problem.message))
@@ -186,7 +186,8 @@ mod tests {
     use crate::tests::TANKS;
 
     fn tanks() -> Manifests {
-        wire::beside(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
+        wire::read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml"))
+            .unwrap()
     }
 
     /// The template of the tanks with one text in place of another.
@@ -210,7 +211,7 @@ mod tests {
             let action = format!("dynamodb:{action}").leak();
             let manifests = calling(action, "COMMITS_TABLE");
             let wired = wire::wire(&TANKS, &manifests).unwrap().source;
-            let found = rights_of_nobody(&wired).join("\n");
+            let found = forbidden_rights(&wired).join("\n");
             assert!(
                 found.contains(&format!("rule 3: FanoutFunction may {action} on CommitsTable")),
                 "{found}"

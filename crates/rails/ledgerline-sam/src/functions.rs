@@ -49,7 +49,7 @@ impl<'t> Template<'t> {
 
     /// The line by which the reconciler knows a subscriber: the function, its table as the template
     /// names it, the table's keys, and the categories whose commits it takes.
-    pub(crate) fn follower_line(&self, function: &Function<'_>) -> Option<String> {
+    pub(crate) fn subscriber_line(&self, function: &Function<'_>) -> Option<String> {
         let subscriber = function.manifest.subscriber.as_ref()?;
         let id = named(self, function, &subscriber.table)?;
         let table = function.manifest.table_of(&subscriber.table)?;

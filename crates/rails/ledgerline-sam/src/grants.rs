@@ -343,7 +343,8 @@ mod tests {
         assert!(problems.len() == 1 && problems[0].message.contains("PartiQLDestroy"), "{problems:?}");
     }
 
-    /// A permission is found too that the role of a function does not list: by another policy, by a table's policy, or by `NotAction`.
+    /// A permission is found too that the role of a function does not list: by another policy, by a
+    /// table's policy, or by `NotAction`.
     #[test]
     fn a_permission_from_elsewhere_is_found() {
         let allow =

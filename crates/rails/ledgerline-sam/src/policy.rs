@@ -8,12 +8,14 @@ use serde_json::Value;
 
 use crate::template::ACCOUNT;
 
-/// Whether these policies allow an action on a resource, for a request with these values of condition keys.
+/// Whether these policies allow an action on a resource, for a request with these values of
+/// condition keys.
 ///
 /// # Errors
 /// When a policy or the ARN of the resource cannot be read.
 pub fn allows(policies: &[Value], action: &str, resource: &str, context: &[(&str, bool)]) -> Result<bool> {
-    let (evaluator, resource) = (evaluator(policies)?, Arn::parse(resource)?);
+    let evaluator = evaluator(policies)?;
+    let resource = Arn::parse(resource)?;
     let mut values = Context::new();
     for (key, value) in context {
         values.insert((*key).to_owned(), ContextValue::Boolean(*value));

@@ -14,62 +14,92 @@ use crate::{
 const RECEIVING: [&str; 4] =
     ["sqs:ChangeMessageVisibility", "sqs:DeleteMessage", "sqs:GetQueueAttributes", "sqs:ReceiveMessage"];
 
-/// A right that a function needs: an action, and the resource as people name it. The resource is `None` if its name is not in the template, such as
-/// an address that mails come from.
+/// A right that a function needs: an action, and the resource as people name it. The resource is
+/// `None` if its name is not in the template, such as an address that mails come from.
 type Right = (String, Option<String>);
 
 /// The rights that a function needs.
 pub(crate) fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BTreeSet<Right> {
     let mut rights = BTreeSet::new();
-    let mut add =
-        |action: &str, resource: &str| _ = rights.insert((action.to_owned(), Some(resource.to_owned())));
+    of_platform(template, function, &mut rights);
+    of_source(function, &mut rights);
+    of_tables(template, function, &mut rights);
+    of_calls(template, function, &mut rights);
+    rights
+}
+
+fn add(rights: &mut BTreeSet<Right>, action: &str, resource: &str) {
+    rights.insert((action.to_owned(), Some(resource.to_owned())));
+}
+
+/// Logs, traces, and the dead-letter queue of asynchronous invocations.
+fn of_platform(template: &Template<'_>, function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     let globals = &template.json["Globals"]["Function"];
     let property = |name: &str| -> &Value {
         let own = &function.properties[name];
         if own.is_null() { &globals[name] } else { own }
     };
     if let Some(group) = referred(&property("LoggingConfig")["LogGroup"]) {
-        ["logs:CreateLogStream", "logs:PutLogEvents"].into_iter().for_each(|action| add(action, group));
+        ["logs:CreateLogStream", "logs:PutLogEvents"]
+            .into_iter()
+            .for_each(|action| add(rights, action, group));
     }
     // Any value but `PassThrough` needs the rights, because a parameter may make it `Active`.
     if !property("Tracing").is_null() && property("Tracing") != "PassThrough" {
         // X-Ray has no resources, so the right is for `*`.
-        ["xray:PutTelemetryRecords", "xray:PutTraceSegments"].into_iter().for_each(|action| add(action, "*"));
+        for action in ["xray:PutTelemetryRecords", "xray:PutTraceSegments"] {
+            add(rights, action, "*");
+        }
     }
     if let Some(queue) = destination(function.properties.get("EventInvokeConfig")) {
-        add("sqs:SendMessage", queue);
+        add(rights, "sqs:SendMessage", queue);
     }
+}
+
+/// The queue or the stream that Lambda reads for the function.
+fn of_source(function: &Function<'_>, rights: &mut BTreeSet<Right>) {
     match &function.manifest.source {
-        // The queue of a function of states holds those that are tried again.
+        // The queue of a state projector holds the states that are delivered for a retry.
         Source::Queue(_) | Source::States { .. } => {
             for (_, properties) in function.events("SQS") {
                 let queue = referred(&properties["Queue"]).unwrap_or_default();
-                RECEIVING.into_iter().for_each(|action| add(action, queue));
+                RECEIVING.into_iter().for_each(|action| add(rights, action, queue));
             }
         }
         Source::Stream => {
             for (_, properties) in function.events("DynamoDB") {
                 let table = referred(&properties["Stream"]).unwrap_or_default();
                 let stream = format!("{table}.StreamArn");
-                ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
-                    .into_iter()
-                    .for_each(|action| add(action, &stream));
-                add("dynamodb:ListStreams", &format!("{table}/stream/*"));
+                for action in ["dynamodb:DescribeStream", "dynamodb:GetRecords", "dynamodb:GetShardIterator"]
+                {
+                    add(rights, action, &stream);
+                }
+                add(rights, "dynamodb:ListStreams", &format!("{table}/stream/*"));
                 if let Some(queue) = destination(Some(properties)) {
-                    add("sqs:SendMessage", queue);
+                    add(rights, "sqs:SendMessage", queue);
                 }
             }
         }
         Source::Http(_) | Source::Sequence(_) | Source::Schedule => {}
     }
+}
+
+/// Tables, narrowed to partition keys, and their indexes.
+fn of_tables<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     for table in &function.manifest.tables {
         let Some(id) = named(template, function, &table.variable) else { continue };
         for (action, keys) in &table.actions {
             let narrowed = || grants::with_keys(id, keys.iter().map(|key| &**key));
-            add(action.as_str(), &if keys.is_empty() { id.to_owned() } else { narrowed() });
+            add(rights, action.as_str(), &if keys.is_empty() { id.to_owned() } else { narrowed() });
         }
-        table.indexes.iter().for_each(|index| add("dynamodb:Query", &format!("{id}/index/{}", index.name)));
+        for index in &table.indexes {
+            add(rights, "dynamodb:Query", &format!("{id}/index/{}", index.name));
+        }
     }
+}
+
+/// Other calls, on the resources that their variables name.
+fn of_calls<'t>(template: &Template<'t>, function: &Function<'t>, rights: &mut BTreeSet<Right>) {
     for call in &function.manifest.calls {
         let Some(value) = template.variable(function, &call.variable) else { continue };
         // An empty text has no lines, so nothing is called.
@@ -82,21 +112,19 @@ pub(crate) fn rights<'t>(template: &Template<'t>, function: &Function<'t>) -> BT
             rights.insert((call.action.to_string(), None));
         }
         for id in named {
-            match template.kind(id) {
+            let resource = match template.kind(id) {
                 // The value is a parameter, so the resource is not known here.
-                "" => _ = rights.insert((call.action.to_string(), None)),
+                "" => None,
                 // A function is called by its alias, so that no other version may be called.
-                "AWS::Serverless::Function" => {
-                    _ = rights.insert((call.action.to_string(), Some(format!("{id}:live"))));
-                }
-                _ => _ = rights.insert((call.action.to_string(), Some(id.to_owned()))),
-            }
+                "AWS::Serverless::Function" => Some(format!("{id}:live")),
+                _ => Some(id.to_owned()),
+            };
+            rights.insert((call.action.to_string(), resource));
         }
     }
-    rights
 }
 
-/// The queue for events or records that are given up.
+/// The dead-letter queue of events or records.
 fn destination(properties: Option<&Value>) -> Option<&str> {
     referred(properties?.pointer("/DestinationConfig/OnFailure/Destination")?)
 }

@@ -95,7 +95,8 @@ pub fn of(source: &Source, root: &Path) -> Result<Vec<Sample>> {
 /// The samples of one function, in the order of their steps.
 fn of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
     let [events, answers] = [EVENTS, ANSWERS].map(|folder| format!("{folder}/{binary}"));
-    let (cases, answered) = (names(&root.join(&events))?, names(&root.join(&answers))?);
+    let cases = names(&root.join(&events))?;
+    let answered = names(&root.join(&answers))?;
     for (folder, files) in [(&events, &cases), (&answers, &answered)] {
         if let Some(file) = files.iter().find(|file| !file.ends_with(".json")) {
             bail!("`{folder}/{file}` is no JSON file; move it elsewhere or delete it");
@@ -147,8 +148,8 @@ fn of_function(root: &Path, id: &str, binary: &str) -> Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// The names in a folder, in alphabetical order, without those of hidden files. A folder that does not
-/// exist has none.
+/// The names in a folder, in alphabetical order, without those of hidden files. A folder that does
+/// not exist has none.
 fn names(folder: &Path) -> Result<BTreeSet<String>> {
     if !folder.exists() {
         return Ok(BTreeSet::new());
@@ -243,7 +244,8 @@ mod tests {
     #[test]
     fn an_error_names_the_file_and_the_remedy() {
         let step = |text: &str, number: &str| text.replace("\"step\": 3", &format!("\"step\": {number}"));
-        let (fill, draw) = ("tests/answers/tanks/fill.json", "tests/answers/tanks/draw.json");
+        let fill = "tests/answers/tanks/fill.json";
+        let draw = "tests/answers/tanks/draw.json";
         let scrap = "tests/answers/tanks/scrap.json";
         for (path, text, said) in [
             (

@@ -198,7 +198,7 @@ impl Source {
         format!("{}:{line}", self.path.display())
     }
 
-    /// The statements of all policies that the template attaches to somebody or offers, by the
+    /// The statements of all policies that the template attaches to a principal or offers, by the
     /// logical id of the resource. Whether a condition leaves a resource or a statement out does
     /// not matter here, and what has no name on a laptop is `*`: a check must see the most that a
     /// statement may allow.
@@ -264,7 +264,7 @@ pub fn of(
     Ok(template)
 }
 
-/// The tables of a template, which may have no functions, such as the template of the rails' tests.
+/// The tables of a template, which may have no functions, such as the template of a library's tests.
 /// The path is for errors.
 ///
 /// # Errors

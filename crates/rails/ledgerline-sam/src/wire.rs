@@ -10,7 +10,8 @@
 //! | `grants` | the statements of the role around it |
 //! | `Manifests` | the manifests, for the operator's tool |
 //!
-//! A template needs no block. A part that is written by hand is compared with the manifests instead.
+//! A template needs no block. A part that is written by hand is compared with the manifests
+//! instead.
 
 mod grants;
 mod json;
@@ -20,8 +21,8 @@ use std::path::Path;
 
 use ledgerline::manifest::Manifests;
 
-pub use self::json::{in_template, read, text};
-pub(crate) use self::lists::names;
+pub use self::json::{differing, in_template, read, text};
+pub(crate) use self::lists::{invoked, names, sent};
 use crate::{
     functions::Template,
     template::{Source, TemplateError},
@@ -108,8 +109,8 @@ struct Block<'t> {
 
 /// The blocks of a text, in their order.
 ///
-/// A block without an end would take the text up to the next end with it, so each begin must have its
-/// own end, and a comment that looks like a marker must be one.
+/// A block without an end would take the text up to the next end with it, so each begin must have
+/// its own end, and a comment that looks like a marker must be one.
 fn blocks<'t>(lines: &[&'t str]) -> Result<Vec<Block<'t>>, (usize, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(&str, usize)> = None;
@@ -149,8 +150,8 @@ fn no_end(name: &str) -> String {
     format!("the generated block `{name}` has no end: write `{END}` below it")
 }
 
-/// The text of a template with placeholders in its generated blocks: what a merge left in them may be no
-/// YAML, and `cargo xtask wire` writes them anyway.
+/// The text of a template with placeholders in its generated blocks: what a merge left in them may
+/// be no YAML, and `cargo xtask wire` writes them anyway.
 ///
 /// # Errors
 /// With the line, as those of [`wire`].
@@ -198,7 +199,7 @@ fn content(
 ///
 /// # Errors
 /// When the file is missing or no manifests.
-pub fn beside(template: &Path) -> anyhow::Result<Manifests> {
+pub fn read_file(template: &Path) -> anyhow::Result<Manifests> {
     let path = template.with_file_name(FILE);
     let text = std::fs::read_to_string(&path).map_err(|error| {
         anyhow::anyhow!("cannot read {}: {error}; write it with `cargo xtask wire`", path.display())
@@ -215,7 +216,7 @@ mod tests {
     use crate::{check, tests::TANKS};
 
     fn manifests() -> Manifests {
-        beside(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
+        read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
     }
 
     /// The template of the tanks with one text in place of another.
@@ -248,8 +249,8 @@ mod tests {
         }
     }
 
-    /// The queue of the process manager is forgotten: the lines and the right that follow from it are
-    /// no problems of their own.
+    /// The queue of the process manager is forgotten: the lines and the right that follow from it
+    /// are no problems of their own.
     #[test]
     fn what_follows_from_a_stale_block_is_no_problem_of_its_own() {
         let stale = with("            ${HaulQueue} haul\n", "");
@@ -346,7 +347,8 @@ mod tests {
         assert_eq!(wired.source.text(), TANKS.text().replace('\n', "\r\n"));
     }
 
-    /// Wherever the manifests in the metadata stand, and whatever is in them, a difference is reported.
+    /// Wherever the manifests in the metadata stand, and whatever is in them, a difference is
+    /// reported.
     #[test]
     fn other_manifests_in_the_metadata_are_a_problem() {
         let by_hand = |text: &str, other: &str| {

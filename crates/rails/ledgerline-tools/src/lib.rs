@@ -29,8 +29,8 @@ enum Task {
     /// Build the functions, write their manifests into `manifest.json`, and write the generated
     /// blocks of `template.yaml` from them.
     Wire {
-        /// Write nothing: fail if a function prints another manifest than `manifest.json` has, or if
-        /// a generated block is stale.
+        /// Write nothing: fail if a function prints another manifest than `manifest.json` has, or
+        /// if a generated block is stale.
         #[arg(long)]
         check: bool,
         /// The template. Its `manifest.json` is beside it.
@@ -38,8 +38,9 @@ enum Task {
         template: PathBuf,
     },
     /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives
-    /// every function what its manifest declares, and no more; the aggregates read every shape that was
-    /// ever stored; everything that can fail has dead letters and alarms; the sample events are there.
+    /// every function what its manifest declares, and no more; the aggregates read every shape that
+    /// was ever stored; everything that can fail has dead letters and alarms; the sample events are
+    /// there.
     Check {
         /// The template whose permissions and alarms are checked: the source, or the output of SAM.
         #[arg(long, default_value = "template.yaml")]
@@ -197,13 +198,13 @@ fn check<L: Aggregates>(template: &Path) -> Result<()> {
     let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
     problems.extend(if is_written {
         let root = metadata.workspace_root.as_std_path();
-        let manifests = ledgerline_sam::wire::beside(template)?;
+        let manifests = ledgerline_sam::wire::read_file(template)?;
         let runbook = root.join("docs/runbook.md");
         let runbook = fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
         let samples = sample_problems(&source, &manifests, root);
         [check::problems(&source, &manifests, &runbook), samples].concat()
     } else {
-        check::rights_of_nobody(&source)
+        check::forbidden_rights(&source)
     });
     if !problems.is_empty() {
         problems.iter().for_each(|problem| eprintln!("{problem}"));

@@ -11,29 +11,21 @@ macro_rules! text {
     };
 }
 
+mod change;
 mod template;
 pub(crate) mod workspace;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use ledgerline::{Aggregate, Aggregates, EventTypes, StreamId, Visitor, categories};
-use ledgerline_sam::{
-    grants::scope_prefix,
-    samples::{ANSWERS, EVENTS, Step},
-    template::Source,
-    wire::FILE,
-};
+use ledgerline_sam::{grants::scope_prefix, samples::Step, template::Source};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use self::change::{Change, Replaced, restore};
 pub(crate) use self::template::TEMPLATE;
-use self::template::{with_listed, with_loop, with_section};
 use crate::{tools, wire};
 
 /// The package with the list of applications.
@@ -192,32 +184,13 @@ pub(crate) fn run<L: Aggregates>(
         Words::of::<L>(kind, name.context("say its name")?, application, of)?
     };
     let replaced = lay_down(kind, &words, log)?;
-    // Only with its manifest is it known which resources the loops make for it: a name may be taken
-    // by one of them.
+    // The loops make resources from the function's manifest, and one of them may have the name
+    // already. The workspace must build before that is known.
     if let Err(error) = finish().and_then(|()| wire::run(Path::new(TEMPLATE), false)) {
         restore(replaced)?;
-        return Err(error.context("nothing is laid down: is the name taken, and does the workspace build?"));
+        return Err(error.context("nothing is laid down; choose another name if the name is taken"));
     }
     next_steps(kind, &words);
-    Ok(())
-}
-
-/// The files that were written, with what they had. New files had nothing.
-type Replaced = BTreeMap<PathBuf, Option<String>>;
-
-/// Gives files what they had, and removes new ones with the folders that they leave empty.
-fn restore(replaced: Replaced) -> Result<()> {
-    for (path, text) in replaced {
-        match text {
-            Some(text) => fs::write(&path, text),
-            None if path.exists() => fs::remove_file(&path),
-            None => continue,
-        }
-        .with_context(|| path.display().to_string())?;
-        let folders = path.ancestors().skip(1).filter(|folder| *folder != Path::new(""));
-        // Only an empty folder can be removed so.
-        _ = folders.map(fs::remove_dir).find(Result::is_err);
-    }
     Ok(())
 }
 
@@ -540,7 +513,8 @@ fn application(words: &Words, change: &mut Change) {
     change.file(format!("{functions}/src/lib.rs"), words.fill(text!("functions-lib.rs")));
     change.file(format!("{functions}/src/commands.rs"), words.fill(text!("functions-commands.rs")));
     change.file(format!("{functions}/tests/proofs.rs"), words.fill(text!("proofs.rs")));
-    let (app, module) = (words.get("app"), words.get("crate"));
+    let app = words.get("app");
+    let module = words.get("crate");
     change.application(APPLICATIONS, format!("{app} = {{ path = \"../apps/{app}/model\" }}\n"));
     let all = format!("{module}::All::visit(visitor);");
     change.followed(&format!("{APPLICATIONS}/src/lib.rs"), VISITED, "        ", &all);
@@ -553,7 +527,8 @@ fn application(words: &Words, change: &mut Change) {
 }
 
 fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let module = words.get("module");
+    let name = words.get("name");
     let [model, functions] = words.packages();
     if !Path::new(&model).exists() {
         application(words, change);
@@ -610,7 +585,8 @@ fn aggregate(words: &Words, change: &mut Change) -> Result<()> {
 }
 
 fn state_projector(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let module = words.get("module");
+    let name = words.get("name");
     let [model, functions] = words.packages();
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("state-read-model.rs")));
     change.sorted(&format!("{model}/src/views.rs"), "pub mod ", &format!("{module};"));
@@ -666,7 +642,8 @@ fn shapes_of_rows(row: &Value) -> String {
 }
 
 fn log_projector(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let module = words.get("module");
+    let name = words.get("name");
     let [model, functions] = words.packages();
     change.file(format!("{model}/src/views/{module}.rs"), words.fill(text!("log-read-model.rs")));
     let row = json!({ "owner": ID, "entry": FIRST_ENTRY, "event": words.get("event"), "at": AT });
@@ -696,7 +673,8 @@ fn list_of(functions: &str, kind: &str, text: String, change: &mut Change) -> St
 }
 
 fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let module = words.get("module");
+    let name = words.get("name");
     let [model, functions] = words.packages();
     let view = format!("{model}/src/views/{module}.rs");
     if !Path::new(&view).exists() {
@@ -739,7 +717,8 @@ fn query(words: &Words, log: bool, change: &mut Change) -> Result<()> {
 }
 
 fn process_manager(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let module = words.get("module");
+    let name = words.get("name");
     let [_, functions] = words.packages();
     let text = words.fill(text!("functions-process-managers.rs"));
     let list = list_of(&functions, "process_managers", text, change);
@@ -769,7 +748,8 @@ const AGAIN: &str = r#"{
 "#;
 
 fn subscription(words: &Words, change: &mut Change) -> Result<()> {
-    let (module, name) = (words.get("module"), words.get("name"));
+    let module = words.get("module");
+    let name = words.get("name");
     let [model, functions] = words.packages();
     if !has_resource("SequenceTable")? {
         order(change)?;
@@ -836,9 +816,9 @@ fn operators(change: &mut Change) -> Result<()> {
 fn order(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", text!("order-parameter.yaml"));
     // A template that is older than the groups of its parameters has none.
-    let group = "Parameters: [BusEvents, ";
-    if fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains(group) {
-        change.replaced(TEMPLATE, group, &format!("{group}SequencePartitions, "));
+    let delivery = "      - Label: { default: Delivery }";
+    if fs::read_to_string(TEMPLATE).context(TEMPLATE)?.contains(delivery) {
+        change.inserted(TEMPLATE, delivery, text!("order-group.yaml"));
     }
     change.inserted(TEMPLATE, "  # --- Watching -", text!("order.yaml"));
     client(change, "EventsReaderClient", text!("order-client.yaml"));
@@ -881,7 +861,7 @@ fn client(change: &mut Change, id: &str, section: &str) {
 /// Adds a scope that clients may offer.
 fn scope(change: &mut Change, scope: &str) {
     let write = "{ ScopeName: write, ScopeDescription: Send commands to what is one's own }";
-    change.replaced(TEMPLATE, write, &format!("{write}, {scope}"));
+    change.replaced(TEMPLATE, write, &format!("{write},\n          {scope}"));
 }
 
 /// Adds what a function behind a FIFO queue of commits needs: the queue, its place in the fanout,
@@ -937,312 +917,9 @@ fn answers(about: &str, answer: Value) -> Result<String> {
     pretty(&[Step { step: 1, about: about.to_owned(), answer }])
 }
 
-// --- Files ------------------------------------------------------------------------------------------------------
-
-/// Everything that is about to be written. All of it is checked before the first file is written,
-/// so that a name that is taken leaves nothing half laid down.
-#[derive(Default)]
-struct Change {
-    files: BTreeMap<PathBuf, String>,
-    /// A file that was laid down twice.
-    twice: Option<PathBuf>,
-    /// Loops that the template must have. `cargo xtask wire` writes their lists.
-    loops: Vec<&'static str>,
-    /// Lists in other files: the file, what the lines of the list begin with, and the rest of the
-    /// new one.
-    sorted: Vec<(PathBuf, String, String)>,
-    /// Lists in other files: the file, the line before the list, the first characters of its lines,
-    /// and the rest of the new one.
-    followed: Vec<(PathBuf, String, String, String)>,
-    /// Packages of which each application has a line in the manifest: the package, and the new line.
-    applications: Vec<(&'static str, String)>,
-    /// Functions of packages: the library of the package, and the line that declares the function.
-    declared: Vec<(PathBuf, String)>,
-    /// The file of an application's proofs, and what it tries in addition.
-    tried: Vec<(PathBuf, String)>,
-    /// The file of an application's proofs, and a history for it.
-    histories: Vec<(PathBuf, String)>,
-    /// Sections of the template, each with its application.
-    sections: Vec<(String, String)>,
-    /// Files, each with the beginning of a line, and a text that is put before it.
-    inserted: Vec<(PathBuf, String, String)>,
-    /// Files, each with a text, and the text that takes its place.
-    replaced: Vec<(PathBuf, String, String)>,
-}
-
-impl Change {
-    fn file(&mut self, path: String, text: String) {
-        let path = PathBuf::from(path);
-        if self.files.insert(path.clone(), text).is_some() {
-            self.twice = Some(path);
-        }
-    }
-
-    /// Adds a sample event of a function, and the expected answers to it.
-    fn sample(&mut self, function: &str, case: &str, event: String, answers: String) {
-        self.file(format!("{EVENTS}/{function}/{case}.json"), event);
-        self.file(format!("{ANSWERS}/{function}/{case}.json"), answers);
-    }
-
-    /// Puts a text before the first line of a file that begins like this.
-    fn inserted(&mut self, path: &str, before: &str, text: &str) {
-        self.inserted.push((path.into(), before.to_owned(), text.to_owned()));
-    }
-
-    /// Puts a text into a file in place of another one.
-    fn replaced(&mut self, path: &str, old: &str, new: &str) {
-        self.replaced.push((path.into(), old.to_owned(), new.to_owned()));
-    }
-
-    /// Adds loops to the template, where they are missing.
-    fn loops(&mut self, loops: &[&'static str]) {
-        self.loops.extend(loops);
-    }
-
-    /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the
-    /// same time rarely conflict.
-    fn sorted(&mut self, path: &str, begins: &str, line: &str) {
-        self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
-    }
-
-    /// Adds a line to the list in a file that follows the line `after`, in its alphabetical place.
-    fn followed(&mut self, path: &str, after: &str, begins: &str, line: &str) {
-        self.followed.push((path.into(), after.to_owned(), begins.to_owned(), line.to_owned()));
-    }
-
-    /// Adds a line to the list of applications in the manifest of this package.
-    fn application(&mut self, package: &'static str, line: String) {
-        self.applications.push((package, line));
-    }
-
-    /// Declares a function of the application.
-    fn handler(&mut self, words: &Words, line: &str) {
-        let [_, functions] = words.packages();
-        self.declared(&format!("{functions}/src/lib.rs"), words.fill(line).trim_end());
-    }
-
-    /// Declares a function that is of no application. Where the functions have no library, it is
-    /// laid down.
-    fn fanout(&mut self, line: &str) {
-        let library = Path::new(FANOUT);
-        if !library.exists() {
-            self.files.entry(library.into()).or_insert_with(|| text!("workspace/fanout-lib.rs").to_owned());
-        }
-        self.declared(FANOUT, line);
-    }
-
-    /// Declares a function of the package with this library.
-    fn declared(&mut self, library: &str, line: &str) {
-        self.declared.push((library.into(), line.to_owned()));
-    }
-
-    /// Adds something that the proofs of an application try.
-    fn tried(&mut self, path: &str, what: &str) {
-        self.tried.push((path.into(), what.to_owned()));
-    }
-
-    /// Adds a history of which the proofs of an application make commits.
-    fn history(&mut self, path: &str, text: &str) {
-        self.histories.push((path.into(), text.to_owned()));
-    }
-
-    /// Adds a section to the application's part of the template.
-    fn section(&mut self, words: &Words, text: String) {
-        self.sections.push((words.get("app").to_owned(), text));
-    }
-
-    fn make(mut self) -> Result<Replaced> {
-        let names = OwnNames::of(&Source::read(Path::new(TEMPLATE))?.json());
-        self.files.values_mut().for_each(|text| *text = names.fill(text));
-        self.inserted.iter_mut().for_each(|(_, _, text)| *text = names.fill(text));
-        self.sections.iter_mut().for_each(|(_, text)| *text = names.fill(text));
-        let taken = self.files.keys().find(|path| path.exists());
-        if let Some(taken) = self.twice.as_ref().or(taken) {
-            bail!("{} is there already: choose another name", taken.display());
-        }
-        let mut changed = BTreeMap::<PathBuf, String>::new();
-        // What lists are in comes before the lines of the lists.
-        let whole = self.inserted.iter().map(|(path, before, text)| (path, before, text, true));
-        for (path, old, new, before) in
-            whole.chain(self.replaced.iter().map(|(path, old, new)| (path, old, new, false)))
-        {
-            let text = match changed.get(path) {
-                Some(text) => text.clone(),
-                None => fs::read_to_string(path).with_context(|| path.display().to_string())?,
-            };
-            let found = if before { format!("\n{old}") } else { old.clone() };
-            let place = text.find(&found);
-            let place = place.with_context(|| format!("{} does not have {}", path.display(), old.trim()))?;
-            let text = match before {
-                true => format!("{}{new}{}", &text[..=place], &text[place + 1..]),
-                false => text.replacen(old.as_str(), new, 1),
-            };
-            changed.insert(path.clone(), text);
-        }
-        let mut template = match changed.remove(Path::new(TEMPLATE)) {
-            Some(template) => template,
-            None => fs::read_to_string(TEMPLATE).context(TEMPLATE)?,
-        };
-        for looped in &self.loops {
-            template = with_loop(&template, looped)?;
-        }
-        for (application, section) in &self.sections {
-            template = with_section(&template, application, section)?;
-        }
-        // If the name is taken, some resource is in the template twice, which is an error of
-        // parsing.
-        Source::parse(&template, Path::new(TEMPLATE)).context("choose another name")?;
-        changed.insert(TEMPLATE.into(), template);
-        type Edit<'a> = (&'a PathBuf, Box<dyn Fn(&str) -> Result<String> + 'a>);
-        let (lines, followed) = (self.sorted.clone(), self.followed.clone());
-        let (tried, histories, declared) =
-            (self.tried.clone(), self.histories.clone(), self.declared.clone());
-        let edits =
-            lines
-                .iter()
-                .map(|(path, begins, line)| -> Edit<'_> {
-                    (path, Box::new(move |text| Ok(with_line(text, begins, line))))
-                })
-                .chain(followed.iter().map(|(path, after, begins, line)| -> Edit<'_> {
-                    (path, Box::new(move |text| with_listed(text, after, begins, line)))
-                }))
-                .chain(
-                    tried.iter().map(|(path, what)| -> Edit<'_> {
-                        (path, Box::new(move |text| with_tried(text, what)))
-                    }),
-                )
-                .chain(histories.iter().map(|(path, history)| -> Edit<'_> {
-                    (path, Box::new(move |text| with_history(text, history)))
-                }))
-                .chain(declared.iter().map(|(path, line)| -> Edit<'_> {
-                    (path, Box::new(move |text| with_declared(text, line)))
-                }));
-        for (path, edit) in edits {
-            let text = match self.files.get(path).or(changed.get(path)) {
-                Some(text) => text.clone(),
-                None => fs::read_to_string(path).with_context(|| path.display().to_string())?,
-            };
-            let text = edit(&text).with_context(|| path.display().to_string())?;
-            match self.files.get_mut(path) {
-                Some(file) => *file = text,
-                None => _ = changed.insert(path.clone(), text),
-            }
-        }
-        for (package, line) in &self.applications {
-            let manifest = format!("{package}/Cargo.toml");
-            let text = fs::read_to_string(&manifest).with_context(|| manifest.clone())?;
-            let text = with_application(&text, line).with_context(|| manifest.clone())?;
-            changed.insert(manifest.into(), text);
-        }
-        let mut replaced = Replaced::new();
-        for lock in ["Cargo.lock", FILE] {
-            replaced.insert(lock.into(), fs::read_to_string(lock).ok());
-        }
-        for (path, text) in self.files.iter().chain(&changed) {
-            replaced.insert(path.clone(), fs::read_to_string(path).ok());
-            if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            fs::write(path, text).with_context(|| path.display().to_string())?;
-        }
-        Ok(replaced)
-    }
-}
-
-/// The text with one more line in the list of lines that begin like this, in its alphabetical
-/// place. The first line of a list stands after the documentation of the file, or, if it is
-/// indented, in the body of `fn visit`.
-fn with_line(text: &str, begins: &str, line: &str) -> String {
-    let new = format!("{begins}{line}");
-    let mut lines: Vec<&str> = text.lines().collect();
-    let listed = || lines.iter().enumerate().filter(|(_, line)| line.starts_with(begins));
-    let place = listed()
-        .find(|(_, line)| **line > new.as_str())
-        .map(|(place, _)| place)
-        .or_else(|| listed().next_back().map(|(place, _)| place + 1));
-    let place = place.unwrap_or_else(|| {
-        let opens = lines.iter().position(|line| line.contains("fn visit("));
-        match begins.starts_with(' ').then_some(opens).flatten() {
-            Some(opens) => opens + 1,
-            None => lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count(),
-        }
-    });
-    lines.insert(place, &new);
-    lines.join("\n") + "\n"
-}
-
-/// The proofs of an application with one more thing to try, in its alphabetical place.
-fn with_tried(proofs: &str, what: &str) -> Result<String> {
-    let new = format!("        .{what}");
-    let mut lines: Vec<&str> = proofs.lines().collect();
-    let starts = lines.iter().position(|line| line.contains("Application::new::<"));
-    let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
-    let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
-    // A call may take several lines. The further ones do not begin with a dot, so they do not
-    // count.
-    let later = |line: &&str| line.starts_with("        .") && *line > new.as_str();
-    let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
-    lines.insert(starts + place, &new);
-    Ok(lines.join("\n") + "\n")
-}
-
-/// The proofs of an application with one more history, before the tests.
-fn with_history(proofs: &str, history: &str) -> Result<String> {
-    const TESTS: &str = "ledgerline_proofs::application_tests!";
-    let (before, after) =
-        proofs.split_once(TESTS).with_context(|| format!("it does not have the line {TESTS}"))?;
-    Ok(format!("{before}{history}\n{TESTS}{after}"))
-}
-
-/// The library of a package with one more function, in its alphabetical place. The first one brings
-/// the list with it.
-fn with_declared(library: &str, line: &str) -> Result<String> {
-    if library.lines().any(|line| line == DECLARED) {
-        return with_listed(library, DECLARED, "    ", line);
-    }
-    Ok(format!("{}\n\n{DECLARED}\n    {line}\n}}\n", library.trim_end()))
-}
-
-/// A manifest with one more application among its dependencies, in its alphabetical place.
-fn with_application(list: &str, line: &str) -> Result<String> {
-    let is_one = |listed: &&str| listed.contains("path = \"../apps/");
-    let after = list.lines().filter(is_one).find(|listed| *listed > line);
-    let place = match after {
-        Some(after) => list.find(after),
-        None => match list.lines().rfind(is_one) {
-            Some(last) => list.find(last).map(|place| place + last.len() + 1),
-            None => list.find("[dependencies]\n").map(|starts| {
-                let ends = list[starts..].find("\n\n");
-                ends.map_or(list.len(), |ends| starts + ends + 1)
-            }),
-        },
-    };
-    let place = place.context("it has no `[dependencies]`")?;
-    let (before, after) = list.split_at(place);
-    Ok(format!("{before}{line}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_of_a_list_stands_in_its_alphabetical_place() {
-        let list = "//! Views.\n\npub mod b;\npub mod d;\n\nuse x;\n";
-        for (module, expected) in [
-            ("a;", "//! Views.\n\npub mod a;\npub mod b;\npub mod d;\n\nuse x;\n"),
-            ("c;", "//! Views.\n\npub mod b;\npub mod c;\npub mod d;\n\nuse x;\n"),
-            ("e;", "//! Views.\n\npub mod b;\npub mod d;\npub mod e;\n\nuse x;\n"),
-        ] {
-            assert_eq!(with_line(list, "pub mod ", module), expected);
-        }
-        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "a;"), "//! Views.\n\npub mod a;\n");
-        let body = "    fn visit(v: V) {\n    }\n";
-        assert_eq!(
-            with_line(body, "        v.visit::<", "A>();"),
-            "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
-        );
-    }
 
     #[test]
     fn names_have_their_english_plural_and_article() {
@@ -1260,34 +937,5 @@ mod tests {
             ["appointment", "invoice", "tank"].map(with_article),
             ["an appointment", "an invoice", "a tank"]
         );
-    }
-
-    #[test]
-    fn a_function_stands_in_its_alphabetical_place_in_the_list_of_its_package() {
-        let list = |functions: &[&str]| {
-            let lines: String = functions.iter().map(|name| format!("    {name}: run();\n")).collect();
-            format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n{lines}}}\n\nfn y() {{\n    a();\n}}\n")
-        };
-        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
-            let declared = with_declared(&list(&["b", "d"]), &format!("{name}: run();")).unwrap();
-            assert_eq!(declared, list(&expected));
-        }
-        let first = with_declared("//! Shop.\n\npub mod x;\n", "a: run();").unwrap();
-        assert_eq!(first, format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n    a: run();\n}}\n"));
-    }
-
-    #[test]
-    fn an_application_stands_in_its_alphabetical_place() {
-        let line = |name: &str| format!("{name} = {{ path = \"../apps/{name}/model\" }}\n");
-        for rest in ["", "\n[dev-dependencies]\n"] {
-            let list = |names: &[&str]| {
-                let lines: String = names.iter().map(|name| line(name)).collect();
-                format!("[lib]\n\n[dependencies]\nledgerline.workspace = true\n{lines}{rest}")
-            };
-            for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
-                assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
-            }
-            assert_eq!(with_application(&list(&[]), &line("a")).unwrap(), list(&["a"]));
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask wire`: the manifests of all functions, and what follows from them in the template.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::Manifests;
@@ -10,8 +10,8 @@ use ledgerline_sam::{
     wire::{self, FILE},
 };
 
-/// Builds the functions of a template, and writes `manifest.json` beside it and its generated blocks.
-/// With `check`, it compares instead of writing.
+/// Builds the functions of a template, and writes `manifest.json` beside it and its generated
+/// blocks. With `check`, it compares instead of writing.
 pub(crate) fn run(template: &Path, check: bool) -> Result<()> {
     let source = match Source::read(template) {
         // What a merge left in a block may be no YAML.
@@ -33,8 +33,8 @@ pub(crate) fn run(template: &Path, check: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns what is
-/// written.
+/// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns what
+/// is written.
 pub(crate) fn write(template: &Path, source: &Source, manifests: &Manifests) -> Result<Vec<String>> {
     let (mut written, file) = (Vec::new(), template.with_file_name(FILE));
     let wired = wire::wire(source, manifests)?;
@@ -54,10 +54,7 @@ pub(crate) fn write(template: &Path, source: &Source, manifests: &Manifests) -> 
 }
 
 fn compare(template: &Path, source: &Source, manifests: &Manifests) -> Result<()> {
-    let known = wire::beside(template)?;
-    let names: BTreeSet<_> = manifests.keys().chain(known.keys()).collect();
-    let differing = names.into_iter().filter(|name| manifests.get(*name) != known.get(*name));
-    let differing: Vec<_> = differing.map(String::as_str).collect();
+    let differing = wire::differing(manifests, &wire::read_file(template)?);
     let file = template.with_file_name(FILE);
     if !differing.is_empty() {
         bail!(

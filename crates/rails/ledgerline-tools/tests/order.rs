@@ -140,7 +140,7 @@ fn slips_in_the_wiring_of_the_order_are_noticed() {
     let path = root.join("template.yaml");
     let template = std::fs::read_to_string(&path).unwrap();
     let runbook = std::fs::read_to_string(root.join("../../../docs/runbook.md")).unwrap();
-    let manifests = wire::beside(&path).unwrap();
+    let manifests = wire::read_file(&path).unwrap();
     let said = |template: &str| {
         let source = Source::parse(&by_hand(template), &path).unwrap();
         check::problems(&source, &manifests, &runbook)

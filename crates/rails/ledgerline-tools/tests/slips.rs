@@ -24,7 +24,8 @@ static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// The manifests of its functions. The test of a new workspace compares them with what the functions print.
+/// The manifests of its functions. The test of a new workspace compares them with what the
+/// functions print.
 const MANIFESTS: &str = include_str!("../new/workspace/manifest.json.txt");
 
 /// The problems of this template, with these manifests of the functions.
@@ -613,8 +614,8 @@ fn a_slip_in_the_template_is_noticed_and_said_with_its_line() {
     assert!(unnoticed.is_empty(), "{}", unnoticed.join("\n\n"));
 }
 
-/// Slips on the other side: a place in the manifests of the functions, the value that it gets, and the problem that must be reported. The
-/// template is unchanged.
+/// Slips on the other side: a place in the manifests of the functions, the value that it gets, and
+/// the problem that must be reported. The template is unchanged.
 fn slips_in_manifests() -> Vec<(&'static str, Value, &'static str)> {
     let by_creator =
         json!({ "name": "byCreator", "partition": "createdBy", "sort": "name", "projection": "ALL" });

@@ -6,8 +6,8 @@ use http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
-/// The beginning of the `type` of every problem; the problem's code follows. It is set at start, because it belongs to the product and not
-/// to the rails.
+/// The beginning of the `type` of every problem; the problem's code follows. It is set at start,
+/// because it belongs to the product and not to the libraries.
 pub(super) static PROBLEM_TYPE_PREFIX: OnceLock<String> = OnceLock::new();
 
 /// A kind of problem. Every problem of the kind has this code and this status.
@@ -55,7 +55,7 @@ problem_types! {
     TOO_MANY_REQUESTS = "too-many-requests", TOO_MANY_REQUESTS;
     /// The server failed; its logs say why.
     INTERNAL = "internal", INTERNAL_SERVER_ERROR;
-    /// The service is busy, or the database does not answer in time. The client may try again.
+    /// The service is busy, or the database does not answer in time. The client may retry.
     UNAVAILABLE = "unavailable", SERVICE_UNAVAILABLE;
     /// The view does not yet show the version that the request asks for.
     READ_MODEL_BEHIND = "read-model-behind", SERVICE_UNAVAILABLE;
@@ -95,7 +95,7 @@ impl Problem {
         Self::new(NO_ROUTE, "there is no such route")
     }
 
-    /// The service is busy, or the database does not answer in time. The client may try again.
+    /// The service is busy, or the database does not answer in time. The client may retry.
     #[must_use]
     pub fn unavailable() -> Self {
         Self::new(UNAVAILABLE, "the service is busy, try again")

@@ -14,7 +14,8 @@ use crate::{function_url::principal, wire::field_of};
 /// The largest body that a command may have, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;
 
-/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of keys.
+/// The longest subject that a token may have, in bytes (OpenID Connect Core, 2). It becomes part of
+/// keys.
 const MAX_SUBJECT: usize = 255;
 
 /// A request as the HTTP API passes it on.
@@ -58,8 +59,8 @@ impl HttpRequest {
         value.map_err(|error: V::Err| Problem::field(name, error.to_string()))
     }
 
-    /// A parameter of the query. It is read from the raw query, because the API joins repeated parameters with commas, which cannot be told
-    /// from commas in a value.
+    /// A parameter of the query. It is read from the raw query, because the API joins repeated
+    /// parameters with commas, which cannot be told from commas in a value.
     ///
     /// # Errors
     /// When it is there twice.
@@ -72,9 +73,9 @@ impl HttpRequest {
         }
     }
 
-    /// Refuses every parameter of the query but these, and more than one value of those in `once`. A
-    /// misspelled name, such as `minversion`, would do nothing. A route may refuse a request before it
-    /// reads its parameters, and the client would not learn that one of them is wrong.
+    /// Refuses every parameter of the query but these, and more than one value of those in `once`.
+    /// A misspelled name, such as `minversion`, would do nothing. A route may refuse a request
+    /// before it reads its parameters, and the client would not learn that one of them is wrong.
     ///
     /// # Errors
     /// When there is another parameter, or one is there twice. The problem names it.
@@ -141,8 +142,9 @@ impl HttpRequest {
     /// A header, if it is there.
     ///
     /// # Errors
-    /// When it is there and is not ASCII text. If it were ignored, the service would do what the client did not ask for: carry out a
-    /// command with a key twice, or a command with a condition without it.
+    /// When it is there and is not ASCII text. If it were ignored, the service would do what the
+    /// client did not ask for: carry out a command with a key twice, or a command with a condition
+    /// without it.
     pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
         let value = self.0.headers.get(name).map(HeaderValue::to_str).transpose();
         value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
@@ -186,7 +188,8 @@ impl HttpRequest {
             let field = field_of(&error);
             let inner = error.into_inner();
             if inner.is_data() {
-                // The line and the column are left out: the field's name says where the error is, and people do not count columns.
+                // The line and the column are left out: the field's name says where the error is,
+                // and people do not count columns.
                 let message = inner.to_string();
                 let detail = message.rsplit_once(" at line ").map_or(message.as_str(), |(detail, _)| detail);
                 Problem { field, ..malformed(detail.to_owned()) }
@@ -209,12 +212,12 @@ impl HttpRequest {
         self.json().map(|Nothing {}| ())
     }
 
-    /// The caller: the subject of the token, which the API's authorizer has verified, or the principal that signed a request to a function
-    /// URL.
+    /// The caller: the subject of the token, which the API's authorizer has verified, or the
+    /// principal that signed a request to a function URL.
     ///
     /// # Errors
-    /// `401` when there is no caller: the API has no authorizer, or the caller's name is missing or very long. An aggregate belongs to its
-    /// creator, so it must not be created without a caller.
+    /// `401` when there is no caller: the API has no authorizer, or the caller's name is missing or
+    /// very long. An aggregate belongs to its creator, so it must not be created without a caller.
     pub fn actor(&self) -> Result<&str, Problem> {
         let authorizer = self.0.request_context.authorizer.as_ref();
         let of_iam = authorizer.and_then(|authorizer| authorizer.iam.as_ref()?.user_arn.as_deref());
@@ -234,7 +237,8 @@ impl HttpRequest {
     #[must_use]
     pub fn meta(&self) -> Meta {
         let context = &self.0.request_context;
-        // The client chooses this header, so its value is used only if it is harmless in a log and in an item.
+        // The client chooses this header, so its value is used only if it is harmless in a log and
+        // in an item.
         let harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
         let header = |name| self.header(name).ok().flatten();
         let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
@@ -248,8 +252,9 @@ impl HttpRequest {
     }
 }
 
-/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, `-`, and 24 more digits. Clients write this header as they
-/// like, and the trace goes into every commit, so any other form is dropped. Source: the developer guide of X-Ray, "Tracing header".
+/// The trace that a header names: `Root=1-`, the time in 8 hexadecimal digits, `-`, and 24 more
+/// digits. Clients write this header as they like, and the trace goes into every commit, so any
+/// other form is dropped. Source: the developer guide of X-Ray, "Tracing header".
 pub(super) fn trace(header: &str) -> Option<String> {
     let root = header.split(';').map(str::trim).find(|part| part.starts_with("Root="))?;
     let hexadecimal =

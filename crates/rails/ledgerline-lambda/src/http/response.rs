@@ -7,11 +7,13 @@ use sha2::{Digest, Sha256};
 
 use super::problem::{CONTENDED, Problem, READ_MODEL_BEHIND, TOO_MANY_REQUESTS, UNAVAILABLE};
 
-/// The most bytes of rows or commits in an answer, as Lambda returns them: 5 MB, which leaves a sixth of its 6 MB for what is around them. Source: the
-/// developer guide, "Lambda quotas", "Invocation payload".
+/// The most bytes of rows or commits in an answer, as Lambda returns them: 5 MB, which leaves a
+/// sixth of its 6 MB for what is around them. Source: the developer guide, "Lambda quotas",
+/// "Invocation payload".
 pub(crate) const MAX_ANSWER_BYTES: usize = 5_000_000;
 
-/// The bytes that a part of a body has in the answer of the function. The body is a JSON text inside of JSON, so each quote in a value of it becomes four characters.
+/// The bytes that a part of a body has in the answer of the function. The body is a JSON text
+/// inside of JSON, so each quote in a value of it becomes four characters.
 pub(crate) fn encoded_bytes(part: &Value) -> usize {
     let is_escaped = |byte: &&u8| matches!(byte, b'"' | b'\\');
     let text = part.to_string();
@@ -49,8 +51,9 @@ impl Response {
         Self::json(StatusCode::OK, body).with_representation(version)
     }
 
-    /// The same response, with the ETag of what it shows of a version. The version alone does not tell two representations of it apart: a view that is
-    /// rebuilt may show another one, and each page of a list is one of its own.
+    /// The same response, with the ETag of what it shows of a version. The version alone does not
+    /// tell two representations of it apart: a view that is rebuilt may show another one, and each
+    /// page of a list is one of its own.
     #[must_use]
     pub fn with_representation(mut self, version: u64) -> Self {
         let body = self.body.as_ref().map(Value::to_string).unwrap_or_default();
@@ -151,7 +154,8 @@ fn is_hash(text: &str) -> bool {
     text.len() == 8 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Whether one of these entity tags is this one, compared weakly (RFC 9110, 13.1.2): `W/"3.9f86d081"` is the same as `"3.9f86d081"`.
+/// Whether one of these entity tags is this one, compared weakly (RFC 9110, 13.1.2):
+/// `W/"3.9f86d081"` is the same as `"3.9f86d081"`.
 pub(crate) fn is_among_tags(etag: &str, tags: &str) -> bool {
     tags.trim() == "*" || tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == etag)
 }

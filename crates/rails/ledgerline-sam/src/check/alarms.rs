@@ -8,7 +8,8 @@ use crate::{
     template::Source,
 };
 
-/// The metrics without an alarm, and the alarms that can never go off or have no entry in the runbook.
+/// The metrics without an alarm, and the alarms that can never go off or have no entry in the
+/// runbook.
 pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
     let entries: Vec<_> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor).collect();
     let template = source.json();

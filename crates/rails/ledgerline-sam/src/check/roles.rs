@@ -13,7 +13,7 @@ use crate::{
 /// Rights that functions need and do not have, and those that they have and do not need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     let granted = grants::read(template.json).granted;
-    let mut problems = of_nobody(template);
+    let mut problems = unused(template);
     for function in &template.functions {
         let role = referred(&function.properties["Role"]).unwrap_or(function.id);
         let place = template.source.place(&["Resources", role, "Properties", "Policies"]);
@@ -33,7 +33,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 problems.push(format!("{place}: {role}: {} needs {action} on {on}: allow it", function.id));
             }
         }
-        // Rights that no function knows of, such as those for a customer's own key that encrypts a table.
+        // Rights that no function knows of, such as those for a customer's own key that encrypts a
+        // table.
         let besides = &template.json["Resources"][role]["Metadata"]["Ledgerline"]["Besides"];
         for action in grants::list(besides).into_iter().filter_map(Value::as_str) {
             if !granted.iter().any(|(granted, _)| *granted == action) {
@@ -48,7 +49,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
                 continue;
             }
             let is_needed = needed.iter().any(|(needed, resource)| {
-                // A table is known in every case: a call of something unknown allows no access to one.
+                // A table is known in every case: a call of something unknown allows no access to
+                // one.
                 needed.eq_ignore_ascii_case(action)
                     && resource.as_deref().map_or(!is_of_tables(action), |resource| resource == on)
             });
@@ -63,11 +65,12 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     problems
 }
 
-/// Problems with roles that Lambda may assume and no function has, such as one made by a name that was left in the list of a loop.
-fn of_nobody(template: &Template<'_>) -> Vec<String> {
+/// Problems with roles that Lambda may assume and no function has, such as one made by a name that
+/// was left in the list of a loop.
+fn unused(template: &Template<'_>) -> Vec<String> {
     let functions = template.functions.iter();
     let had: BTreeSet<_> = functions.filter_map(|function| referred(&function.properties["Role"])).collect();
-    let nobodys = resources(template.json, &["AWS::IAM::Role"]).filter(|(id, role)| {
+    let unused = resources(template.json, &["AWS::IAM::Role"]).filter(|(id, role)| {
         let trusted = &role["Properties"]["AssumeRolePolicyDocument"];
         !had.contains(id) && trusted.to_string().contains("lambda.amazonaws.com")
     });
@@ -75,7 +78,7 @@ fn of_nobody(template: &Template<'_>) -> Vec<String> {
         let place = template.source.place(&["Resources", id]);
         format!("{place}: {id}: no function has this role: take it away, or its name out of the list")
     };
-    nobodys.map(problem).collect()
+    unused.map(problem).collect()
 }
 
 /// Whether an action is one on tables.

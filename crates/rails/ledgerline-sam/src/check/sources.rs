@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::functions::{Function, Template, listed};
 use crate::grants::{COMMITS, list, referred, scope_prefix};
+use crate::wire::{invoked, sent};
 
 /// Problems with sources of events that differ from those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
@@ -22,7 +23,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         subscriptions.problems(template, "a subscription", |source| matches!(source, Source::Sequence(_))),
     ]
     .concat();
-    problems.extend(followers(template));
+    problems.extend(subscribers(template));
     let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
     let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
     for function in &template.functions {
@@ -111,10 +112,9 @@ fn rule<'t>(
     let mut problems = Vec::new();
     let rules: Vec<_> = function.events("EventBridgeRule").collect();
     if rules.is_empty() {
-        let category = source.rsplit('.').next().unwrap_or_default();
         let message = format!(
-            "nothing brings it states: add the line ${{{}}}:live {category} to STATE_VIEWS of the fanout",
-            function.id
+            "nothing brings it states: add the line {} to STATE_VIEWS of the fanout",
+            invoked(function)
         );
         problems.push(template.problem(function.id, &["Events"], &message));
     } else if rules.len() != 1 {
@@ -184,7 +184,7 @@ fn scheduled<'t>(template: &Template<'t>, function: &Function<'t>, often: &str) 
 }
 
 /// Problems with the lines of the reconciler: what has no line is never compared with the log, and what is lost there is never found.
-fn followers(template: &Template<'_>) -> Vec<String> {
+fn subscribers(template: &Template<'_>) -> Vec<String> {
     const FOLLOWERS: &str = "FOLLOWERS";
     let place = ["Environment", "Variables", FOLLOWERS];
     let mut functions = template.functions.iter();
@@ -198,13 +198,13 @@ fn followers(template: &Template<'_>) -> Vec<String> {
     });
     let written: BTreeSet<_> = written.filter(|line| !line.is_empty()).collect();
     let wanted: BTreeSet<_> =
-        template.functions.iter().filter_map(|function| template.follower_line(function)).collect();
+        template.functions.iter().filter_map(|function| template.subscriber_line(function)).collect();
     let missing = wanted
         .difference(&written)
         .map(|line| format!("it compares no {}: write {line}", line.split(' ').next().unwrap_or_default()));
-    let nobodys =
+    let surplus =
         written.difference(&wanted).map(|line| format!("nothing follows the log like this: {line}"));
-    missing.chain(nobodys).map(|message| template.problem(reconciler.id, &place, &message)).collect()
+    missing.chain(surplus).map(|message| template.problem(reconciler.id, &place, &message)).collect()
 }
 
 /// The lines of `STATE_VIEWS` of the fanout, or of `SUBSCRIPTIONS` of the sequencer: each names a function that is invoked, and the categories for whose commits it is.
@@ -257,7 +257,7 @@ impl<'a> Invoked<'a> {
         categories: &BTreeSet<Name>,
     ) -> Vec<String> {
         let mut problems = Vec::new();
-        let line = format!("${{{}}}:live {}", function.id, listed(categories).replace(',', ""));
+        let line = invoked(function);
         let known = self.functions.get(function.id);
         if known.is_none_or(|(alias, wanted)| *alias != ":live" || wanted != categories) {
             let message = format!("the sequencer does not wake {}: write {line}", function.id);
@@ -280,7 +280,7 @@ impl<'a> Invoked<'a> {
     ) -> Option<Vec<String>> {
         let (alias, categories) = self.functions.get(function.id)?;
         let mut problems = Vec::new();
-        let line = format!("${{{}}}:live {category}", function.id);
+        let line = invoked(function);
         if categories.iter().ne([category]) || *alias != ":live" {
             let message = format!("{} takes the states of {category}: write {line}", function.id);
             problems.push(template.problem(self.by, &self.lines(), &message));
@@ -400,7 +400,7 @@ impl<'a> LogQueues<'a> {
             return vec![template.problem(function.id, &place, message)];
         };
         let mut problems = Self::others(template, function, queue, &place);
-        let line = format!("${{{queue}}} {}", listed(categories).replace(',', ""));
+        let line = sent(queue, function);
         match self.queues.get(queue) {
             None => {
                 let message = format!(

@@ -215,7 +215,8 @@ impl<'a> Scope<'a> {
             },
             "Fn::Split" => match argument.items() {
                 [separator, whole] => {
-                    let (separator, whole) = (text(separator)?, text(&self.resolve(whole)?)?);
+                    let separator = text(separator)?;
+                    let whole = text(&self.resolve(whole)?)?;
                     let part = |part: &str| Node::string(line, part.to_owned());
                     Ok(Node { line, kind: Kind::List(whole.split(separator.as_str()).map(part).collect()) })
                 }

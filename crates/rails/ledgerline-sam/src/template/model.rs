@@ -115,10 +115,10 @@ pub struct StreamSource {
     /// Whether a batch that fails is split.
     #[serde(default)]
     pub bisect_batch_on_function_error: bool,
-    /// Retries before a record is given up; -1 for endless.
+    /// Retries before a record goes to the dead-letter queue; -1 for no limit.
     #[serde(default = "endless")]
     pub maximum_retry_attempts: i64,
-    /// Seconds after which a record is given up; -1 for never.
+    /// The age, in seconds, at which a record goes to the dead-letter queue; -1 for no limit.
     #[serde(default = "endless")]
     pub maximum_record_age_in_seconds: i64,
     /// Whether the function reports which records failed.
@@ -127,7 +127,7 @@ pub struct StreamSource {
     /// Only records that match one of the patterns are passed on.
     #[serde(default)]
     pub filter_criteria: FilterCriteria,
-    /// The destination of records that are given up.
+    /// The dead-letter queue of records.
     #[serde(default)]
     pub destination_config: DestinationConfig,
     /// The setting is read and not used, because the emulated stream has one shard.
@@ -194,11 +194,11 @@ pub struct RuleSource {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields, default)]
 pub struct InvokeConfig {
-    /// Retries after the first try: 0, 1 or 2.
+    /// Retries after the first attempt: 0, 1 or 2.
     pub maximum_retry_attempts: u32,
-    /// Seconds after which an event is given up.
+    /// The age, in seconds, at which an event goes to the dead-letter queue.
     pub maximum_event_age_in_seconds: u64,
-    /// The destination of events that are given up.
+    /// The dead-letter queue of events.
     pub destination_config: DestinationConfig,
 }
 
@@ -235,7 +235,7 @@ pub struct Filter {
     pub pattern: String,
 }
 
-/// The destination of records or events that are given up.
+/// The dead-letter queue of records or events, if there is one.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct DestinationConfig {
@@ -243,7 +243,7 @@ pub struct DestinationConfig {
     pub on_failure: Option<Destination>,
 }
 
-/// A queue for records or events that are given up.
+/// A dead-letter queue.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct Destination {

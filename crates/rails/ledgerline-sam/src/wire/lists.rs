@@ -19,31 +19,41 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
         "STATE_VIEWS" => state_view,
         "LOG_QUEUES" => log_queue,
         "SUBSCRIPTIONS" => subscription,
-        "FOLLOWERS" => |template, function| template.follower_line(function),
+        "FOLLOWERS" => |template, function| template.subscriber_line(function),
         _ => return None,
     };
     Some(sorted(template.functions.iter().filter_map(|function| line(template, function))))
 }
 
 /// A function that the fanout invokes with states, and their category.
-pub(crate) fn state_view(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
-    let Source::States { category, .. } = &function.manifest.source else { return None };
+fn state_view(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    let Source::States { .. } = &function.manifest.source else { return None };
     // A rule of the bus invokes it instead.
     let has_rule = function.events("EventBridgeRule").next().is_some();
-    (!has_rule).then(|| format!("${{{}}}:live {category}", function.id))
+    (!has_rule).then(|| invoked(function))
 }
 
 /// A queue, and the categories whose commits the fanout sends to it.
-pub(crate) fn log_queue(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+fn log_queue(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Queue(_) = &function.manifest.source else { return None };
-    let queue = queue(function)?;
-    Some(format!("${{{queue}}} {}", categories(function)))
+    Some(sent(queue(function)?, function))
 }
 
 /// A function that the sequencer invokes, and the categories whose commits it takes.
-pub(crate) fn subscription(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
+fn subscription(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::Sequence(_) = &function.manifest.source else { return None };
-    Some(format!("${{{}}}:live {}", function.id, categories(function)))
+    Some(invoked(function))
+}
+
+/// The line by which the fanout or the sequencer invokes a function: its alias, and the categories
+/// whose states or commits it gets.
+pub(crate) fn invoked(function: &Function<'_>) -> String {
+    format!("${{{}}}:live {}", function.id, categories(function))
+}
+
+/// The line by which the fanout sends commits to the queue of a function.
+pub(crate) fn sent(queue: &str, function: &Function<'_>) -> String {
+    format!("${{{queue}}} {}", categories(function))
 }
 
 fn categories(function: &Function<'_>) -> String {

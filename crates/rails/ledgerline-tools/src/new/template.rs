@@ -58,8 +58,8 @@ const LOOPS: &str = text!("loops.yaml");
 /// The section of the template that the loops are in.
 const ALIKE: &str = "  # --- What is alike -";
 
-/// The template with this loop, which is laid down with an empty list if it is missing: no linter takes
-/// an empty list, so a loop goes with its last name. `cargo xtask wire` writes the list.
+/// The template with this loop, which is laid down with an empty list if it is missing: no linter
+/// takes an empty list, so a loop goes with its last name. `cargo xtask wire` writes the list.
 pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
     let key = format!("  Fn::ForEach::{looped}:");
     if template.lines().any(|line| line == key) {

@@ -1,5 +1,5 @@
-/// A template that is written by hand: without the lines that make blocks generated ones. There, each
-/// slip has a message of its own.
+/// A template that is written by hand: without the lines that make blocks generated ones. There,
+/// each slip has a message of its own.
 pub(super) fn by_hand(template: &str) -> String {
     let lines = template.lines().filter(|line| {
         let line = line.trim();

@@ -1,0 +1,381 @@
+//! The files that a new part of a workspace brings and changes.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use ledgerline_sam::{
+    samples::{ANSWERS, EVENTS},
+    template::Source,
+    wire::FILE,
+};
+
+use super::{
+    DECLARED, FANOUT, OwnNames, Words,
+    template::{TEMPLATE, with_listed, with_loop, with_section},
+};
+
+/// The files that were written, with what they had. New files had nothing.
+pub(super) type Replaced = BTreeMap<PathBuf, Option<String>>;
+
+/// Gives files what they had, and removes new ones with the folders that they leave empty.
+pub(super) fn restore(replaced: Replaced) -> Result<()> {
+    for (path, text) in replaced {
+        match text {
+            Some(text) => fs::write(&path, text),
+            None if path.exists() => fs::remove_file(&path),
+            None => continue,
+        }
+        .with_context(|| path.display().to_string())?;
+        let folders = path.ancestors().skip(1).filter(|folder| *folder != Path::new(""));
+        // Only an empty folder can be removed so.
+        _ = folders.map(fs::remove_dir).find(Result::is_err);
+    }
+    Ok(())
+}
+
+/// Everything that is about to be written. All of it is checked before the first file is written,
+/// so that a name that is taken leaves nothing half laid down.
+#[derive(Default)]
+pub(super) struct Change {
+    files: BTreeMap<PathBuf, String>,
+    /// A file that was laid down twice.
+    twice: Option<PathBuf>,
+    /// Loops that the template must have. `cargo xtask wire` writes their lists.
+    loops: Vec<&'static str>,
+    /// Lists in other files: the file, what the lines of the list begin with, and the rest of the
+    /// new one.
+    sorted: Vec<(PathBuf, String, String)>,
+    /// Lists in other files: the file, the line before the list, the first characters of its lines,
+    /// and the rest of the new one.
+    followed: Vec<(PathBuf, String, String, String)>,
+    /// Packages of which each application has a line in the manifest: the package, and the new
+    /// line.
+    applications: Vec<(&'static str, String)>,
+    /// Functions of packages: the library of the package, and the line that declares the function.
+    declared: Vec<(PathBuf, String)>,
+    /// The file of an application's proofs, and what it tries in addition.
+    tried: Vec<(PathBuf, String)>,
+    /// The file of an application's proofs, and a history for it.
+    histories: Vec<(PathBuf, String)>,
+    /// Sections of the template, each with its application.
+    sections: Vec<(String, String)>,
+    /// Files, each with the beginning of a line, and a text that is put before it.
+    inserted: Vec<(PathBuf, String, String)>,
+    /// Files, each with a text, and the text that takes its place.
+    replaced: Vec<(PathBuf, String, String)>,
+}
+
+impl Change {
+    pub(super) fn file(&mut self, path: String, text: String) {
+        let path = PathBuf::from(path);
+        if self.files.insert(path.clone(), text).is_some() {
+            self.twice = Some(path);
+        }
+    }
+
+    /// Adds a sample event of a function, and the expected answers to it.
+    pub(super) fn sample(&mut self, function: &str, case: &str, event: String, answers: String) {
+        self.file(format!("{EVENTS}/{function}/{case}.json"), event);
+        self.file(format!("{ANSWERS}/{function}/{case}.json"), answers);
+    }
+
+    /// Puts a text before the first line of a file that begins like this.
+    pub(super) fn inserted(&mut self, path: &str, before: &str, text: &str) {
+        self.inserted.push((path.into(), before.to_owned(), text.to_owned()));
+    }
+
+    /// Puts a text into a file in place of another one.
+    pub(super) fn replaced(&mut self, path: &str, old: &str, new: &str) {
+        self.replaced.push((path.into(), old.to_owned(), new.to_owned()));
+    }
+
+    /// Adds loops to the template, where they are missing.
+    pub(super) fn loops(&mut self, loops: &[&'static str]) {
+        self.loops.extend(loops);
+    }
+
+    /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the
+    /// same time rarely conflict.
+    pub(super) fn sorted(&mut self, path: &str, begins: &str, line: &str) {
+        self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// Adds a line to the list in a file that follows the line `after`, in its alphabetical place.
+    pub(super) fn followed(&mut self, path: &str, after: &str, begins: &str, line: &str) {
+        self.followed.push((path.into(), after.to_owned(), begins.to_owned(), line.to_owned()));
+    }
+
+    /// Adds a line to the list of applications in the manifest of this package.
+    pub(super) fn application(&mut self, package: &'static str, line: String) {
+        self.applications.push((package, line));
+    }
+
+    /// Declares a function of the application.
+    pub(super) fn handler(&mut self, words: &Words, line: &str) {
+        let [_, functions] = words.packages();
+        self.declared(&format!("{functions}/src/lib.rs"), words.fill(line).trim_end());
+    }
+
+    /// Declares a function that is of no application. Where the functions have no library, it is
+    /// laid down.
+    pub(super) fn fanout(&mut self, line: &str) {
+        let library = Path::new(FANOUT);
+        if !library.exists() {
+            self.files.entry(library.into()).or_insert_with(|| text!("workspace/fanout-lib.rs").to_owned());
+        }
+        self.declared(FANOUT, line);
+    }
+
+    /// Declares a function of the package with this library.
+    pub(super) fn declared(&mut self, library: &str, line: &str) {
+        self.declared.push((library.into(), line.to_owned()));
+    }
+
+    /// Adds something that the proofs of an application try.
+    pub(super) fn tried(&mut self, path: &str, what: &str) {
+        self.tried.push((path.into(), what.to_owned()));
+    }
+
+    /// Adds a history of which the proofs of an application make commits.
+    pub(super) fn history(&mut self, path: &str, text: &str) {
+        self.histories.push((path.into(), text.to_owned()));
+    }
+
+    /// Adds a section to the application's part of the template.
+    pub(super) fn section(&mut self, words: &Words, text: String) {
+        self.sections.push((words.get("app").to_owned(), text));
+    }
+
+    /// Writes all of it. The result is what the files had.
+    pub(super) fn make(mut self) -> Result<Replaced> {
+        let names = OwnNames::of(&Source::read(Path::new(TEMPLATE))?.json());
+        self.files.values_mut().for_each(|text| *text = names.fill(text));
+        let taken = self.files.keys().find(|path| path.exists());
+        if let Some(taken) = self.twice.as_ref().or(taken) {
+            bail!("{} is there already: choose another name", taken.display());
+        }
+        let mut texts = Texts { new: self.files, changed: BTreeMap::new() };
+        // What lists are in comes before the lines of the lists.
+        for (path, begins, new) in &self.inserted {
+            texts.edit(path, |text| with_inserted(text, begins, &names.fill(new)))?;
+        }
+        for (path, old, new) in &self.replaced {
+            texts.edit(path, |text| with_replaced(text, old, new))?;
+        }
+        let template = Path::new(TEMPLATE);
+        for looped in &self.loops {
+            texts.edit(template, |text| with_loop(text, looped))?;
+        }
+        for (application, section) in &self.sections {
+            texts.edit(template, |text| with_section(text, application, &names.fill(section)))?;
+        }
+        // If the name is taken, some resource is in the template twice, which is an error of
+        // parsing.
+        texts.edit(template, |text| {
+            Source::parse(text, template).context("choose another name")?;
+            Ok(text.to_owned())
+        })?;
+        for (path, begins, line) in &self.sorted {
+            texts.edit(path, |text| Ok(with_line(text, begins, line)))?;
+        }
+        for (path, after, begins, line) in &self.followed {
+            texts.edit(path, |text| with_listed(text, after, begins, line))?;
+        }
+        for (path, what) in &self.tried {
+            texts.edit(path, |text| with_tried(text, what))?;
+        }
+        for (path, history) in &self.histories {
+            texts.edit(path, |text| with_history(text, history))?;
+        }
+        for (path, line) in &self.declared {
+            texts.edit(path, |text| with_declared(text, line))?;
+        }
+        for (package, line) in &self.applications {
+            texts.edit(&Path::new(package).join("Cargo.toml"), |text| with_application(text, line))?;
+        }
+        texts.write()
+    }
+}
+
+/// The texts of files that are about to be written, by their paths.
+struct Texts {
+    new: BTreeMap<PathBuf, String>,
+    changed: BTreeMap<PathBuf, String>,
+}
+
+impl Texts {
+    /// Edits a file: a new one, or one of the workspace.
+    fn edit(&mut self, path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> {
+        let edited = match self.new.get(path).or(self.changed.get(path)) {
+            Some(text) => edit(text),
+            None => edit(&fs::read_to_string(path).with_context(|| path.display().to_string())?),
+        };
+        let edited = edited.with_context(|| path.display().to_string())?;
+        match self.new.get_mut(path) {
+            Some(text) => *text = edited,
+            None => _ = self.changed.insert(path.to_owned(), edited),
+        }
+        Ok(())
+    }
+
+    fn write(self) -> Result<Replaced> {
+        let mut replaced = Replaced::new();
+        // Cargo and `cargo xtask wire` write these files after that.
+        for lock in ["Cargo.lock", FILE] {
+            replaced.insert(lock.into(), fs::read_to_string(lock).ok());
+        }
+        for (path, text) in self.new.iter().chain(&self.changed) {
+            replaced.insert(path.clone(), fs::read_to_string(path).ok());
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::write(path, text).with_context(|| path.display().to_string())?;
+        }
+        Ok(replaced)
+    }
+}
+
+/// The text with this text before the first line that begins like this.
+fn with_inserted(text: &str, begins: &str, new: &str) -> Result<String> {
+    let place = text.find(&format!("\n{begins}"));
+    let (before, after) =
+        text.split_at(1 + place.with_context(|| format!("it does not have {}", begins.trim()))?);
+    Ok([before, new, after].concat())
+}
+
+/// The text with one text in place of another.
+fn with_replaced(text: &str, old: &str, new: &str) -> Result<String> {
+    if !text.contains(old) {
+        bail!("it does not have {}", old.trim());
+    }
+    Ok(text.replacen(old, new, 1))
+}
+
+/// The text with one more line in the list of lines that begin like this, in its alphabetical
+/// place. The first line of a list stands after the documentation of the file, or, if it is
+/// indented, in the body of `fn visit`.
+fn with_line(text: &str, begins: &str, line: &str) -> String {
+    let new = format!("{begins}{line}");
+    let mut lines: Vec<&str> = text.lines().collect();
+    let listed = || lines.iter().enumerate().filter(|(_, line)| line.starts_with(begins));
+    let place = listed()
+        .find(|(_, line)| **line > new.as_str())
+        .map(|(place, _)| place)
+        .or_else(|| listed().next_back().map(|(place, _)| place + 1));
+    let place = place.unwrap_or_else(|| {
+        let opens = lines.iter().position(|line| line.contains("fn visit("));
+        match begins.starts_with(' ').then_some(opens).flatten() {
+            Some(opens) => opens + 1,
+            None => lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count(),
+        }
+    });
+    lines.insert(place, &new);
+    lines.join("\n") + "\n"
+}
+
+/// The proofs of an application with one more thing to try, in its alphabetical place.
+fn with_tried(proofs: &str, what: &str) -> Result<String> {
+    let new = format!("        .{what}");
+    let mut lines: Vec<&str> = proofs.lines().collect();
+    let starts = lines.iter().position(|line| line.contains("Application::new::<"));
+    let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
+    let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
+    // A call may take several lines. The further ones do not begin with a dot, so they do not
+    // count.
+    let later = |line: &&str| line.starts_with("        .") && *line > new.as_str();
+    let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
+    lines.insert(starts + place, &new);
+    Ok(lines.join("\n") + "\n")
+}
+
+/// The proofs of an application with one more history, before the tests.
+fn with_history(proofs: &str, history: &str) -> Result<String> {
+    const TESTS: &str = "ledgerline_proofs::application_tests!";
+    let (before, after) =
+        proofs.split_once(TESTS).with_context(|| format!("it does not have the line {TESTS}"))?;
+    Ok(format!("{before}{history}\n{TESTS}{after}"))
+}
+
+/// The library of a package with one more function, in its alphabetical place. The first one brings
+/// the list with it.
+fn with_declared(library: &str, line: &str) -> Result<String> {
+    if library.lines().any(|line| line == DECLARED) {
+        return with_listed(library, DECLARED, "    ", line);
+    }
+    Ok(format!("{}\n\n{DECLARED}\n    {line}\n}}\n", library.trim_end()))
+}
+
+/// A manifest with one more application among its dependencies, in its alphabetical place.
+fn with_application(list: &str, line: &str) -> Result<String> {
+    let is_one = |listed: &&str| listed.contains("path = \"../apps/");
+    let after = list.lines().filter(is_one).find(|listed| *listed > line);
+    let place = match after {
+        Some(after) => list.find(after),
+        None => match list.lines().rfind(is_one) {
+            Some(last) => list.find(last).map(|place| place + last.len() + 1),
+            None => list.find("[dependencies]\n").map(|starts| {
+                let ends = list[starts..].find("\n\n");
+                ends.map_or(list.len(), |ends| starts + ends + 1)
+            }),
+        },
+    };
+    let place = place.context("it has no `[dependencies]`")?;
+    let (before, after) = list.split_at(place);
+    Ok(format!("{before}{line}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_a_list_stands_in_its_alphabetical_place() {
+        let list = "//! Views.\n\npub mod b;\npub mod d;\n\nuse x;\n";
+        for (module, expected) in [
+            ("a;", "//! Views.\n\npub mod a;\npub mod b;\npub mod d;\n\nuse x;\n"),
+            ("c;", "//! Views.\n\npub mod b;\npub mod c;\npub mod d;\n\nuse x;\n"),
+            ("e;", "//! Views.\n\npub mod b;\npub mod d;\npub mod e;\n\nuse x;\n"),
+        ] {
+            assert_eq!(with_line(list, "pub mod ", module), expected);
+        }
+        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "a;"), "//! Views.\n\npub mod a;\n");
+        let body = "    fn visit(v: V) {\n    }\n";
+        assert_eq!(
+            with_line(body, "        v.visit::<", "A>();"),
+            "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
+        );
+    }
+
+    #[test]
+    fn a_function_stands_in_its_alphabetical_place_in_the_list_of_its_package() {
+        let list = |functions: &[&str]| {
+            let lines: String = functions.iter().map(|name| format!("    {name}: run();\n")).collect();
+            format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n{lines}}}\n\nfn y() {{\n    a();\n}}\n")
+        };
+        for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+            let declared = with_declared(&list(&["b", "d"]), &format!("{name}: run();")).unwrap();
+            assert_eq!(declared, list(&expected));
+        }
+        let first = with_declared("//! Shop.\n\npub mod x;\n", "a: run();").unwrap();
+        assert_eq!(first, format!("//! Shop.\n\npub mod x;\n\n{DECLARED}\n    a: run();\n}}\n"));
+    }
+
+    #[test]
+    fn an_application_stands_in_its_alphabetical_place() {
+        let line = |name: &str| format!("{name} = {{ path = \"../apps/{name}/model\" }}\n");
+        for rest in ["", "\n[dev-dependencies]\n"] {
+            let list = |names: &[&str]| {
+                let lines: String = names.iter().map(|name| line(name)).collect();
+                format!("[lib]\n\n[dependencies]\nledgerline.workspace = true\n{lines}{rest}")
+            };
+            for (name, expected) in [("a", ["a", "b", "d"]), ("c", ["b", "c", "d"]), ("e", ["b", "d", "e"])] {
+                assert_eq!(with_application(&list(&["b", "d"]), &line(name)).unwrap(), list(&expected));
+            }
+            assert_eq!(with_application(&list(&[]), &line("a")).unwrap(), list(&["a"]));
+        }
+    }
+}
