@@ -33,6 +33,10 @@ enum Task {
         /// if a generated block is stale.
         #[arg(long)]
         check: bool,
+        /// Also write a sample event for each function and route that has none, with the answer
+        /// that it is likely to get. Nothing is overwritten.
+        #[arg(long, conflicts_with = "check")]
+        samples: bool,
         /// The template. Its `manifest.json` is beside it.
         #[arg(long, default_value = "template.yaml")]
         template: PathBuf,
@@ -49,25 +53,7 @@ enum Task {
     /// Lays down an aggregate, a projector, a subscription, a query or a process manager that
     /// compiles, passes its tests and deploys, to go on from; or a workspace of its own, in a new
     /// or empty folder.
-    New {
-        /// The kind of thing that is laid down.
-        kind: new::Kind,
-        /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last
-        /// part is such a name. What operators need has none.
-        name: Option<String>,
-        /// The application that a new aggregate is in. If the application is not there yet, it is
-        /// laid down too.
-        #[arg(long = "in", value_name = "APPLICATION")]
-        application: Option<String>,
-        /// The category of the aggregate that a projector, subscription, query or process manager
-        /// is about.
-        #[arg(long, value_name = "CATEGORY")]
-        of: Option<String>,
-        /// A projector of every event, from the log, instead of states; or a query of the rows of
-        /// such a projector.
-        #[arg(long)]
-        log: bool,
-    },
+    New(new::Part),
     /// The linters of the template and of the dependencies, installed on first use. Needs Python.
     Lint,
     /// Put load on a local stack of tanks for an hour, while functions are killed and services fail
@@ -128,14 +114,14 @@ fn is_of_the_rails(package: &Package) -> bool {
 pub fn main<L: Aggregates>() -> ExitCode {
     let task = Task::parse();
     // The path of a new workspace is relative to the current folder, so that must not change.
-    let is_workspace = matches!(task, Task::New { kind: new::Kind::Workspace, .. });
+    let is_workspace = matches!(&task, Task::New(part) if part.kind == new::Kind::Workspace);
     let entered = if is_workspace { Ok(()) } else { enter_workspace() };
     let done = entered.and_then(|()| match task {
-        Task::Wire { check, template } => wire::run(&template, check),
+        Task::Wire { check: true, template, .. } => wire::run(&template, wire::Mode::Check),
+        Task::Wire { samples: true, template, .. } => wire::run(&template, wire::Mode::WriteSamples),
+        Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
         Task::Check { template } => check::<L>(&template),
-        Task::New { kind, name, application, of, log } => {
-            new::run::<L>(kind, name.as_deref(), application.as_deref(), of.as_deref(), log)
-        }
+        Task::New(part) => new::run::<L>(&part),
         Task::Lint => lint::run::<L>(),
         Task::E2e { no_build } => e2e::run(!no_build),
         Task::Soak { arguments } => soak(&MetadataCommand::new().no_deps().exec()?, &arguments),

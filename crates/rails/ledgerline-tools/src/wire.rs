@@ -10,22 +10,40 @@ use ledgerline_sam::{
     wire::{self, FILE},
 };
 
-/// Builds the functions of a template, and writes `manifest.json` beside it and its generated
-/// blocks. With `check`, it compares instead of writing.
-pub(crate) fn run(template: &Path, check: bool) -> Result<()> {
+use crate::new;
+
+/// What is done with the manifests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// Write `manifest.json` and the generated blocks of the template.
+    Write,
+    /// Write these, and sample events for the functions and routes that have none.
+    WriteSamples,
+    /// Compare `manifest.json` and the generated blocks with them, and write nothing.
+    Check,
+}
+
+/// Builds the functions of a template, and writes or compares `manifest.json` beside it and its
+/// generated blocks.
+pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
     let source = match Source::read(template) {
         // What a merge left in a block may be no YAML.
-        Err(_) if !check => {
+        Err(_) if mode != Mode::Check => {
             let text = fs::read_to_string(template).with_context(|| template.display().to_string())?;
             Source::parse(&wire::emptied(&text, template)?, template)?
         }
         source => source?,
     };
     let manifests = check::manifests_of(&source, Path::new("."))?;
-    if check {
+    if mode == Mode::Check {
         return compare(template, &source, &manifests);
     }
-    let written = write(template, &source, &manifests)?;
+    let mut written = write(template, &source, &manifests)?;
+    if mode == Mode::WriteSamples {
+        let root = template.parent().unwrap_or(Path::new(""));
+        let samples = new::samples::write_missing(root, &manifests)?;
+        written.extend(samples.iter().map(|sample| sample.display().to_string()));
+    }
     if written.is_empty() {
         println!("xtask wire: {FILE} and the generated blocks of {} are up to date", template.display());
     }

@@ -24,10 +24,6 @@ static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
     folder
 });
 
-/// The manifests of its functions. The test of a new workspace compares them with what the
-/// functions print.
-const MANIFESTS: &str = include_str!("../new/workspace/manifest.json.txt");
-
 /// The problems of this template, with these manifests of the functions.
 fn said(template: &str, manifests: &Value) -> Vec<String> {
     let path = SHOP.join("template.yaml");
@@ -46,8 +42,10 @@ fn template() -> String {
     fs::read_to_string(SHOP.join("template.yaml")).unwrap()
 }
 
+/// The manifests of its functions. The test of the starter compares them with what the functions
+/// print.
 fn manifests() -> Value {
-    serde_json::from_str(MANIFESTS).unwrap()
+    serde_json::from_str(&fs::read_to_string(SHOP.join("manifest.json")).unwrap()).unwrap()
 }
 
 #[test]
@@ -745,7 +743,7 @@ const SAMPLES: [(&[&str], &str); 5] = [
 /// The problems of a new workspace without these files.
 fn said_without(deleted: &[&str]) -> Vec<String> {
     let source = Source::read(&SHOP.join("template.yaml")).unwrap();
-    let manifests: Manifests = serde_json::from_str(MANIFESTS).unwrap();
+    let manifests: Manifests = serde_json::from_value(manifests()).unwrap();
     let copy = tempfile::tempdir().unwrap();
     copy_samples(copy.path());
     deleted.iter().for_each(|path| fs::remove_file(copy.path().join(path)).unwrap());

@@ -14,23 +14,31 @@ use ledgerline_sam::{
 };
 
 use super::{
-    DECLARED, FANOUT, OwnNames, Words,
-    template::{TEMPLATE, with_listed, with_loop, with_section},
+    names::Names,
+    samples::Sample,
+    starter,
+    template::{TEMPLATE, with_even_headings, with_listed, with_loop, with_section},
 };
+
+/// The library of the functions that are of no application.
+const FANOUT: &str = "crates/fanout/src/lib.rs";
+/// The line before the functions of a package.
+const DECLARED: &str = "ledgerline_lambda::handlers! {";
 
 /// The files that were written, with what they had. New files had nothing.
 pub(super) type Replaced = BTreeMap<PathBuf, Option<String>>;
 
 /// Gives files what they had, and removes new ones with the folders that they leave empty.
-pub(super) fn restore(replaced: Replaced) -> Result<()> {
+pub(super) fn restore(root: &Path, replaced: Replaced) -> Result<()> {
     for (path, text) in replaced {
+        let path = root.join(path);
         match text {
             Some(text) => fs::write(&path, text),
             None if path.exists() => fs::remove_file(&path),
             None => continue,
         }
         .with_context(|| path.display().to_string())?;
-        let folders = path.ancestors().skip(1).filter(|folder| *folder != Path::new(""));
+        let folders = path.ancestors().skip(1).take_while(|folder| *folder != root);
         // Only an empty folder can be removed so.
         _ = folders.map(fs::remove_dir).find(Result::is_err);
     }
@@ -39,19 +47,20 @@ pub(super) fn restore(replaced: Replaced) -> Result<()> {
 
 /// Everything that is about to be written. All of it is checked before the first file is written,
 /// so that a name that is taken leaves nothing half laid down.
-#[derive(Default)]
 pub(super) struct Change {
+    /// The workspace.
+    root: PathBuf,
+    /// The names of what is laid down.
+    names: Names,
     files: BTreeMap<PathBuf, String>,
     /// A file that was laid down twice.
     twice: Option<PathBuf>,
     /// Loops that the template must have. `cargo xtask wire` writes their lists.
     loops: Vec<&'static str>,
-    /// Lists in other files: the file, what the lines of the list begin with, and the rest of the
-    /// new one.
-    sorted: Vec<(PathBuf, String, String)>,
-    /// Lists in other files: the file, the line before the list, the first characters of its lines,
-    /// and the rest of the new one.
-    followed: Vec<(PathBuf, String, String, String)>,
+    /// Lists in other files: the file, what the lines of the list begin with, and the new one.
+    sorted: Vec<(PathBuf, &'static str, String)>,
+    /// Lists in other files: the file, the line before the list, and the new line.
+    followed: Vec<(PathBuf, &'static str, String)>,
     /// Packages of which each application has a line in the manifest: the package, and the new
     /// line.
     applications: Vec<(&'static str, String)>,
@@ -70,27 +79,91 @@ pub(super) struct Change {
 }
 
 impl Change {
-    pub(super) fn file(&mut self, path: String, text: String) {
-        let path = PathBuf::from(path);
+    pub(super) fn new(root: &Path, names: Names) -> Self {
+        Self {
+            root: root.to_owned(),
+            names,
+            files: BTreeMap::new(),
+            twice: None,
+            loops: Vec::new(),
+            sorted: Vec::new(),
+            followed: Vec::new(),
+            applications: Vec::new(),
+            declared: Vec::new(),
+            tried: Vec::new(),
+            histories: Vec::new(),
+            sections: Vec::new(),
+            inserted: Vec::new(),
+            replaced: Vec::new(),
+        }
+    }
+
+    /// The names of what is laid down.
+    pub(super) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// A text of the starter with the new names.
+    pub(super) fn named(&self, text: &str) -> String {
+        self.names.rename(text)
+    }
+
+    /// Whether the workspace has this file or folder.
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.root.join(self.named(path)).exists()
+    }
+
+    /// The text of a file of the workspace.
+    pub(super) fn read(&self, path: &str) -> Result<String> {
+        let path = self.named(path);
+        fs::read_to_string(self.root.join(&path)).with_context(|| path)
+    }
+
+    /// Whether the template has this resource.
+    pub(super) fn has_resource(&self, id: &str) -> Result<bool> {
+        Ok(self.read(TEMPLATE)?.contains(&format!("\n  {id}:\n")))
+    }
+
+    /// Adds a file with this text. The path is of the starter.
+    pub(super) fn file(&mut self, path: &str, text: String) {
+        let path = PathBuf::from(self.named(path));
         if self.files.insert(path.clone(), text).is_some() {
             self.twice = Some(path);
         }
     }
 
+    /// Adds files of the starter.
+    pub(super) fn copy(&mut self, paths: &[String]) -> Result<()> {
+        for path in paths {
+            self.file(path, self.named(starter::file(path)?));
+        }
+        Ok(())
+    }
+
+    /// Adds files of the starter that are lists, without what is in them.
+    pub(super) fn copy_empty(&mut self, paths: &[String]) -> Result<()> {
+        for path in paths {
+            self.file(path, self.named(&starter::without_parts(path)?));
+        }
+        Ok(())
+    }
+
     /// Adds a sample event of a function, and the expected answers to it.
-    pub(super) fn sample(&mut self, function: &str, case: &str, event: String, answers: String) {
-        self.file(format!("{EVENTS}/{function}/{case}.json"), event);
-        self.file(format!("{ANSWERS}/{function}/{case}.json"), answers);
+    pub(super) fn sample(&mut self, function: &str, case: &str, sample: Sample) {
+        self.file(&format!("{EVENTS}/{function}/{case}.json"), sample.event);
+        self.file(&format!("{ANSWERS}/{function}/{case}.json"), sample.answers);
     }
 
     /// Puts a text before the first line of a file that begins like this.
     pub(super) fn inserted(&mut self, path: &str, before: &str, text: &str) {
-        self.inserted.push((path.into(), before.to_owned(), text.to_owned()));
+        let text = self.named(text);
+        self.inserted.push((path.into(), before.to_owned(), text));
     }
 
     /// Puts a text into a file in place of another one.
     pub(super) fn replaced(&mut self, path: &str, old: &str, new: &str) {
-        self.replaced.push((path.into(), old.to_owned(), new.to_owned()));
+        let texts = (self.named(path).into(), self.named(old), self.named(new));
+        self.replaced.push(texts);
     }
 
     /// Adds loops to the template, where they are missing.
@@ -98,70 +171,91 @@ impl Change {
         self.loops.extend(loops);
     }
 
-    /// Adds a line to a list, in its alphabetical place, so that the changes of two people at the
-    /// same time rarely conflict.
-    pub(super) fn sorted(&mut self, path: &str, begins: &str, line: &str) {
-        self.sorted.push((path.into(), begins.to_owned(), line.to_owned()));
+    /// Adds a line of the starter to a list, in its alphabetical place, so that the changes of two
+    /// people at the same time rarely conflict. All lines of the list begin alike.
+    pub(super) fn sorted(&mut self, path: &str, begins: &'static str, text: &str) -> Result<()> {
+        let line = self.named(starter::line(path, &format!("{}{text}", begins.trim_start()))?);
+        let indent = &begins[..begins.len() - begins.trim_start().len()];
+        self.sorted.push((self.named(path).into(), begins, format!("{indent}{line}")));
+        Ok(())
     }
 
-    /// Adds a line to the list in a file that follows the line `after`, in its alphabetical place.
-    pub(super) fn followed(&mut self, path: &str, after: &str, begins: &str, line: &str) {
-        self.followed.push((path.into(), after.to_owned(), begins.to_owned(), line.to_owned()));
+    /// Adds a module to the list of modules in a file.
+    pub(super) fn module(&mut self, path: &str, module: &str) -> Result<()> {
+        self.sorted(path, "pub mod ", &format!("{module};"))
     }
 
-    /// Adds a line to the list of applications in the manifest of this package.
-    pub(super) fn application(&mut self, package: &'static str, line: String) {
-        self.applications.push((package, line));
+    /// Adds a line of the starter to the list in a file that follows the line `after`, in its
+    /// alphabetical place.
+    pub(super) fn followed(&mut self, path: &str, after: &'static str, text: &str) -> Result<()> {
+        let line = self.named(starter::line(path, text)?);
+        let indent = &after[..after.len() - after.trim_start().len()];
+        // What is in a body is indented by four more.
+        let more = if after.ends_with('{') { "    " } else { "" };
+        self.followed.push((path.into(), after, format!("{indent}{more}{line}")));
+        Ok(())
+    }
+
+    /// Adds a line of the starter to the list of applications in the manifest of this package.
+    pub(super) fn application(&mut self, package: &'static str, text: &str) -> Result<()> {
+        let line = self.named(starter::line(&format!("{package}/Cargo.toml"), text)?);
+        self.applications.push((package, format!("{line}\n")));
+        Ok(())
     }
 
     /// Declares a function of the application.
-    pub(super) fn handler(&mut self, words: &Words, line: &str) {
-        let [_, functions] = words.packages();
-        self.declared(&format!("{functions}/src/lib.rs"), words.fill(line).trim_end());
+    pub(super) fn handler(&mut self, function: &str) -> Result<()> {
+        self.declared(&format!("{}/src/lib.rs", starter::FUNCTIONS), function)
     }
 
     /// Declares a function that is of no application. Where the functions have no library, it is
     /// laid down.
-    pub(super) fn fanout(&mut self, line: &str) {
+    pub(super) fn fanout(&mut self, function: &str) -> Result<()> {
         let library = Path::new(FANOUT);
-        if !library.exists() {
-            self.files.entry(library.into()).or_insert_with(|| text!("workspace/fanout-lib.rs").to_owned());
+        if !self.root.join(library).exists() && !self.files.contains_key(library) {
+            self.copy_empty(&[FANOUT.to_owned()])?;
         }
-        self.declared(FANOUT, line);
+        self.declared(FANOUT, function)
     }
 
-    /// Declares a function of the package with this library.
-    pub(super) fn declared(&mut self, library: &str, line: &str) {
-        self.declared.push((library.into(), line.to_owned()));
+    fn declared(&mut self, library: &str, function: &str) -> Result<()> {
+        let line = self.named(starter::line(library, &format!("{function}: "))?);
+        self.declared.push((self.named(library).into(), line));
+        Ok(())
     }
 
-    /// Adds something that the proofs of an application try.
-    pub(super) fn tried(&mut self, path: &str, what: &str) {
-        self.tried.push((path.into(), what.to_owned()));
+    /// Adds something that the proofs of the application try: the call with this text.
+    pub(super) fn tried(&mut self, text: &str) -> Result<()> {
+        let path = format!("{}/tests/proofs.rs", starter::FUNCTIONS);
+        let line = self.named(starter::line(&path, text)?);
+        self.tried.push((self.named(&path).into(), line));
+        Ok(())
     }
 
-    /// Adds a history of which the proofs of an application make commits.
-    pub(super) fn history(&mut self, path: &str, text: &str) {
-        self.histories.push((path.into(), text.to_owned()));
+    /// Adds the history of an aggregate, of which the proofs of the application make commits.
+    pub(super) fn history(&mut self, title: &str) -> Result<()> {
+        let path = format!("{}/tests/proofs.rs", starter::FUNCTIONS);
+        let history = starter::between(&path, &format!("/// {title}: "), &["/// ", "ledgerline_proofs::"])?;
+        self.histories.push((self.named(&path).into(), self.named(history)));
+        Ok(())
     }
 
     /// Adds a section to the application's part of the template.
-    pub(super) fn section(&mut self, words: &Words, text: String) {
-        self.sections.push((words.get("app").to_owned(), text));
+    pub(super) fn section(&mut self, text: &str) {
+        let section = with_even_headings(&self.named(text));
+        self.sections.push((self.named(starter::APPLICATION), section));
     }
 
     /// Writes all of it. The result is what the files had.
-    pub(super) fn make(mut self) -> Result<Replaced> {
-        let names = OwnNames::of(&Source::read(Path::new(TEMPLATE))?.json());
-        self.files.values_mut().for_each(|text| *text = names.fill(text));
-        let taken = self.files.keys().find(|path| path.exists());
+    pub(super) fn make(self) -> Result<Replaced> {
+        let taken = self.files.keys().find(|path| self.root.join(path).exists());
         if let Some(taken) = self.twice.as_ref().or(taken) {
             bail!("{} is there already: choose another name", taken.display());
         }
-        let mut texts = Texts { new: self.files, changed: BTreeMap::new() };
+        let mut texts = Texts { root: self.root, new: self.files, changed: BTreeMap::new() };
         // What lists are in comes before the lines of the lists.
         for (path, begins, new) in &self.inserted {
-            texts.edit(path, |text| with_inserted(text, begins, &names.fill(new)))?;
+            texts.edit(path, |text| with_inserted(text, begins, new))?;
         }
         for (path, old, new) in &self.replaced {
             texts.edit(path, |text| with_replaced(text, old, new))?;
@@ -171,7 +265,7 @@ impl Change {
             texts.edit(template, |text| with_loop(text, looped))?;
         }
         for (application, section) in &self.sections {
-            texts.edit(template, |text| with_section(text, application, &names.fill(section)))?;
+            texts.edit(template, |text| with_section(text, application, section))?;
         }
         // If the name is taken, some resource is in the template twice, which is an error of
         // parsing.
@@ -182,8 +276,8 @@ impl Change {
         for (path, begins, line) in &self.sorted {
             texts.edit(path, |text| Ok(with_line(text, begins, line)))?;
         }
-        for (path, after, begins, line) in &self.followed {
-            texts.edit(path, |text| with_listed(text, after, begins, line))?;
+        for (path, after, line) in &self.followed {
+            texts.edit(path, |text| with_listed(text, after, line))?;
         }
         for (path, what) in &self.tried {
             texts.edit(path, |text| with_tried(text, what))?;
@@ -203,6 +297,7 @@ impl Change {
 
 /// The texts of files that are about to be written, by their paths.
 struct Texts {
+    root: PathBuf,
     new: BTreeMap<PathBuf, String>,
     changed: BTreeMap<PathBuf, String>,
 }
@@ -212,7 +307,10 @@ impl Texts {
     fn edit(&mut self, path: &Path, edit: impl FnOnce(&str) -> Result<String>) -> Result<()> {
         let edited = match self.new.get(path).or(self.changed.get(path)) {
             Some(text) => edit(text),
-            None => edit(&fs::read_to_string(path).with_context(|| path.display().to_string())?),
+            None => {
+                let text = fs::read_to_string(self.root.join(path));
+                edit(&text.with_context(|| path.display().to_string())?)
+            }
         };
         let edited = edited.with_context(|| path.display().to_string())?;
         match self.new.get_mut(path) {
@@ -226,14 +324,15 @@ impl Texts {
         let mut replaced = Replaced::new();
         // Cargo and `cargo xtask wire` write these files after that.
         for lock in ["Cargo.lock", FILE] {
-            replaced.insert(lock.into(), fs::read_to_string(lock).ok());
+            replaced.insert(lock.into(), fs::read_to_string(self.root.join(lock)).ok());
         }
         for (path, text) in self.new.iter().chain(&self.changed) {
-            replaced.insert(path.clone(), fs::read_to_string(path).ok());
-            if let Some(folder) = path.parent() {
+            let at = self.root.join(path);
+            replaced.insert(path.clone(), fs::read_to_string(&at).ok());
+            if let Some(folder) = at.parent() {
                 fs::create_dir_all(folder)?;
             }
-            fs::write(path, text).with_context(|| path.display().to_string())?;
+            fs::write(at, text).with_context(|| path.display().to_string())?;
         }
         Ok(replaced)
     }
@@ -258,12 +357,11 @@ fn with_replaced(text: &str, old: &str, new: &str) -> Result<String> {
 /// The text with one more line in the list of lines that begin like this, in its alphabetical
 /// place. The first line of a list stands after the documentation of the file, or, if it is
 /// indented, in the body of `fn visit`.
-fn with_line(text: &str, begins: &str, line: &str) -> String {
-    let new = format!("{begins}{line}");
+fn with_line(text: &str, begins: &str, new: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     let listed = || lines.iter().enumerate().filter(|(_, line)| line.starts_with(begins));
     let place = listed()
-        .find(|(_, line)| **line > new.as_str())
+        .find(|(_, line)| **line > new)
         .map(|(place, _)| place)
         .or_else(|| listed().next_back().map(|(place, _)| place + 1));
     let place = place.unwrap_or_else(|| {
@@ -273,20 +371,20 @@ fn with_line(text: &str, begins: &str, line: &str) -> String {
             None => lines.iter().take_while(|line| line.starts_with("//!") || line.is_empty()).count(),
         }
     });
-    lines.insert(place, &new);
+    lines.insert(place, new);
     lines.join("\n") + "\n"
 }
 
 /// The proofs of an application with one more thing to try, in its alphabetical place.
 fn with_tried(proofs: &str, what: &str) -> Result<String> {
-    let new = format!("        .{what}");
+    let new = format!("        {what}");
     let mut lines: Vec<&str> = proofs.lines().collect();
     let starts = lines.iter().position(|line| line.contains("Application::new::<"));
     let starts = starts.context("it does not have the line Application::new::<…>(…)")?;
     let ends = lines[starts..].iter().position(|line| *line == "}").context("the function does not end")?;
     // A call may take several lines. The further ones do not begin with a dot, so they do not
     // count.
-    let later = |line: &&str| line.starts_with("        .") && *line > new.as_str();
+    let later = |line: &&str| line.trim_start().starts_with('.') && line.trim_start() > what;
     let place = lines[starts..starts + ends].iter().position(later).unwrap_or(ends);
     lines.insert(starts + place, &new);
     Ok(lines.join("\n") + "\n")
@@ -304,7 +402,7 @@ fn with_history(proofs: &str, history: &str) -> Result<String> {
 /// the list with it.
 fn with_declared(library: &str, line: &str) -> Result<String> {
     if library.lines().any(|line| line == DECLARED) {
-        return with_listed(library, DECLARED, "    ", line);
+        return with_listed(library, DECLARED, &format!("    {line}"));
     }
     Ok(format!("{}\n\n{DECLARED}\n    {line}\n}}\n", library.trim_end()))
 }
@@ -340,12 +438,12 @@ mod tests {
             ("c;", "//! Views.\n\npub mod b;\npub mod c;\npub mod d;\n\nuse x;\n"),
             ("e;", "//! Views.\n\npub mod b;\npub mod d;\npub mod e;\n\nuse x;\n"),
         ] {
-            assert_eq!(with_line(list, "pub mod ", module), expected);
+            assert_eq!(with_line(list, "pub mod ", &format!("pub mod {module}")), expected);
         }
-        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "a;"), "//! Views.\n\npub mod a;\n");
+        assert_eq!(with_line("//! Views.\n\n", "pub mod ", "pub mod a;"), "//! Views.\n\npub mod a;\n");
         let body = "    fn visit(v: V) {\n    }\n";
         assert_eq!(
-            with_line(body, "        v.visit::<", "A>();"),
+            with_line(body, "        v.visit::<", "        v.visit::<A>();"),
             "    fn visit(v: V) {\n        v.visit::<A>();\n    }\n"
         );
     }

@@ -1,23 +1,103 @@
-//! Where something new stands in `template.yaml`.
+//! What is laid down in `template.yaml`: the texts of the starter, and their places.
+
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use ledgerline_sam::wire;
+
+use super::starter;
 
 pub(crate) const TEMPLATE: &str = "template.yaml";
 
 /// What the headings of an application's part of the template begin with, and those of its sections.
 const PART: &str = "  # === ";
 const SECTION: &str = "  # --- ";
+/// The column in which each heading ends.
+const WIDTH: usize = 114;
+/// What comes before the clients of operators and readers of events.
+pub(super) const CLIENTS: &str = "  # For programs that read the events of everybody.";
+/// The section after them.
+pub(super) const AFTER_CLIENTS: &str = "  # --- What every function may do -";
+
+/// The template of the starter, with nothing in its generated blocks.
+fn ours() -> Result<String> {
+    Ok(wire::emptied(starter::file(TEMPLATE)?, Path::new(TEMPLATE))?)
+}
+
+/// A section of the starter's template, by its heading.
+pub(super) fn section(heading: &str) -> Result<String> {
+    part(&format!("{SECTION}{heading} -"), &[SECTION, PART, "Outputs:"])
+}
+
+/// A part of the starter's template, from a line that begins with one text to before a line that
+/// begins with one of the others.
+pub(super) fn part(begins: &str, ends: &[&str]) -> Result<String> {
+    let template = ours()?;
+    let part = starter::cut(&template, begins, ends);
+    Ok(part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned())
+}
+
+/// The text of the starter's template without its application, loops, operators and order of all
+/// commits.
+pub(super) fn without_parts() -> Result<String> {
+    let mut template = ours()?;
+    let parts = [
+        (format!("{SECTION}One order of everything -"), [SECTION, PART]),
+        (format!("{SECTION}Operators -"), [SECTION, PART]),
+        (format!("{SECTION}Reconciling -"), [SECTION, PART]),
+        ("  # Every function: <name>Function.".to_owned(), [PART, "Outputs:"]),
+        (format!("{PART}{} =", starter::APPLICATION), [PART, "Outputs:"]),
+        (CLIENTS.to_owned(), [AFTER_CLIENTS, "Outputs:"]),
+        (PARAMETER.to_owned(), ["  ", "Outputs:"]),
+        (GROUP.to_owned(), ["      - ", "  Ledgerline:"]),
+        (SCOPES[0].to_owned(), ["          {", "        ]"]),
+        (SCOPES[1].to_owned(), ["          {", "        ]"]),
+        (AUDIENCES[0].to_owned(), ["                    ", "      "]),
+        (AUDIENCES[1].to_owned(), ["                    ", "      "]),
+    ];
+    for (begins, ends) in parts {
+        let part = starter::cut(&template, &begins, &ends);
+        let part = part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned();
+        template = template.replacen(&part, "", 1);
+    }
+    Ok(template)
+}
+
+/// The parameter of the order of all commits, and its group.
+pub(super) const PARAMETER: &str = "  SequencePartitions:";
+pub(super) const GROUP: &str = "      - Label: { default: \"Order of all commits\" }";
+/// The scopes of readers of events and of operators.
+pub(super) const SCOPES: [&str; 2] = ["          { ScopeName: events,", "          { ScopeName: operate,"];
+/// Their clients, in the audience of the API.
+pub(super) const AUDIENCES: [&str; 2] = [
+    "                    !If [HasOwnUsers, !Ref EventsReaderClient,",
+    "                    !If [HasOwnUsers, !Ref OperatorClient,",
+];
+
+/// The text with headings that end in one column.
+pub(super) fn with_even_headings(text: &str) -> String {
+    let even = |line: &str| {
+        let dash = if line.starts_with(PART) { '=' } else { '-' };
+        let is_heading = line.starts_with(PART) || line.starts_with(SECTION);
+        if !is_heading || !line.ends_with(dash) {
+            return format!("{line}\n");
+        }
+        let heading = line.trim_end_matches(dash);
+        format!("{heading}{}\n", String::from(dash).repeat(WIDTH.saturating_sub(heading.chars().count())))
+    };
+    text.lines().map(even).collect()
+}
 
 /// A text with one more line in the list that follows the line `after`, in its alphabetical place.
-/// The list ends with the first line that does not begin like that.
-pub(super) fn with_listed(text: &str, after: &str, begins: &str, line: &str) -> Result<String> {
-    let new = format!("{begins}{line}");
+/// The list ends with the first line that is indented less.
+pub(super) fn with_listed(text: &str, after: &str, new: &str) -> Result<String> {
+    let begins = &new[..new.len() - new.trim_start().len()];
     let mut lines: Vec<&str> = text.lines().collect();
     let before = lines.iter().position(|line| *line == after);
     let first = 1 + before.with_context(|| format!("it does not have the line `{}`", after.trim()))?;
     let listed = lines[first..].iter().take_while(|line| line.starts_with(begins));
-    let place = first + listed.take_while(|line| **line < new.as_str()).count();
-    lines.insert(place, &new);
+    let place = first + listed.take_while(|line| **line < new).count();
+    lines.insert(place, new);
     Ok(lines.join("\n") + "\n")
 }
 
@@ -38,7 +118,7 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
     let place = match parts().find(|(_, name)| name == application) {
         None => {
             let line = format!("{PART}{application} ");
-            new = format!("{line}{}\n\n", "=".repeat(114_usize.saturating_sub(line.len())));
+            new = format!("{line}{}\n\n", "=".repeat(WIDTH.saturating_sub(line.len())));
             next
         }
         Some((start, _)) => {
@@ -52,9 +132,6 @@ pub(super) fn with_section(template: &str, application: &str, section: &str) -> 
     Ok(format!("{}\n{new}{section}{}\n", before.join("\n"), after.join("\n")))
 }
 
-/// The loops of a new workspace, each with no name in its list.
-const LOOPS: &str = text!("loops.yaml");
-
 /// The section of the template that the loops are in.
 const ALIKE: &str = "  # --- What is alike -";
 
@@ -65,7 +142,8 @@ pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
     if template.lines().any(|line| line == key) {
         return Ok(template.to_owned());
     }
-    let mut blocks = LOOPS.split("\n\n");
+    let loops = part(ALIKE, &[SECTION, PART])?;
+    let mut blocks = loops.split("\n\n");
     let block = blocks.find(|block| block.lines().any(|line| line == key));
     let block = block.with_context(|| format!("there is no loop {looped}"))?.trim_end();
     let start = template.find(ALIKE).with_context(|| format!("template.yaml has no {}", ALIKE.trim()))?;
@@ -73,7 +151,7 @@ pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
     let end = [SECTION, PART, "Outputs:"].iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
     let place = start + ALIKE.len() + end.context("template.yaml has no Outputs")?;
     let (before, after) = template.split_at(place);
-    Ok(format!("{before}{block}\n{after}"))
+    Ok(format!("{}\n\n{block}\n{after}", before.trim_end()))
 }
 
 #[cfg(test)]
@@ -115,14 +193,14 @@ mod tests {
     fn a_line_of_a_list_in_the_template_stands_in_its_alphabetical_place() {
         let list = |lines: &[&str]| format!("a\nqueues: |\n{}z\n", lines.concat());
         for (line, expected) in [
-            ("a", ["  a\n", "  b\n", "  d\n"]),
-            ("c", ["  b\n", "  c\n", "  d\n"]),
-            ("e", ["  b\n", "  d\n", "  e\n"]),
+            ("  a", ["  a\n", "  b\n", "  d\n"]),
+            ("  c", ["  b\n", "  c\n", "  d\n"]),
+            ("  e", ["  b\n", "  d\n", "  e\n"]),
         ] {
-            let listed = with_listed(&list(&["  b\n", "  d\n"]), "queues: |", "  ", line).unwrap();
+            let listed = with_listed(&list(&["  b\n", "  d\n"]), "queues: |", line).unwrap();
             assert_eq!(listed, list(&expected));
         }
-        assert_eq!(with_listed(&list(&[]), "queues: |", "  ", "a").unwrap(), list(&["  a\n"]));
+        assert_eq!(with_listed(&list(&[]), "queues: |", "  a").unwrap(), list(&["  a\n"]));
     }
 
     #[test]
@@ -138,15 +216,14 @@ mod tests {
         let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
         assert!(places.is_sorted(), "{after}");
         assert!(after.contains(" } } }\n\n  # === depot"), "{after}");
+        assert!(after.contains("\n\n  # Functions that take the commands"), "{after}");
     }
 
     /// One more view costs a reader its section. What is elsewhere is generated.
     #[test]
     fn a_projector_costs_at_most_20_lines() {
-        for section in [
-            include_str!("../../new/state-projector.yaml.txt"),
-            include_str!("../../new/log-projector.yaml.txt"),
-        ] {
+        for heading in ["Stock cards: a state projector", "Stock journal: a log projector"] {
+            let section = section(heading).unwrap();
             let lines = section.lines().filter(|line| !line.trim().is_empty()).count();
             assert!(lines <= 20, "{lines}");
         }
@@ -163,7 +240,7 @@ mod tests {
     /// Where the rails are developed: the order of everything is the one that a new subscription brings with it, but for the subscriptions in it.
     #[test]
     fn the_order_of_this_workspace_is_that_of_a_new_one() {
-        let order = of_ours(text!("order.yaml"));
+        let order = of_ours(&section("One order of everything").unwrap());
         let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
         let (_, order) = order.split_once("  # --- One order of everything").unwrap();
         assert_eq!(by_hand(&ours), by_hand(order));
@@ -171,13 +248,15 @@ mod tests {
 
     /// A text for a new workspace, with the names of this one.
     fn of_ours(text: &str) -> String {
-        text.replace("{{scope}}", "ledgerline").replace("{{namespace}}", "Ledgerline/${AWS::StackName}")
+        text.replace("north-depot/${AWS::StackName}", "Ledgerline/${AWS::StackName}")
+            .replace("north-depot/", "ledgerline/")
     }
 
     /// Where the rails are developed: what operators need is what a new workspace gets by its command, but for what follows the log.
     #[test]
     fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
-        let operators = of_ours(text!("operators.yaml"));
+        let reconciling = section("Reconciling").unwrap();
+        let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
         let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
         let (_, operators) = operators.split_once("  # --- Operators -").unwrap();
         assert_eq!(by_hand(&ours), by_hand(operators));
@@ -201,7 +280,8 @@ mod tests {
         let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
         let ours = std::fs::read_to_string(ours).unwrap();
         let mut known = 0;
-        for block in LOOPS.split("\n\n") {
+        let loops = part(ALIKE, &[SECTION, PART]).unwrap();
+        for block in loops.split("\n\n").filter(|block| block.contains("  Fn::ForEach::")) {
             let (before, body) = block.split_once("    - []\n").unwrap();
             let name = before.lines().find(|line| line.starts_with("  Fn::ForEach::")).unwrap();
             if ours.contains(name) {

@@ -1,51 +1,22 @@
 //! A workspace of its own: the programs, the template, and one small application with an aggregate,
 //! a view of each kind and a query.
 
-use std::{env, fs, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail};
-
+use ledgerline::manifest::Manifests;
 use ledgerline_sam::template::Source;
 
-use super::{Kind, Known, TEMPLATE, Words, finish, lay_down as lay};
+use super::{
+    change::Change,
+    facts::Facts,
+    finish,
+    names::{self, Names},
+    parts,
+    starter::{self, AGGREGATE, APPLICATION, LOG, MODEL, STATES},
+    template::{TEMPLATE, with_even_headings},
+};
 use crate::wire;
-
-/// The files, and what is in them.
-const FILES: [(&str, &str); 33] = [
-    ("Cargo.toml", text!("workspace/Cargo.toml")),
-    ("README.md", text!("workspace/README.md")),
-    ("template.yaml", text!("workspace/template.yaml")),
-    ("CargoLambda.toml", text!("workspace/CargoLambda.toml")),
-    ("samconfig.toml", text!("workspace/samconfig.toml")),
-    ("deny.toml", text!("workspace/deny.toml")),
-    (".gitignore", text!("workspace/gitignore")),
-    (".clippy.toml", text!("workspace/clippy.toml")),
-    (".rustfmt.toml", text!("workspace/rustfmt.toml")),
-    (".cfn-lint-serverless.yaml", text!("workspace/cfn-lint-serverless.yaml")),
-    (".checkov.yaml", text!("workspace/checkov.yaml")),
-    (".cargo/config.toml", text!("workspace/cargo-config.toml")),
-    (".ci/run", text!("workspace/ci-run")),
-    ("docs/runbook.md", text!("workspace/runbook.md")),
-    ("events/fanout/commits.json", text!("workspace/fanout-commits.json")),
-    ("tests/answers/fanout/commits.json", text!("workspace/fanout-answers.json")),
-    ("crates/applications/Cargo.toml", text!("workspace/applications-Cargo.toml")),
-    ("crates/applications/src/lib.rs", text!("workspace/applications-lib.rs")),
-    ("crates/fanout/Cargo.toml", text!("workspace/fanout-Cargo.toml")),
-    ("crates/fanout/src/lib.rs", text!("workspace/fanout-lib.rs")),
-    ("crates/fanout/src/main.rs", text!("workspace/fanout-main.rs")),
-    ("crates/handlers/Cargo.toml", text!("workspace/handlers-Cargo.toml")),
-    ("crates/handlers/src/main.rs", text!("workspace/handlers-main.rs")),
-    ("crates/ledger/Cargo.toml", text!("workspace/ledger-Cargo.toml")),
-    ("crates/ledger/src/main.rs", text!("workspace/ledger-main.rs")),
-    ("crates/local/Cargo.toml", text!("workspace/local-Cargo.toml")),
-    ("crates/local/src/main.rs", text!("workspace/local-main.rs")),
-    ("crates/local/tests/samples.rs", text!("workspace/local-samples.rs")),
-    ("crates/proofs/Cargo.toml", text!("workspace/proofs-Cargo.toml")),
-    ("crates/proofs/src/main.rs", text!("workspace/proofs-main.rs")),
-    ("crates/xtask/Cargo.toml", text!("workspace/xtask-Cargo.toml")),
-    ("crates/xtask/src/main.rs", text!("workspace/xtask-main.rs")),
-    ("crates/apps/{{app}}/functions/tests/scenario.rs", text!("workspace/scenario.rs")),
-];
 
 /// The packages of the rails.
 const RAILS: [&str; 10] = [
@@ -61,9 +32,14 @@ const RAILS: [&str; 10] = [
     "ledgerline-tools",
 ];
 
-/// The manifests of the functions that are laid down. A test compares them with what the functions
-/// print, because to build the functions takes minutes in a new workspace.
-const MANIFESTS: &str = text!("workspace/manifest.json");
+/// The functions of a new workspace.
+const FUNCTIONS: [&str; 5] = [
+    "fanout",
+    "stock-cards-projector",
+    "stock-cards-queries",
+    "stock-item-commands",
+    "stock-journal-projector",
+];
 
 /// Lays it down in this folder, which must be new or empty. Its last part is the name of the
 /// application.
@@ -75,18 +51,62 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     if application.is_empty() {
         bail!("name the folder: its last part becomes the name of the application");
     }
-    super::check_name(&application)?;
+    names::check(&application)?;
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let folder = folder.canonicalize()?;
+    let names = Names::default()
+        .name(APPLICATION, &application)
+        .aggregate(AGGREGATE, "item", "Item", "item")
+        .name(STATES, "items")
+        .name(LOG, "item-history");
+    small(&folder, &names)?;
+    finish(&folder)?;
+    let folder = folder.display();
+    println!(
+        "\nLaid down in {folder}, with one application, {application}. Next:
+  run it          cd {folder} && cargo run -p local
+  test it         cargo test --workspace
+  go on           README.md"
+    );
+    Ok(())
+}
+
+/// Lays down a small workspace: an aggregate, a view of states with a query, a view of the log.
+fn small(folder: &Path, names: &Names) -> Result<()> {
+    base(folder, names)?;
+    let mut change = Change::new(folder, names.clone());
+    parts::aggregate(&mut change)?;
+    let shapes = format!("{MODEL}/shapes/stockitem.json");
+    let facts = Facts::of(&names.rename("stockitem"), &names.rename(starter::file(&shapes)?))?;
+    parts::state_projector(&mut change, &facts)?;
+    parts::log_projector(&mut change, &facts)?;
+    change.make()?;
+    let mut change = Change::new(folder, names.clone());
+    parts::state_query(&mut change)?;
+    change.make()?;
+    // To build the functions takes minutes in a new workspace. A test compares these manifests
+    // with what they print.
+    let manifests: Manifests = serde_json::from_str(starter::file("manifest.json")?)?;
+    let manifests: Manifests =
+        manifests.into_iter().filter(|(name, _)| FUNCTIONS.contains(&name.as_str())).collect();
+    let manifests = ledgerline_sam::wire::read(&names.rename(&ledgerline_sam::wire::text(&manifests)))?;
+    let template = folder.join(TEMPLATE);
+    wire::write(&template, &Source::read(&template)?, &manifests)?;
+    Ok(())
+}
+
+/// Lays down what every workspace has.
+fn base(folder: &Path, names: &Names) -> Result<()> {
     let rails = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let item = Words::named("item", "item", &application)
-        .with("rails", rails_of(rails, &folder))
-        .with("license", String::new())
-        .with("folder", folder.display().to_string());
-    for (path, text) in FILES {
-        let path = folder.join(item.fill(path).trim());
-        fs::create_dir_all(path.parent().unwrap_or(&folder))?;
-        fs::write(&path, item.fill(text)).with_context(|| path.display().to_string())?;
+    for (path, text) in starter::base()? {
+        let file = folder.join(names.rename(&path));
+        let text = match path.as_str() {
+            "Cargo.toml" => with_rails(&text, rails, folder),
+            TEMPLATE => with_even_headings(&text),
+            _ => text,
+        };
+        fs::create_dir_all(file.parent().unwrap_or(folder))?;
+        fs::write(&file, names.rename(&text)).with_context(|| file.display().to_string())?;
     }
     make_executable(&folder.join(".ci/run"))?;
     // The same versions of dependencies as those that the rails were tested with.
@@ -94,47 +114,27 @@ pub(crate) fn lay_down(folder: &Path) -> Result<()> {
     if lock.exists() {
         fs::copy(lock, folder.join("Cargo.lock"))?;
     }
-    env::set_current_dir(&folder)?;
-    lay(Kind::Aggregate, &item, false)?;
-    let known = Known {
-        application: application.clone(),
-        name: "Item".into(),
-        module: "item".into(),
-        category: "item".into(),
-        events: vec!["ItemCreated".into(), "ItemRenamed".into()],
-        schema: 1,
-    };
-    for (kind, name, log) in [
-        (Kind::Projector, "items", false),
-        (Kind::Projector, "item-history", true),
-        (Kind::Query, "items", false),
-    ] {
-        lay(kind, &Words::named(name, "item", &application).about(&known)?, log)?;
-    }
-    let manifests = ledgerline_sam::wire::read(MANIFESTS)?;
-    let template = Path::new(TEMPLATE);
-    wire::write(template, &Source::read(template)?, &manifests)?;
-    finish()?;
-    super::next_steps(Kind::Workspace, &item);
     Ok(())
 }
 
-/// The dependencies on the rails: by path where their sources are beside this one's, else by
-/// version.
-fn rails_of(rails: &Path, folder: &Path) -> String {
+/// The manifest with the dependencies on the rails: by path where their sources are beside this
+/// one's, else by version.
+fn with_rails(manifest: &str, rails: &Path, folder: &Path) -> String {
     let beside = rails.join("ledgerline/Cargo.toml").exists();
-    let line = |name: &&str| {
+    let line = |line: &str| {
+        let name = RAILS.iter().find(|name| line.starts_with(&format!("{name} = ")));
+        let Some(name) = name else { return format!("{line}\n") };
         if beside {
             let path = rails.join(name);
             let path = path.canonicalize().unwrap_or(path);
             // No path leads from one drive to another.
             let path = pathdiff::diff_paths(&path, folder).unwrap_or(path);
-            format!("{name} = {{ path = {:?} }}", path.display().to_string())
+            format!("{name} = {{ path = {:?} }}\n", path.display().to_string())
         } else {
-            format!("{name} = \"{}\"", env!("CARGO_PKG_VERSION"))
+            format!("{name} = \"{}\"\n", env!("CARGO_PKG_VERSION"))
         }
     };
-    RAILS.iter().map(line).collect::<Vec<_>>().join("\n")
+    manifest.lines().map(line).collect()
 }
 
 #[cfg(unix)]
@@ -152,7 +152,7 @@ fn make_executable(_: &Path) -> Result<()> {
 pub(crate) mod tests {
     use std::{path::PathBuf, sync::LazyLock};
 
-    use super::*;
+    use super::{super::Kind, *};
 
     /// A new workspace, for the tests of checks.
     pub(crate) static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -160,6 +160,89 @@ pub(crate) mod tests {
         lay_down(&folder).unwrap();
         folder
     });
+
+    /// Operators and a first subscription bring the order of all commits with them, whichever comes
+    /// first.
+    #[test]
+    fn operators_and_subscriptions_bring_the_order_with_them() {
+        let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
+        let facts = &Facts::of("stockitem", shapes).unwrap();
+        let laid_down = |kinds: [Kind; 2]| -> Vec<String> {
+            let folder = tempfile::tempdir().unwrap();
+            small(folder.path(), &Names::default()).unwrap();
+            for kind in kinds {
+                let mut change = Change::new(folder.path(), Names::default());
+                if kind == Kind::Operators {
+                    parts::operators(&mut change).unwrap();
+                } else {
+                    parts::subscription(&mut change, facts).unwrap();
+                }
+                change.make().unwrap();
+            }
+            let files = ["template.yaml", "crates/fanout/src/lib.rs", "docs/runbook.md"];
+            files.map(|file| fs::read_to_string(folder.path().join(file)).unwrap()).to_vec()
+        };
+        let first = laid_down([Kind::Operators, Kind::Subscription]);
+        assert_eq!(first, laid_down([Kind::Subscription, Kind::Operators]));
+    }
+
+    /// The starter is what its parts come to, so that what is laid down is what is compiled and
+    /// tested there.
+    #[test]
+    fn the_parts_of_the_starter_make_the_starter() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let names = Names::default();
+        base(folder, &names).unwrap();
+        let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
+        let facts = &Facts::of("stockitem", shapes).unwrap();
+        let lay_down = |part: &dyn Fn(&mut Change) -> Result<()>| {
+            let mut change = Change::new(folder, names.clone());
+            part(&mut change).unwrap();
+            change.make().unwrap();
+        };
+        lay_down(&parts::aggregate);
+        lay_down(&|change| parts::state_projector(change, facts));
+        lay_down(&|change| parts::log_projector(change, facts));
+        lay_down(&|change| parts::sums_projector(change, facts));
+        lay_down(&parts::state_query);
+        lay_down(&parts::log_query);
+        // The view that is listed begins as any other view of states.
+        let mut listed = Change::new(folder, names.clone().name(STATES, starter::LISTED));
+        parts::state_projector(&mut listed, facts).unwrap();
+        listed.make().unwrap();
+        lay_down(&|change| parts::listed_query(change, "createdBy"));
+        lay_down(&|change| parts::process_manager(change, facts));
+        // The aggregate that only a process manager sends commands to is laid down by nothing.
+        let commanded = [format!("{MODEL}/src/price_tag.rs"), format!("{MODEL}/shapes/pricetag.json")];
+        lay_down(&|change| change.copy(&commanded));
+        lay_down(&|change| parts::commanding(change, facts));
+        lay_down(&|change| parts::subscription(change, facts));
+        lay_down(&parts::operators);
+        let manifests = ledgerline_sam::wire::read(starter::file("manifest.json").unwrap()).unwrap();
+        let template = folder.join(TEMPLATE);
+        wire::write(&template, &Source::read(&template).unwrap(), &manifests).unwrap();
+        finish(folder).unwrap();
+
+        let of_commanded =
+            |line: &&str| !line.contains("price_tag::PriceTag") && *line != "pub mod price_tag;";
+        for path in starter::paths() {
+            let laid_down = fs::read_to_string(folder.join(&path)).expect(&path);
+            let mut expected = starter::file(&path).unwrap().to_owned();
+            if path == "Cargo.toml" {
+                let rails = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+                expected = with_rails(&expected, rails, folder);
+            }
+            if path.ends_with("proofs.rs") {
+                let history = starter::cut(&expected, "/// Price tag: ", &["/// Stock item: "]).unwrap();
+                expected = expected.replace(history, "");
+            }
+            let expected: Vec<_> = expected.lines().filter(of_commanded).collect();
+            let laid_down: Vec<_> = laid_down.lines().collect();
+            let differ = laid_down.iter().zip(&expected).find(|(laid_down, expected)| laid_down != expected);
+            assert_eq!((differ, laid_down.len()), (None, expected.len()), "{path}");
+        }
+    }
 
     /// Where the rails are developed: what this workspace has is what a new one begins with.
     #[test]

@@ -1,0 +1,255 @@
+//! The names of what is laid down, in place of those of the starter.
+
+use anyhow::{Result, bail};
+
+/// Words that cannot be the name of a module.
+const KEYWORDS: [&str; 51] = [
+    "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "crate", "do", "dyn",
+    "else", "enum", "extern", "false", "final", "fn", "for", "gen", "if", "impl", "in", "let", "loop",
+    "macro", "match", "mod", "move", "mut", "override", "priv", "pub", "ref", "return", "self", "static",
+    "struct", "super", "trait", "true", "try", "type", "typeof", "unsafe", "unsized", "use", "virtual",
+    "where", "while", "yield",
+];
+
+/// Types that the modules that are laid down define or name. A type of the same name would clash
+/// with them.
+const TYPES: [&str; 48] = [
+    "Aggregate",
+    "Application",
+    "ApplyError",
+    "Cache",
+    "Changes",
+    "ChangesError",
+    "Command",
+    "Commit",
+    "Context",
+    "Create",
+    "Created",
+    "Deserialize",
+    "Due",
+    "Event",
+    "EventType",
+    "EventStore",
+    "EventTypes",
+    "History",
+    "Id",
+    "Invalid",
+    "Last",
+    "Lib",
+    "LogTable",
+    "LogView",
+    "Main",
+    "NonZeroUsize",
+    "Option",
+    "OrderedView",
+    "Query",
+    "Reaction",
+    "Refusal",
+    "Rename",
+    "Result",
+    "Rng",
+    "Route",
+    "Row",
+    "Serialize",
+    "State",
+    "StateTable",
+    "StateView",
+    "StreamId",
+    "String",
+    "Text",
+    "Timestamp",
+    "Value",
+    "Vec",
+    "Views",
+    "VisibleTo",
+];
+
+/// Packages of a workspace, and those that the packages of an application name. An application must
+/// not have such a name, nor must a function have the name of a program of the workspace.
+const PACKAGES: [&str; 25] = [
+    "alloc",
+    "anyhow",
+    "applications",
+    "core",
+    "fanout",
+    "fastrand",
+    "handlers",
+    "http",
+    "jiff",
+    "ledger",
+    "ledgerline",
+    "local",
+    "proofs",
+    "reconciler",
+    "reqwest",
+    "sequencer",
+    "serde",
+    "serde-json",
+    "std",
+    "test",
+    "thiserror",
+    "tokio",
+    "tracing",
+    "uuid",
+    "xtask",
+];
+
+/// Fails if a thing cannot have this name.
+pub(super) fn check(name: &str) -> Result<()> {
+    let lower = |part: &str| {
+        part.starts_with(|c: char| c.is_ascii_lowercase())
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    if !name.split('-').all(lower) {
+        bail!(
+            "{name:?} is no name: write words of lower-case letters and digits, with dashes in between, such as open-orders"
+        );
+    }
+    let is_taken = KEYWORDS.contains(&name)
+        || TYPES.contains(&upper_camel(name).as_str())
+        || PACKAGES.contains(&name)
+        || name.starts_with("ledgerline-");
+    if is_taken {
+        bail!("{name} is a word of Rust's or of the code that is laid down: choose another");
+    }
+    Ok(())
+}
+
+/// The words of the starter, and the words that take their place. A name of the starter has two
+/// words, so that each form of it is told from the others: `stock-item`, `stock_item`, `StockItem`,
+/// `STOCK_ITEM`, `stock item`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Names(Vec<(String, String)>);
+
+/// The forms of a name that need no English.
+fn forms(name: &str) -> [String; 6] {
+    let (words, snake) = (name.replace('-', " "), snake(name));
+    [name.to_owned(), snake.to_uppercase(), snake, upper_camel(name), capital(&words), words]
+}
+
+impl Names {
+    /// Puts one text in the place of another.
+    pub(super) fn text(mut self, from: &str, to: &str) -> Self {
+        self.0.push((from.to_owned(), to.to_owned()));
+        // The longest text comes first: `stock items` is not `stock item` and an `s`.
+        self.0.sort_by_key(|(from, _)| std::cmp::Reverse(from.len()));
+        self
+    }
+
+    /// Puts a name in the place of another, in all forms.
+    pub(super) fn name(self, from: &str, to: &str) -> Self {
+        let pairs = forms(from).into_iter().zip(forms(to));
+        pairs.fold(self, |names, (from, to)| names.text(&from, &to))
+    }
+
+    /// Puts an aggregate in the place of another: the name of its module, that of its type, and the
+    /// category of its streams.
+    pub(super) fn aggregate(self, from: &str, name: &str, of_type: &str, category: &str) -> Self {
+        let (from_words, words) = (from.replace('-', " "), name.replace('-', " "));
+        let from_category = from.replace('-', "");
+        self.name(from, name)
+            .text(&upper_camel(from), of_type)
+            .text(&plural(from), &plural(name))
+            .text(&plural(&from_words), &plural(&words))
+            .text(&capital(&plural(&from_words)), &capital(&plural(&words)))
+            .text(&with_article(&from_words), &with_article(&words))
+            .text(&capital(&with_article(&from_words)), &capital(&with_article(&words)))
+            .text(&snake(&with_article(&from_words)), &snake(&with_article(&words)))
+            .text(&from_category, category)
+            .text(&with_article(&from_category), &with_article(category))
+    }
+
+    /// The text with the new words. A word is replaced where it begins: `in_stock_item` stays.
+    pub(super) fn rename(&self, text: &str) -> String {
+        let mut renamed = String::with_capacity(text.len());
+        let mut before = None;
+        let mut rest = text;
+        while let Some(first) = rest.chars().next() {
+            let found = self.0.iter().find(|(from, _)| rest.starts_with(from.as_str()));
+            let found = found.filter(|_| !before.is_some_and(char::is_alphanumeric));
+            let (from, to) = match found {
+                Some((from, to)) => (from.len(), to.as_str()),
+                None => (first.len_utf8(), &rest[..first.len_utf8()]),
+            };
+            renamed.push_str(to);
+            before = rest[..from].chars().next_back();
+            rest = &rest[from..];
+        }
+        renamed
+    }
+}
+
+pub(super) fn upper_camel(name: &str) -> String {
+    name.split('-').map(capital).collect()
+}
+
+fn snake(words: &str) -> String {
+    words.replace([' ', '-'], "_")
+}
+
+/// The text with a capital at its beginning.
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().collect::<String>() + chars.as_str()).unwrap_or_default()
+}
+
+/// The plural of an English noun, or of words that end with one: `purchase orders`, `categories`.
+fn plural(words: &str) -> String {
+    let is_vowel = |c: char| "aeiou".contains(c);
+    match words.strip_suffix('y') {
+        Some(stem) if !stem.ends_with(is_vowel) => format!("{stem}ies"),
+        _ if ["s", "x", "z", "ch", "sh"].iter().any(|end| words.ends_with(end)) => format!("{words}es"),
+        _ => format!("{words}s"),
+    }
+}
+
+/// An English noun with its article: `an appointment`.
+fn with_article(word: &str) -> String {
+    let article = if word.starts_with(|c| "aeiou".contains(c)) { "an" } else { "a" };
+    format!("{article} {word}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_their_english_plural_and_article() {
+        for (words, expected) in [
+            ("purchase order", "purchase orders"),
+            ("category", "categories"),
+            ("delivery day", "delivery days"),
+            ("address", "addresses"),
+            ("box", "boxes"),
+            ("branch", "branches"),
+        ] {
+            assert_eq!(plural(words), expected);
+        }
+        assert_eq!(
+            ["appointment", "invoice", "tank"].map(with_article),
+            ["an appointment", "an invoice", "a tank"]
+        );
+    }
+
+    #[test]
+    fn every_form_of_a_name_is_replaced_and_nothing_else() {
+        let names = Names::default()
+            .aggregate("stock-item", "appointment", "Appointment", "appointment")
+            .name("stock-cards", "open-days");
+        for (text, expected) in [
+            ("A stock item: `/stock-items`, stock items", "An appointment: `/appointments`, appointments"),
+            (
+                "a stockitem, stock_item::StockItem, STOCK_ITEM",
+                "an appointment, appointment::Appointment, APPOINTMENT",
+            ),
+            ("fn a_stock_item_is()", "fn an_appointment_is()"),
+            ("StockCardsTable, Stock cards, stock-cards", "OpenDaysTable, Open days, open-days"),
+            ("stockings, a stocking, restock-items", "stockings, a stocking, restock-items"),
+        ] {
+            assert_eq!(names.rename(text), expected);
+        }
+        // What a new name has in common with the starter is not replaced again.
+        let names = Names::default().name("stock-cards", "stock-diary").name("stock-diary", "stock-cards");
+        assert_eq!(names.rename("stock-cards StockDiary"), "stock-diary StockCards");
+    }
+}

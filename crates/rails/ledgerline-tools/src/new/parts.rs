@@ -1,0 +1,369 @@
+//! What a part of a workspace consists of: files of the starter, lines in lists, and sections of
+//! the template. Paths and texts here are those of the starter.
+
+use anyhow::{Context, Result, bail};
+use ledgerline_sam::{grants::scope_prefix, template::Source};
+use serde_json::Value;
+
+use super::{
+    change::Change,
+    facts::Facts,
+    names::Names,
+    samples,
+    starter::{self, APPLICATION, COMMANDS, FUNCTIONS, LISTED, LOG, MODEL, ORDERED, REACTS, STATES, SUMS},
+    template::{self, TEMPLATE},
+};
+
+/// The package with the list of applications.
+const APPLICATIONS: &str = "crates/applications";
+/// The line before the applications.
+const VISITED: &str = "    fn visit(visitor: &mut impl Visitor) {";
+/// The development binary, with the list of packages that have functions.
+const HANDLERS: &str = "crates/handlers";
+/// The line before these packages.
+const HANDLED: &str = "    // One line for each package with functions.";
+
+/// The names that a workspace has chosen for what clients and operators see: the beginning of each
+/// scope, and the namespace of the metrics.
+pub(super) fn own_names(names: Names, source: &Source) -> Names {
+    let template = source.json();
+    let namespace = &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
+    let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
+    let scope = scope_prefix(&template).unwrap_or("ledgerline");
+    let scopes = ["read", "write", "operate", "events"];
+    let named = |names: Names, of: &str| names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"));
+    scopes.into_iter().fold(names, named).text(
+        &format!("{APPLICATION}/${{AWS::StackName}}"),
+        namespace.unwrap_or("Ledgerline/${AWS::StackName}"),
+    )
+}
+
+/// An application without anything in it. `licensed` says whether the workspace has a licence,
+/// which each package then names.
+fn application(change: &mut Change, licensed: bool) -> Result<()> {
+    for package in [MODEL, FUNCTIONS] {
+        let manifest = format!("{package}/Cargo.toml");
+        let version = "rust-version.workspace = true\n";
+        let license = if licensed { "license.workspace = true\n" } else { "" };
+        let text = change.named(starter::file(&manifest)?);
+        change.file(&manifest, text.replacen(version, &format!("{version}{license}"), 1));
+    }
+    change.copy(&[format!("{MODEL}/.clippy.toml")])?;
+    let lists = ["src/lib.rs", "src/views.rs"].map(|list| format!("{MODEL}/{list}"));
+    change.copy_empty(&lists)?;
+    let lists =
+        ["src/lib.rs", "src/commands.rs", "tests/proofs.rs"].map(|list| format!("{FUNCTIONS}/{list}"));
+    change.copy_empty(&lists)?;
+    change.application(APPLICATIONS, "north-depot = ")?;
+    change.followed(&format!("{APPLICATIONS}/src/lib.rs"), VISITED, "north_depot::All")?;
+    // A workspace without a development binary has no list of its packages.
+    if change.has(HANDLERS) {
+        change.application(HANDLERS, "north-depot-functions = ")?;
+        change.followed(&format!("{HANDLERS}/src/main.rs"), HANDLED, "north_depot_functions::HANDLERS")?;
+    }
+    Ok(())
+}
+
+pub(super) fn aggregate(change: &mut Change) -> Result<()> {
+    let is_licensed = change.read("Cargo.toml")?.lines().any(|line| line.starts_with("license = "));
+    if !change.has(MODEL) {
+        application(change, is_licensed)?;
+    }
+    change.copy(&[
+        format!("{MODEL}/src/stock_item.rs"),
+        format!("{MODEL}/shapes/stockitem.json"),
+        format!("{FUNCTIONS}/src/commands/stock_item.rs"),
+        format!("{FUNCTIONS}/src/bin/stock-item-commands.rs"),
+    ])?;
+    change.module(&format!("{MODEL}/src/lib.rs"), "stock_item")?;
+    change.sorted(&format!("{MODEL}/src/lib.rs"), "        visitor.visit::<", "stock_item::")?;
+    change.module(&format!("{FUNCTIONS}/src/commands.rs"), "stock_item")?;
+    change.handler("stock_item_commands")?;
+    change.tried("stock_item::StockItem>(")?;
+    change.tried("\"stock-item-commands\"")?;
+    change.history("Stock item")?;
+    for case in ["create", "rename"] {
+        copy_sample(change, "stock-item-commands", case)?;
+    }
+    change.section(&template::section("Stock items: commands")?);
+    change.loops(&["Functions", "Urls", "Commands"]);
+    Ok(())
+}
+
+/// Adds a sample event of the starter, and the answers to it.
+fn copy_sample(change: &mut Change, function: &str, case: &str) -> Result<()> {
+    let sample = samples::of_starter(change.names(), function, case)?;
+    change.sample(function, case, sample);
+    Ok(())
+}
+
+/// A view: its module, its function, and the shapes of its rows. In the row of the starter, these
+/// fields get the values of the actual aggregate.
+fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value)]) -> Result<()> {
+    let module = view.replace('-', "_");
+    change.copy(&[
+        format!("{MODEL}/src/views/{module}.rs"),
+        format!("{FUNCTIONS}/src/bin/{view}-{function}.rs"),
+    ])?;
+    change.module(&format!("{MODEL}/src/views.rs"), &module)?;
+    change.handler(&format!("{module}_{function}"))?;
+    let shapes = format!("{MODEL}/shapes/rows/{module}.json");
+    let mut rows: Vec<Value> = serde_json::from_str(&change.named(starter::file(&shapes)?))?;
+    let row = rows.first_mut().with_context(|| format!("{shapes} of the starter has no row"))?;
+    for (field, value) in fields {
+        row[*field] = (*value).clone();
+    }
+    change.file(&shapes, format!("[\n  {row}\n]\n"));
+    Ok(())
+}
+
+pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+    let module = STATES.replace('-', "_");
+    change.copy(&[
+        format!("{MODEL}/src/views/{module}.rs"),
+        format!("{FUNCTIONS}/src/bin/{STATES}-projector.rs"),
+    ])?;
+    change.module(&format!("{MODEL}/src/views.rs"), &module)?;
+    change.handler(&format!("{module}_projector"))?;
+    change.file(&format!("{MODEL}/shapes/rows/{module}.json"), format!("[\n  {}\n]\n", samples::row(facts)));
+    change.tried("\"StockCardsTable\"")?;
+    let sample = samples::state(change.names(), facts)?;
+    change.sample("stock-cards-projector", "changed", sample);
+    change.section(&template::section("Stock cards: a state projector")?);
+    change.loops(&["Functions", "StateViews"]);
+    Ok(())
+}
+
+/// A projector that inserts a row for each event.
+pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+    view(change, LOG, "projector", &[("event", &facts.event.as_str().into())])?;
+    change.tried("\"StockJournalTable\"")?;
+    change.section(&template::section("Stock journal: a log projector")?);
+    change.loops(&["Functions", "LogViews"]);
+    queued(change, "stock-journal-projector", facts)
+}
+
+/// A projector that adds up.
+pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+    view(change, SUMS, "projector", &[("entry", &facts.event.as_str().into())])?;
+    change.tried("\"StockTotalsTable\"")?;
+    change.section(&template::section("Stock totals: a projector of sums")?);
+    change.loops(&["Functions"]);
+    queued(change, "stock-totals-projector", facts)
+}
+
+/// Adds what a function behind a FIFO queue of commits needs: the queue, and a sample message.
+fn queued(change: &mut Change, function: &str, facts: &Facts) -> Result<()> {
+    change.loops(&["Queues"]);
+    let sample = samples::commit(change.names(), function, facts)?;
+    change.sample(function, "commit", sample);
+    Ok(())
+}
+
+/// Adds a module to the list of modules of this kind in the functions of an application. If the
+/// list is not there, it is laid down too.
+fn module_of(change: &mut Change, kind: &str, module: &str) -> Result<()> {
+    let list = format!("{FUNCTIONS}/src/{kind}.rs");
+    change.copy(&[format!("{FUNCTIONS}/src/{kind}/{module}.rs")])?;
+    if !change.has(&list) {
+        change.copy_empty(std::slice::from_ref(&list))?;
+        change.module(&format!("{FUNCTIONS}/src/lib.rs"), kind)?;
+    }
+    change.module(&list, module)
+}
+
+/// The function that answers from a view: [`STATES`], [`LOG`], or [`LISTED`].
+fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
+    let module = view.replace('-', "_");
+    let list = format!("{FUNCTIONS}/src/queries/{module}.rs");
+    if change.has(&list) {
+        bail!("{} is there already: add a route to it (docs/recipes.md of ledgerline)", change.named(&list));
+    }
+    module_of(change, "queries", &module)?;
+    change.copy(&[format!("{FUNCTIONS}/src/bin/{view}-queries.rs")])?;
+    change.handler(&format!("{module}_queries"))?;
+    for case in cases {
+        copy_sample(change, &format!("{view}-queries"), case)?;
+    }
+    let words = view.replace('-', " ").replacen('s', "S", 1);
+    change.section(&template::section(&format!("{words}: queries"))?);
+    change.loops(&["Functions", "Urls"]);
+    Ok(())
+}
+
+/// Fails unless the view is there, and is written from states or from the log.
+fn has_view(change: &Change, view: &str, log: bool, lay_it_down: &str) -> Result<()> {
+    let path = format!("{MODEL}/src/views/{}.rs", view.replace('-', "_"));
+    let name = change.named(view);
+    if !change.has(&path) {
+        bail!(
+            "there is no read model {name} to answer from ({}): lay it down first, with `cargo xtask new {lay_it_down}`",
+            change.named(&path)
+        );
+    }
+    let table = if log { "LogTable" } else { "StateTable" };
+    if !change.read(&path)?.contains(&format!("TABLE: {table}")) {
+        let (is, say) = if log { ("states", "without") } else { ("the log", "with") };
+        bail!("{name} is written from {is}: say it {say} --log");
+    }
+    Ok(())
+}
+
+pub(super) fn state_query(change: &mut Change) -> Result<()> {
+    has_view(change, STATES, false, &change.named("projector stock-cards --of stockitem"))?;
+    query(change, STATES, &["get"])
+}
+
+pub(super) fn log_query(change: &mut Change) -> Result<()> {
+    has_view(change, LOG, true, &change.named("projector stock-journal --of stockitem --log"))?;
+    query(change, LOG, &["get"])
+}
+
+/// The function that answers from a view of states, and lists its rows by a field, with the index
+/// that this needs. The view must be as it is laid down, or have no index yet.
+pub(super) fn listed_query(change: &mut Change, field: &str) -> Result<()> {
+    has_view(change, LISTED, false, &change.named("projector stock-owners --of stockitem"))?;
+    let module = LISTED.replace('-', "_");
+    let view = format!("{MODEL}/src/views/{module}.rs");
+    let rows = format!("{MODEL}/shapes/rows/{module}.json");
+    let shapes: Vec<Value> = serde_json::from_str(&change.read(&rows)?)?;
+    if !shapes.iter().any(|row| row[field].is_string()) {
+        let fields = shapes.iter().filter_map(Value::as_object).flatten();
+        let mut texts: Vec<_> =
+            fields.filter(|(_, value)| value.is_string()).map(|(name, _)| &**name).collect();
+        texts.dedup();
+        let rows = change.named(&rows);
+        bail!("no row in {rows} has the text {field}: choose one of {}", texts.join(", "));
+    }
+    // The table of the view as it is laid down, and as it is with the index.
+    let as_listed = |text: &str| Names::default().name(STATES, LISTED).rename(text);
+    let table = |name: &str| {
+        template::part(&format!("  {name}Table:\n"), &[&format!("  {name}ProjectorFunction:\n")])
+    };
+    change.replaced(TEMPLATE, &as_listed(&table("StockCards")?), &table("StockOwners")?);
+    let index = starter::between(&view, "/// The rows with one value of `createdBy`", &["/// The view."])?;
+    change.replaced(&view, "indexes: &[]", "indexes: &[BY_CREATED_BY]");
+    change.inserted(&change.named(&view), "/// The view.", index);
+    query(change, LISTED, &["get", "list"])
+}
+
+/// A process manager that does what is due.
+pub(super) fn process_manager(change: &mut Change, facts: &Facts) -> Result<()> {
+    reacts(change, REACTS, "Stock notices: a process manager", facts)
+}
+
+/// A process manager that sends the commands that are due to another aggregate.
+pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
+    let commanded = format!("{MODEL}/src/price_tag.rs");
+    let create = change.named("Create(PriceTagName)");
+    if !change.read(&commanded)?.contains(&create) {
+        bail!(
+            "{} has no command {create}, with which such a process manager begins: lay it down without --commands, \
+             and send the commands as docs/model.md of ledgerline has it",
+            change.named(&commanded)
+        );
+    }
+    reacts(change, COMMANDS, "Stock labels: a process manager", facts)
+}
+
+fn reacts(change: &mut Change, name: &str, heading: &str, facts: &Facts) -> Result<()> {
+    let module = name.replace('-', "_");
+    module_of(change, "process_managers", &module)?;
+    change.copy(&[format!("{FUNCTIONS}/src/bin/{name}.rs")])?;
+    change.handler(&module)?;
+    change.section(&template::section(heading)?);
+    change.loops(&["Functions"]);
+    queued(change, name, facts)
+}
+
+/// A view of all streams in one order. With the first one, the order is laid down too.
+pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
+    if !change.has_resource("SequenceTable")? {
+        order(change)?;
+    }
+    view(change, ORDERED, "subscription", &[("event", &facts.event.as_str().into())])?;
+    copy_sample(change, "stock-diary-subscription", "again")?;
+    change.section(&template::section("Stock diary: a subscription")?);
+    change.loops(&["Functions"]);
+    Ok(())
+}
+
+/// What operators need.
+pub(super) fn operators(change: &mut Change) -> Result<()> {
+    // Who copied one of the two sections from elsewhere has to copy the other one, too.
+    for (id, other) in [("OperationsTable", "ReconcilerFunction"), ("ReconcilerFunction", "OperationsTable")]
+    {
+        if change.has_resource(id)? {
+            bail!(
+                "{id} is there already; if {other} is not, take its section from the template of Ledgerline"
+            );
+        }
+    }
+    if !change.has_resource("SequenceTable")? {
+        order(change)?;
+    }
+    let sections = [template::section("Operators")?, template::section("Reconciling")?];
+    change.inserted(TEMPLATE, "  # --- Watching -", &sections.concat());
+    let client = template::part("  # For `ledger login`:", &[template::AFTER_CLIENTS])?;
+    client_and_scope(change, 1, &client)?;
+    change.loops(&["Functions"]);
+    of_fanout(change, &["reconciler"])?;
+    change.copy(&["crates/fanout/src/reconciler.rs".to_owned()])?;
+    copy_sample(change, "reconciler", "daily")?;
+    of_runbook(change, &starter::OF_OPERATORS)
+}
+
+/// The order of all commits: the function that writes it, and the one that shows it.
+fn order(change: &mut Change) -> Result<()> {
+    let parameter = template::part(template::PARAMETER, &["  "])?;
+    change.inserted(TEMPLATE, "  QueueVisibilityTimeout:", &parameter);
+    // A template that is older than the groups of its parameters has none.
+    let delivery = "      - Label: { default: Delivery }";
+    if change.read(TEMPLATE)?.contains(delivery) {
+        let group = template::part(template::GROUP, &["      - ", "  Ledgerline:"])?;
+        change.inserted(TEMPLATE, delivery, &group);
+    }
+    change.inserted(TEMPLATE, "  # --- Watching -", &template::section("One order of everything")?);
+    let client = template::part(template::CLIENTS, &["  # For `ledger login`:"])?;
+    client_and_scope(change, 0, &client)?;
+    of_fanout(change, &["sequencer", "events-queries"])?;
+    change.copy(&["sequencer", "events_queries"].map(|bin| format!("crates/fanout/src/{bin}.rs")))?;
+    of_runbook(change, &starter::OF_THE_ORDER)?;
+    copy_sample(change, "events-queries", "now")?;
+    let commits = change.read("events/fanout/commits.json")?;
+    let answers = change.named(starter::file("tests/answers/sequencer/commits.json")?);
+    change.sample("sequencer", "commits", samples::Sample { event: commits, answers });
+    Ok(())
+}
+
+/// Adds a client of the user pool, puts it into the audience of the API, and adds the scope that it
+/// may ask for. `which` is the place of both in the lists of the starter.
+fn client_and_scope(change: &mut Change, which: usize, client: &str) -> Result<()> {
+    let audience = template::part(template::AUDIENCES[which], &["                    ", "      "])?;
+    let scope = template::part(template::SCOPES[which], &["          {", "        ]"])?;
+    change.inserted(TEMPLATE, template::AFTER_CLIENTS, client);
+    change.inserted(TEMPLATE, "                    !If [HasOtherAudiences,", &audience);
+    let write = "          { ScopeName: write, ScopeDescription: Send commands to what is one's own },\n";
+    change.replaced(TEMPLATE, write, &format!("{write}{scope}"));
+    Ok(())
+}
+
+/// Adds functions to those of no application.
+fn of_fanout(change: &mut Change, functions: &[&str]) -> Result<()> {
+    let manifest = "crates/fanout/Cargo.toml";
+    for function in functions {
+        let bin = format!("[[bin]]\nname = \"{function}\"\n");
+        let stanza = starter::between(manifest, &bin, &["[[bin]]", "[dependencies]"])?;
+        change.inserted(manifest, "[dependencies]", stanza);
+        change.fanout(&function.replace('-', "_"))?;
+    }
+    Ok(())
+}
+
+/// Adds sections to the runbook.
+fn of_runbook(change: &mut Change, headings: &[&str]) -> Result<()> {
+    for heading in headings {
+        change.inserted("docs/runbook.md", "## Dead letters", starter::runbook(heading)?);
+    }
+    Ok(())
+}

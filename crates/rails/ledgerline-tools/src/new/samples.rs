@@ -1,0 +1,232 @@
+//! Sample events for functions, and the answers to them: those of the starter, with other names and
+//! the values of other aggregates.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use ledgerline::manifest::{Endpoint, Manifest, Manifests, Source};
+use ledgerline_sam::{
+    grants::scope_prefix,
+    samples::{ANSWERS, EVENTS, Step},
+    template,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    facts::Facts,
+    names::{Names, upper_camel},
+    starter::{self, AGGREGATE, APPLICATION},
+};
+
+/// The id in the sample events.
+const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+/// The texts of a sample event and of the answers to it.
+pub(super) struct Sample {
+    pub(super) event: String,
+    pub(super) answers: String,
+}
+
+/// A sample of the starter.
+pub(super) fn of_starter(names: &Names, function: &str, case: &str) -> Result<Sample> {
+    let read = |folder: &str| {
+        Ok::<_, anyhow::Error>(names.rename(starter::file(&format!("{folder}/{function}/{case}.json"))?))
+    };
+    Ok(Sample { event: read(EVENTS)?, answers: read(ANSWERS)? })
+}
+
+/// A sample of the starter, with changes in the event.
+fn changed(
+    names: &Names,
+    function: &str,
+    case: &str,
+    change: impl FnOnce(&mut Value) -> Result<()>,
+) -> Result<Sample> {
+    let Sample { event, answers } = of_starter(names, function, case)?;
+    let mut event = serde_json::from_str(&event)?;
+    change(&mut event)?;
+    Ok(Sample { event: pretty(&event)?, answers })
+}
+
+fn pretty(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// The row of a view of states.
+pub(super) fn row(facts: &Facts) -> Value {
+    let mut row = facts.state.clone();
+    row["id"] = json!(ID);
+    row["version"] = json!(1);
+    row
+}
+
+/// What a projector of states gets from the fanout.
+pub(super) fn state(names: &Names, facts: &Facts) -> Result<Sample> {
+    changed(names, "stock-cards-projector", "changed", |event| {
+        let state = &mut event["states"][0];
+        state["aggregate"] = facts.state.clone();
+        state["aggregate"]["lastKnownVersion"] = json!(1);
+        state["aggregateSchema"] = facts.state_schema.clone();
+        let last = &mut state["lastEvent"];
+        last["eventType"] = json!(facts.event);
+        last["schema"] = facts.schema.clone();
+        last["payload"] = facts.payload.clone();
+        Ok(())
+    })
+}
+
+/// What a function behind a FIFO queue of commits gets. The function is one of the starter.
+pub(super) fn commit(names: &Names, function: &str, facts: &Facts) -> Result<Sample> {
+    changed(names, function, "commit", |event| {
+        let body = &mut event["Records"][0]["body"];
+        let mut commit: Value = serde_json::from_str(body.as_str().context("a message has a body")?)?;
+        let recorded = &mut commit["events"][0];
+        recorded["type"] = json!(facts.event);
+        recorded["schema"] = facts.schema.clone();
+        recorded["data"] = json!(facts.payload.to_string());
+        *body = json!(commit.to_string());
+        Ok(())
+    })
+}
+
+/// Writes samples for the functions and routes in the workspace of this folder that have none, and
+/// overwrites nothing. Returns the paths of the events.
+pub(crate) fn write_missing(root: &Path, manifests: &Manifests) -> Result<Vec<PathBuf>> {
+    let template = template::Source::read(&root.join("template.yaml"))?.json();
+    let scope = scope_prefix(&template).unwrap_or("ledgerline");
+    let mut written = Vec::new();
+    for (function, manifest) in manifests {
+        let known = Known::of(root, function)?;
+        for (case, sample) in missing(root, function, manifest, &known, scope)? {
+            for (folder, text) in [(ANSWERS, sample.answers), (EVENTS, sample.event)] {
+                let path = root.join(folder).join(function).join(format!("{case}.json"));
+                if path.exists() {
+                    continue;
+                }
+                fs::create_dir_all(path.parent().unwrap_or(root))?;
+                fs::write(&path, text).with_context(|| path.display().to_string())?;
+                written.extend((folder == EVENTS).then_some(path));
+            }
+        }
+    }
+    Ok(written)
+}
+
+/// What the samples of a function have.
+#[derive(Default)]
+struct Known {
+    events: usize,
+    routes: BTreeSet<String>,
+    /// The last step of its answers.
+    last: usize,
+}
+
+impl Known {
+    fn of(root: &Path, function: &str) -> Result<Self> {
+        let mut known = Self::default();
+        for event in json_files(&root.join(EVENTS).join(function))? {
+            known.events += 1;
+            known.routes.extend(event["routeKey"].as_str().map(ToOwned::to_owned));
+        }
+        for answers in json_files(&root.join(ANSWERS).join(function))? {
+            let steps: Vec<Step> = serde_json::from_value(answers)?;
+            known.last = steps.iter().map(|step| step.step).chain([known.last]).max().unwrap_or_default();
+        }
+        Ok(known)
+    }
+}
+
+fn json_files(folder: &Path) -> Result<Vec<Value>> {
+    let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        serde_json::from_str(&text).with_context(|| path.display().to_string())
+    };
+    entries.map(read).collect()
+}
+
+/// The samples that a function lacks, by their cases.
+fn missing(
+    root: &Path,
+    function: &str,
+    manifest: &Manifest,
+    known: &Known,
+    scope: &str,
+) -> Result<Vec<(String, Sample)>> {
+    let facts = |categories: &mut dyn Iterator<Item = &str>| {
+        let category = categories.next().context("the function takes the commits of no category")?;
+        Facts::read(root, category)
+    };
+    // What the function's queue is named by.
+    let name = function.strip_suffix("-projector").unwrap_or(function);
+    let names = |facts: &Facts| {
+        let names = Names::default().name("stock-journal", name).text(APPLICATION, scope);
+        names.aggregate(AGGREGATE, &facts.category, &upper_camel(&facts.category), &facts.category)
+    };
+    let one = |case: &str, sample: Result<Sample>| Ok(vec![(case.to_owned(), sample?)]);
+    match &manifest.source {
+        Source::Http(endpoints) => {
+            let endpoints = endpoints.iter().filter(|endpoint| !known.routes.contains(&*endpoint.route));
+            let steps = known.last + 1..;
+            endpoints.zip(steps).map(|(endpoint, step)| request(endpoint, step, scope)).collect()
+        }
+        _ if known.events > 0 => Ok(Vec::new()),
+        Source::States { category, .. } => {
+            let facts = facts(&mut [&**category].into_iter())?;
+            one("changed", state(&names(&facts), &facts))
+        }
+        Source::Queue(categories) => {
+            let facts = facts(&mut categories.iter().map(|category| &**category))?;
+            one("commit", commit(&names(&facts), "stock-journal-projector", &facts))
+        }
+        Source::Stream => one("commits", of_starter(&Names::default(), "fanout", "commits")),
+        Source::Sequence(_) => {
+            one("again", of_starter(&Names::default(), "stock-diary-subscription", "again"))
+        }
+        Source::Schedule => one("again", of_starter(&Names::default(), "reconciler", "daily")),
+    }
+}
+
+/// A request to a route, and the answer that it is likely to get: a command without a body is 400
+/// in most cases, and the test of the samples says if it is not.
+fn request(endpoint: &Endpoint, step: usize, scope: &str) -> Result<(String, Sample)> {
+    let (method, path) = endpoint.route.split_once(' ').context("a route is a method and a path")?;
+    let names = Names::default().text(APPLICATION, scope);
+    let (function, of) =
+        if method == "GET" { ("stock-cards-queries", "get") } else { ("stock-item-commands", "rename") };
+    let parameters = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let parameters: Vec<_> = parameters.collect();
+    let raw = parameters.iter().fold(path.to_owned(), |raw, name| raw.replace(&format!("{{{name}}}"), ID));
+    let mut sample = changed(&names, function, of, |event| {
+        event["routeKey"] = json!(endpoint.route);
+        event["requestContext"]["routeKey"] = json!(endpoint.route);
+        event["requestContext"]["http"]["method"] = json!(method);
+        event["requestContext"]["http"]["path"] = json!(raw);
+        event["rawPath"] = json!(raw);
+        let jwt = &mut event["requestContext"]["authorizer"]["jwt"];
+        let scope = format!("{scope}/{}", endpoint.scope.as_str());
+        jwt["claims"]["scope"] = json!(scope);
+        jwt["scopes"] = json!([scope]);
+        let fields = event.as_object_mut().context("an event has fields")?;
+        fields.remove("pathParameters");
+        if !parameters.is_empty() {
+            let parameters = parameters.iter().map(|name| ((*name).to_owned(), json!(ID)));
+            fields.insert("pathParameters".to_owned(), Value::Object(parameters.collect()));
+        }
+        if method != "GET" {
+            fields.insert("body".to_owned(), json!("{}"));
+        }
+        Ok(())
+    })?;
+    let status = if method == "GET" { 200 } else { 400 };
+    let answer = json!({ "statusCode": status });
+    sample.answers = pretty(&[Step { step, about: format!("`{}`", endpoint.route), answer }])?;
+    let case = path.split(['/', '{', '}']).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-");
+    Ok((format!("{}-{case}", method.to_lowercase()).to_lowercase(), sample))
+}

@@ -1,0 +1,6 @@
+//! Answers from the view of stock journal.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    north_depot_functions::stock_journal_queries().await
+}

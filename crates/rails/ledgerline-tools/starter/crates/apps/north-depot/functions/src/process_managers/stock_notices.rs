@@ -1,0 +1,50 @@
+//! Stock notices: does what is due after the events of a stockitem.
+
+use ledgerline::{Aggregate, Commit};
+use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
+use north_depot::stock_item::StockItem;
+
+/// What is due after a commit. Pure, so that it can be tested without doing it. What reads payloads decodes them here:
+/// `decode::<StockItem>(recorded)`.
+#[must_use]
+pub fn due(commit: &Commit) -> Vec<&str> {
+    commit.events.iter().map(|recorded| recorded.event_type.as_str()).collect()
+}
+
+/// Does it.
+#[derive(Debug)]
+pub struct StockNotices;
+
+impl Reaction for StockNotices {
+    const OF: &'static [&'static str] = &[StockItem::CATEGORY];
+
+    /// May happen twice for the same commit: what is done here has to take that.
+    async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
+        for due in due(commit) {
+            tracing::info!(stream = %commit.stream, version = commit.version, due, "stock notices");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::{Meta, RecordedEvent, StreamId};
+
+    use super::*;
+
+    #[test]
+    fn every_event_is_looked_at() {
+        let event = |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
+        let commit = Commit {
+            stream: StreamId::new("stockitem", "1").unwrap(),
+            version: 1,
+            events: vec![event("First"), event("Second")],
+            state: None,
+            command: "c".into(),
+            at: jiff::Timestamp::UNIX_EPOCH,
+            meta: Meta::default(),
+        };
+        assert_eq!(due(&commit), ["First", "Second"]);
+    }
+}

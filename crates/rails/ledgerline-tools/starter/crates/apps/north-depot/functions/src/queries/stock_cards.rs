@@ -1,0 +1,18 @@
+//! What can be asked about stock cards.
+
+use ledgerline::Refusal;
+use ledgerline_lambda::queries::{Query, VisibleTo, row};
+use north_depot::{
+    stock_item::StockItem,
+    views::stock_cards::{Row, TABLE},
+};
+use serde_json::json;
+
+/// What is said where there is no row.
+const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
+
+/// The routes. Whoever is signed in sees every row: where a row is one caller's own, say so with `VisibleTo::Owner`.
+#[must_use]
+pub fn routes() -> Vec<Query> {
+    vec![row::<StockItem, Row>("GET /stock-cards/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| json!(row))]
+}

@@ -1,0 +1,32 @@
+//! What can be asked about stock owners.
+
+use ledgerline::Refusal;
+use ledgerline_lambda::{
+    http,
+    queries::{self, Query, VisibleTo, page, row},
+};
+use north_depot::{
+    stock_item::StockItem,
+    views::stock_owners::{BY_CREATED_BY, Row, TABLE},
+};
+use serde_json::json;
+
+/// What is said where there is no row.
+const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
+
+/// The routes. Whoever is signed in sees every row: where a row is one caller's own, say so with `VisibleTo::Owner`,
+/// and list the caller's own rows with `queries::Part::own`.
+#[must_use]
+pub fn routes() -> Vec<Query> {
+    vec![
+        row::<StockItem, Row>("GET /stock-owners/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| json!(row)),
+        page::<Row>("GET /stock-owners", "rows", (TABLE, BY_CREATED_BY), by_created_by, |row| json!(row))
+            .parameters(["createdBy"]),
+    ]
+}
+
+/// The rows that have the value of the parameter.
+fn by_created_by(request: &http::HttpRequest) -> Result<queries::Part, http::Problem> {
+    let value = request.query("createdBy")?.filter(|value| !value.is_empty());
+    value.map(queries::Part::of).ok_or_else(|| http::Problem::field("createdBy", "name a value"))
+}

@@ -1,0 +1,77 @@
+//! Price tags: printed once. No client asks for one: a process manager does, for each stock item.
+
+use ledgerline::{Aggregate, Context, Refusal, Text};
+use serde::{Deserialize, Serialize};
+
+/// The text on a price tag.
+pub type PriceTagName = Text<200>;
+
+ledgerline::events! {
+    /// What happened. A shape changes only together with its number, and with an upcaster.
+    pub enum Event {
+        /// It was printed.
+        PriceTagPrinted: 1 { name: String },
+    }
+}
+
+/// The text on the price tag, once it is printed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The text.
+    pub name: Option<String>,
+}
+
+/// What can be asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Print it with this text.
+    Create(PriceTagName),
+}
+
+ledgerline::refusals! {
+    /// It is printed.
+    EXISTS = already_exists("price-tag-exists", "this price tag is printed");
+}
+
+/// The aggregate. Its id is that of the stock item.
+#[derive(Debug)]
+pub struct PriceTag;
+
+impl Aggregate for PriceTag {
+    const CATEGORY: &'static str = "pricetag";
+    const STATE_SCHEMA: u32 = 1;
+    const REFUSALS: &'static [Refusal] = REFUSALS;
+
+    type State = State;
+    type Event = Event;
+    type Command = Command;
+
+    fn evolve(_: State, event: &Event) -> State {
+        let Event::PriceTagPrinted { name } = event;
+        State { name: Some(name.clone()) }
+    }
+
+    fn decide(state: &State, command: &Command, _: &Context) -> Result<Vec<Event>, Refusal> {
+        match command {
+            Command::Create(_) if state.name.is_some() => Err(EXISTS),
+            Command::Create(name) => Ok(vec![Event::PriceTagPrinted { name: name.to_string() }]),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use ledgerline::spec::{given, valid};
+
+    use super::*;
+
+    #[test]
+    fn a_price_tag_is_printed_once() {
+        let context = Context { at: Timestamp::UNIX_EPOCH, actor: None };
+        let printed = || Event::PriceTagPrinted { name: "First".into() };
+        let create = || Command::Create(valid("First"));
+        given::<PriceTag>([]).when(create(), &context).then([printed()]);
+        given::<PriceTag>([printed()]).when(create(), &context).then_refused(&EXISTS);
+    }
+}

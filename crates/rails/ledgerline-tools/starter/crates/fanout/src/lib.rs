@@ -1,0 +1,10 @@
+//! The functions behind the `Commits` stream, and what reads `$all`.
+
+use applications::All;
+
+ledgerline_lambda::handlers! {
+    events_queries: ledgerline_lambda::events::run::<All>();
+    fanout: ledgerline_lambda::fanout::run::<All>();
+    reconciler: ledgerline_lambda::reconciler::run();
+    sequencer: ledgerline_lambda::sequencer::run();
+}

@@ -1,0 +1,3 @@
+//! What can be asked, one module for each read model.
+
+pub mod items;

@@ -1,0 +1,173 @@
+//! Item: created, and renamed by its creator.
+
+use ledgerline::{Aggregate, Context, Refusal, Text};
+use serde::{Deserialize, Serialize};
+
+// --- Values -----------------------------------------------------------------------------------------------------
+
+/// What item is called. What is not allowed here cannot be asked for.
+pub type ItemName = Text<200>;
+
+// --- Events -----------------------------------------------------------------------------------------------------
+
+ledgerline::events! {
+    /// What happened. A shape changes only together with its number, and with an upcaster.
+    pub enum Event {
+        /// It exists from now on, and belongs to the caller.
+        ItemCreated: 1 { name: String, created_by: Option<String> },
+        /// It has another name from now on.
+        ItemRenamed: 1 { name: String },
+    }
+}
+
+// --- State ------------------------------------------------------------------------------------------------------
+
+/// Whether it is there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "camelCase")]
+pub enum State {
+    /// Nothing happened in this stream yet.
+    #[default]
+    Uncreated,
+    /// It is there.
+    Created(Created),
+}
+
+/// What the rules and the views need to know of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Created {
+    /// Its name.
+    pub name: String,
+    /// The subject of the caller, whose it is.
+    pub created_by: Option<String>,
+}
+
+// --- Decisions --------------------------------------------------------------------------------------------------
+
+/// What a client can ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    /// Create it with this name.
+    Create(ItemName),
+    /// Give it another name.
+    Rename(ItemName),
+}
+
+ledgerline::refusals! {
+    /// There is none.
+    UNKNOWN = not_found("unknown-item", "there is no such item");
+    /// The id is taken.
+    EXISTS = already_exists("item-exists", "this id is taken");
+    /// It belongs to somebody else.
+    NOT_YOURS = forbidden("not-your-item", "the item belongs to somebody else");
+}
+
+/// What is there, if it is the caller's.
+fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
+    match state {
+        State::Uncreated => Err(UNKNOWN),
+        // What nobody created is nobody's, also not that of a caller without a name.
+        State::Created(it) if context.actor.is_none() || it.created_by != context.actor => Err(NOT_YOURS),
+        State::Created(it) => Ok(it),
+    }
+}
+
+/// The aggregate. Its id is a UUID.
+#[derive(Debug)]
+pub struct Item;
+
+impl Aggregate for Item {
+    const CATEGORY: &'static str = "item";
+    const STATE_SCHEMA: u32 = 1;
+    const REFUSALS: &'static [Refusal] = REFUSALS;
+
+    type State = State;
+    type Event = Event;
+    type Command = Command;
+
+    fn evolve(state: State, event: &Event) -> State {
+        match (state, event) {
+            (_, Event::ItemCreated { name, created_by }) => {
+                State::Created(Created { name: name.clone(), created_by: created_by.clone() })
+            }
+            (State::Created(it), Event::ItemRenamed { name }) => {
+                State::Created(Created { name: name.clone(), ..it })
+            }
+            // No decision ever led here.
+            (State::Uncreated, Event::ItemRenamed { .. }) => State::Uncreated,
+        }
+    }
+
+    fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
+        match command {
+            Command::Create(_) if *state != State::Uncreated => Err(EXISTS),
+            Command::Create(name) => {
+                Ok(vec![Event::ItemCreated { name: name.to_string(), created_by: context.actor.clone() }])
+            }
+            Command::Rename(name) => match yours(state, context)? {
+                it if it.name == *name.get() => Ok(Vec::new()),
+                _ => Ok(vec![Event::ItemRenamed { name: name.to_string() }]),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use ledgerline::{
+        fold,
+        spec::{decided_twice, given, valid},
+    };
+
+    use super::*;
+
+    fn by(actor: &str) -> Context {
+        Context { at: Timestamp::UNIX_EPOCH, actor: Some(actor.into()) }
+    }
+
+    fn created() -> Event {
+        Event::ItemCreated { name: "First".into(), created_by: Some("ada".into()) }
+    }
+
+    fn create() -> Command {
+        Command::Create(valid("First"))
+    }
+
+    fn rename(name: &str) -> Command {
+        Command::Rename(valid(name))
+    }
+
+    #[test]
+    fn it_is_created_once() {
+        given::<Item>([]).when(create(), &by("ada")).then([created()]);
+        given::<Item>([created()]).when(create(), &by("eve")).then_refused(&EXISTS);
+    }
+
+    #[test]
+    fn it_is_renamed_by_who_created_it() {
+        let renamed = Event::ItemRenamed { name: "Second".into() };
+        given::<Item>([created()]).when(rename("Second"), &by("ada")).then([renamed]);
+        given::<Item>([created()]).when(rename("Second"), &by("eve")).then_refused(&NOT_YOURS);
+        given::<Item>([]).when(rename("Second"), &by("ada")).then_refused(&UNKNOWN);
+    }
+
+    #[test]
+    fn the_name_that_it_has_changes_nothing() {
+        given::<Item>([created()]).when(rename("First"), &by("ada")).then([]);
+    }
+
+    /// A client that was told nothing sends its command again.
+    #[test]
+    fn no_command_does_anything_when_it_is_sent_again() {
+        let there = fold::<Item>(State::Uncreated, &[created()]);
+        for (state, command) in [(State::Uncreated, create()), (there, rename("Second"))] {
+            let expected = match command {
+                Command::Create(_) => Err(EXISTS),
+                Command::Rename(_) => Ok(Vec::new()),
+            };
+            assert_eq!(decided_twice::<Item>(&state, &command, &by("ada")), expected);
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Shop: the aggregates, one module each, always in the same order (values, events, state, decisions), and their views.
+
+pub mod item;
+pub mod views;
+
+use ledgerline::{Aggregates, Visitor};
+
+/// All aggregates of this application.
+#[derive(Debug)]
+pub struct All;
+
+impl Aggregates for All {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<item::Item>();
+    }
+}
