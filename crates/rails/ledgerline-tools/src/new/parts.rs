@@ -259,7 +259,7 @@ pub(super) fn commanding(change: &mut Change, facts: &Facts) -> Result<()> {
     if !change.read(&commanded)?.contains(&create) {
         bail!(
             "{} has no command {create}, with which such a process manager begins: lay it down without --commands, \
-             and send the commands as docs/model.md of ledgerline has it",
+             and send the commands as docs/architecture.md of ledgerline has it",
             change.named(&commanded)
         );
     }
