@@ -16,7 +16,7 @@ use std::time::Instant;
 use aws_sdk_dynamodb::{Client, config::Builder};
 use jiff::Timestamp;
 use ledgerline::{
-    EventStore, StreamId,
+    EventLog, StreamId,
     all::{Candidate, Cursor, Entry, Filter, Sequencer, Subscription, segments},
     contract::commit,
 };
@@ -47,7 +47,7 @@ async fn main() {
             let sequence = sequence.clone();
             let log = log.clone();
             tokio::spawn(async move {
-                let mut sequencer = Sequencer::new(partition);
+                let mut sequencer = Sequencer::new(partition, DynamoDbStore::HOST.pause);
                 for batch in batches(share, number) {
                     while sequencer
                         .append(&sequence, &log, "batch", batch.clone(), Timestamp::now())
@@ -64,7 +64,7 @@ async fn main() {
     }
 
     // Partition 0: many entries, which are read without their commits.
-    let mut sequencer = Sequencer::new(0);
+    let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);
     for batch in batches(entries, 0) {
         sequencer.append(&sequence, &log, "batch", batch, Timestamp::now()).await.unwrap();
     }

@@ -9,7 +9,9 @@ use std::{
 };
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use ledgerline::{Commit, Meta, RecordedEvent, RecordedState, Request, Step, StoreError, StreamId};
+use ledgerline::{
+    Commit, FoldedCommit, IdempotencyRecord, Meta, RecordedEvent, RecordedState, StoreError, StreamId,
+};
 use serde::Deserialize;
 
 use crate::error;
@@ -187,7 +189,7 @@ fn corrupt(stream: &StreamId, error: &InvalidItem) -> StoreError {
 }
 
 /// Reads what a fold needs of a commit of this stream, from an item that may have no more than that.
-pub(crate) fn step(stream: &StreamId, item: Item) -> Result<Step, StoreError> {
+pub(crate) fn step(stream: &StreamId, item: Item) -> Result<FoldedCommit, StoreError> {
     let (mut version, mut events, mut state) = (None, None, None);
     for (name, value) in item {
         match name.as_str() {
@@ -198,7 +200,7 @@ pub(crate) fn step(stream: &StreamId, item: Item) -> Result<Step, StoreError> {
         }
     }
     let invalid = |attribute| corrupt(stream, &InvalidItem { attribute, version });
-    Ok(Step {
+    Ok(FoldedCommit {
         version: version.ok_or_else(|| invalid(VERSION))?,
         events: events.ok_or_else(|| invalid(EVENTS))?,
         state: state.map(|state| state.ok_or_else(|| invalid(STATE))).transpose()?,
@@ -246,7 +248,7 @@ pub(crate) fn commit_to_item(commit: &Commit) -> Fields {
     item
 }
 
-pub(crate) fn request_to_item(request: &Request) -> Fields {
+pub(crate) fn request_to_item(request: &IdempotencyRecord) -> Fields {
     vec![
         (REQUEST, text(&request.key)),
         (FINGERPRINT, text(&request.fingerprint)),
@@ -255,7 +257,7 @@ pub(crate) fn request_to_item(request: &Request) -> Fields {
     ]
 }
 
-pub(crate) fn request(item: Item) -> Result<Request, StoreError> {
+pub(crate) fn request(item: Item) -> Result<IdempotencyRecord, StoreError> {
     #[derive(Deserialize)]
     struct Stored {
         request: String,
@@ -267,7 +269,7 @@ pub(crate) fn request(item: Item) -> Result<Request, StoreError> {
         StoreError::Unavailable(format!("a request cannot be read: {}", error::without_values(&error)).into())
     })?;
     let Stored { request: key, fingerprint, answer, expires } = stored;
-    Ok(Request { key, fingerprint, answer, expires })
+    Ok(IdempotencyRecord { key, fingerprint, answer, expires })
 }
 
 /// The size of an item as DynamoDB counts it against the limit and the write units, in bytes: names and values in
@@ -428,7 +430,7 @@ mod tests {
             prop_assert_eq!(&item, &serde_dynamo::to_item::<_, Item>(&commit).unwrap());
             prop_assert_eq!(&commit_from_image(item.clone().into()).unwrap(), &commit);
             prop_assert_eq!(&super::commit(&commit.stream, item.clone()).unwrap(), &commit);
-            prop_assert_eq!(step(&commit.stream, item).unwrap(), Step::from(commit));
+            prop_assert_eq!(step(&commit.stream, item).unwrap(), FoldedCommit::from(commit));
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    EventStore, StoreError, StreamId,
+    EventLog, StoreError, StreamId,
     all::{Entry, last_before, segments},
     manifest::SubscriberKind,
 };
@@ -423,10 +423,7 @@ impl Seen {
 }
 
 /// What `$all` has of each stream.
-async fn reached(
-    sequence: &impl EventStore,
-    partitions: u16,
-) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
+async fn reached(sequence: &impl EventLog, partitions: u16) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
     let mut reached = BTreeMap::<StreamId, Seen>::new();
     for partition in 0..partitions {
         let mut after = 0;

@@ -1,10 +1,7 @@
 //! The event store on DynamoDB: the `Commits` table and the `Requests` table beside it. Only this module and `item` know the attribute names of
 //! commits and requests, in items and in the images of the table's stream.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
 
 use aws_sdk_dynamodb::{
     Client,
@@ -14,8 +11,8 @@ use aws_sdk_dynamodb::{
 };
 use futures::{StreamExt, TryStreamExt};
 use ledgerline::{
-    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, Step, StoreError,
-    StreamId,
+    AppendError, Commit, Consistency, EventLog, FoldedCommit, Host, IdempotencyRecord, IdempotencyStore,
+    Page, Range, RecordedState, SnapshotStore, StoreError, StreamId,
 };
 
 use crate::{
@@ -41,7 +38,7 @@ type Part<C> = (&'static [&'static str], fn(&StreamId, item::Item) -> Result<C, 
 
 const COMMIT: Part<Commit> = (&[], item::commit);
 /// The price is the same, because the database counts whole items. Two thirds of the instructions that read an item are not needed (docs/sizes.md).
-const STEP: Part<Step> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
+const STEP: Part<FoldedCommit> = (&[item::VERSION, item::EVENTS, item::STATE], item::step);
 
 /// The key of a commit.
 fn key(stream: &StreamId, version: u64) -> [(&'static str, AttributeValue); 2] {
@@ -61,7 +58,7 @@ fn within_item(commit: &Commit) -> Result<item::Fields, AppendError> {
     Ok(item)
 }
 
-/// The implementation of the port on two tables. It is cheap to clone.
+/// The implementation of the ports on two tables. It is cheap to clone.
 ///
 /// ```no_run
 /// use ledgerline::{Aggregate, Consistency, load, tank::Tank};
@@ -83,13 +80,19 @@ pub struct DynamoDbStore {
 }
 
 impl DynamoDbStore {
+    /// Waits by the clock of tokio, and measures a commit as DynamoDB charges it.
+    pub const HOST: Host = Host {
+        pause: |duration| Box::pin(tokio::time::sleep(duration)),
+        stored_bytes: item::bytes_of_commit,
+    };
+
     /// A store on the Commits table of this name, for functions that only read the log.
     #[must_use]
     pub fn new(client: Client, commits: impl Into<String>) -> Self {
         Self { client, commits: commits.into(), requests: None }
     }
 
-    /// The same store, which remembers requests in the table of this name.
+    /// The same store, with idempotency records and snapshots in the table of this name.
     #[must_use]
     pub fn with_requests(self, requests: impl Into<String>) -> Self {
         Self { requests: Some(requests.into()), ..self }
@@ -223,7 +226,11 @@ impl DynamoDbStore {
     }
 
     /// Writes the commits, and the request if there is one, in one transaction.
-    async fn transact(&self, commits: &[item::Fields], request: Option<&Request>) -> Result<(), AppendError> {
+    async fn transact(
+        &self,
+        commits: &[item::Fields],
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         let statement = |(statement, parameters)| {
             ParameterizedStatement::builder()
                 .statement(statement)
@@ -281,7 +288,7 @@ where
     }
 }
 
-impl EventStore for DynamoDbStore {
+impl EventLog for DynamoDbStore {
     async fn read(
         &self,
         stream: &StreamId,
@@ -291,36 +298,28 @@ impl EventStore for DynamoDbStore {
         self.page(stream, range, consistency, false, COMMIT).await
     }
 
-    async fn read_steps(
+    async fn read_for_fold(
         &self,
         stream: &StreamId,
         range: Range,
         consistency: Consistency,
-    ) -> Result<Page<Step>, StoreError> {
+    ) -> Result<Page<FoldedCommit>, StoreError> {
         self.page(stream, range, consistency, false, STEP).await
     }
 
-    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
         let range = Range { after, up_to, limit: Some(FORWARD) };
         self.page(stream, range, Consistency::Strong, true, COMMIT).await
     }
 
-    async fn forward_steps(
+    async fn read_forwards_for_fold(
         &self,
         stream: &StreamId,
         after: u64,
         up_to: u64,
-    ) -> Result<Page<Step>, StoreError> {
+    ) -> Result<Page<FoldedCommit>, StoreError> {
         let range = Range { after, up_to, limit: Some(FORWARD) };
         self.page(stream, range, Consistency::Strong, true, STEP).await
-    }
-
-    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
-        self.kept_state(stream, schema).await
-    }
-
-    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
-        self.keep_state(stream, version, state).await
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
@@ -354,14 +353,18 @@ impl EventStore for DynamoDbStore {
         Ok(names.iter().map(commit).collect())
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
         if request.is_some() {
             return self.append_all(std::slice::from_ref(commit), request).await;
         }
         self.insert(&self.commits, within_item(commit)?, AppendError::VersionTaken).await
     }
 
-    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+    async fn append_all(
+        &self,
+        commits: &[Commit],
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         let limit = MAX_TRANSACTION_ITEMS - usize::from(request.is_some());
         if commits.len() > limit {
             return Err(AppendError::TooMany { commits: commits.len(), limit });
@@ -382,21 +385,34 @@ impl EventStore for DynamoDbStore {
         }
         self.transact(&items, request).await
     }
+}
 
-    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+impl SnapshotStore for DynamoDbStore {
+    async fn load_snapshot(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        self.kept_state(stream, schema).await
+    }
+
+    async fn save_snapshot(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> Result<(), StoreError> {
+        self.keep_state(stream, version, state).await
+    }
+}
+
+impl IdempotencyStore for DynamoDbStore {
+    async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
         self.insert(self.requests()?, item::request_to_item(request), AppendError::RequestTaken).await
     }
 
-    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
+    async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
         let key = [(item::REQUEST, AttributeValue::S(key.to_owned()))];
         self.item(self.requests()?, key).await?.map(item::request).transpose()
-    }
-
-    async fn pause(&self, duration: Duration) {
-        tokio::time::sleep(duration).await;
-    }
-
-    fn stored_bytes(&self, commit: &Commit) -> usize {
-        item::bytes_of_commit(commit)
     }
 }

@@ -66,7 +66,9 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
             tries += 1;
             let cache = Cache::<Tank>::new(std::num::NonZeroUsize::MIN);
             let execution = Execution::new(&stream, &command, &context, round, &meta);
-            if let Ok(outcome) = tokio::time::timeout(COMMAND, execute(&store, &cache, &execution)).await {
+            if let Ok(outcome) =
+                tokio::time::timeout(COMMAND, execute(&store, &cache, &DynamoDbStore::HOST, &execution)).await
+            {
                 break outcome.map(|_| ()).unwrap();
             }
             eprintln!("try {tries} took too long");
@@ -87,7 +89,7 @@ async fn a_stream_of_a_million_commits_takes_commands_after_its_states_are_gone(
 }
 
 async fn newest(store: &DynamoDbStore, stream: &StreamId) -> u64 {
-    use ledgerline::{EventStore, Range};
+    use ledgerline::{EventLog, Range};
     let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
     store.read(stream, newest, Consistency::Strong).await.unwrap().commits[0].version
 }

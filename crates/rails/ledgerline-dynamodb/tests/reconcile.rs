@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Commit, EventStore, StreamId,
+    Commit, EventLog, StreamId,
     all::{Candidate, Entry, Sequencer},
     contract,
     manifest::SubscriberKind,
@@ -90,7 +90,7 @@ async fn streams_that_are_compared_by_their_time_are_compared_some_at_once() {
     appended.collect::<Vec<_>>().await.into_iter().for_each(Result::unwrap);
     // Each stream has two entries, far from each other.
     let entry = |commit: &Commit| Candidate::proven(Entry { stream: commit.stream.clone(), version: 1 });
-    let mut sequencer = Sequencer::new(0);
+    let mut sequencer = Sequencer::new(0, DynamoDbStore::HOST.pause);
     let candidates = commits.iter().map(entry).collect();
     let appended = sequencer.append(&sequence, &log, "b", candidates, Timestamp::now()).await.unwrap();
     for number in 1..=appended.segments as u64 {

@@ -13,8 +13,8 @@ use std::num::NonZeroUsize;
 use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
-    AppendError, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger,
-    MemoryStore, Meta, Outcome, Range, Refusal, StreamId,
+    AppendError, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError, Execution,
+    Idempotency, MemoryStore, Meta, Outcome, Range, Refusal, StreamId,
     contract::commit,
     execute, load,
     spec::valid,
@@ -78,7 +78,7 @@ async fn send(
     let (stream, context) = (stream(), Context { at, actor: meta.actor.clone() });
     let execution = Execution {
         creates: matches!(command, Command::Install { .. }),
-        ledger: key.map(|key| Ledger {
+        idempotency: key.map(|key| Idempotency {
             key,
             fingerprint: "f",
             older_fingerprint: None,
@@ -87,7 +87,7 @@ async fn send(
         }),
         ..Execution::new(&stream, &command, &context, &id, &meta)
     };
-    execute(store, cache, &execution).await
+    execute(store, cache, &DynamoDbStore::HOST, &execution).await
 }
 
 fn install() -> Command {
@@ -111,9 +111,9 @@ async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
 
     let (range, strong) = (Range { after: 0, up_to: 9, limit: None }, Consistency::Strong);
     store.read(&stream(), range, strong).await.unwrap();
-    store.read_steps(&stream(), range, strong).await.unwrap();
-    store.forward(&stream(), 0, 9).await.unwrap();
-    store.forward_steps(&stream(), 0, 9).await.unwrap();
+    store.read_for_fold(&stream(), range, strong).await.unwrap();
+    store.read_forwards(&stream(), 0, 9).await.unwrap();
+    store.read_forwards_for_fold(&stream(), 0, 9).await.unwrap();
     let calls = wire.take();
     assert_eq!(calls.len(), 4);
     for pair in calls.chunks(2) {
@@ -208,10 +208,10 @@ async fn the_size_of_a_commit_is_counted_as_the_database_counts_it() {
     for (version, length) in (1..).zip([0, 700, 800, 805, 810, 815, 820, 825, 830, 1_800, 1_850, 9_000]) {
         let mut commit = commit(&stream(), version);
         commit.events[0].data = format!("\"{}\"", "x".repeat(length));
-        let expected = store.stored_bytes(&commit).div_ceil(1024);
+        let expected = (DynamoDbStore::HOST.stored_bytes)(&commit).div_ceil(1024);
         store.append(&commit, None).await.unwrap();
         let [write] = wire.take().try_into().unwrap();
-        assert_eq!(write.units, expected as f64, "{} bytes", store.stored_bytes(&commit));
+        assert_eq!(write.units, expected as f64, "{} bytes", (DynamoDbStore::HOST.stored_bytes)(&commit));
     }
 }
 
@@ -219,7 +219,7 @@ async fn the_size_of_a_commit_is_counted_as_the_database_counts_it() {
 async fn a_commit_over_the_limit_is_refused_before_the_write() {
     let (store, wire) = counted().await;
     let mut large = commit(&stream(), 1);
-    let room = MAX_ITEM_BYTES - store.stored_bytes(&large);
+    let room = MAX_ITEM_BYTES - (DynamoDbStore::HOST.stored_bytes)(&large);
     large.events[0].data.push_str(&" ".repeat(room));
     let over = Commit {
         events: vec![ledgerline::RecordedEvent {

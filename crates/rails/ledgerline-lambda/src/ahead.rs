@@ -3,7 +3,7 @@
 
 use std::{io::Write, time::Duration};
 
-use ledgerline::{Aggregate, Consistency, EventStore, StreamId, load};
+use ledgerline::{Aggregate, Consistency, SnapshotStore, StreamId, load};
 use ledgerline_dynamodb::DynamoDbStore;
 use tokio::time::timeout;
 
@@ -33,7 +33,7 @@ pub(crate) async fn fold<A: Aggregate>(store: &DynamoDbStore, streams: Vec<Strin
             match timeout(REPORT, load::<A>(store, &stream, None, Consistency::Strong)).await {
                 Ok(loaded) => break loaded?,
                 Err(_) => {
-                    let kept = store.kept(&stream, A::STATE_SCHEMA).await?;
+                    let kept = store.load_snapshot(&stream, A::STATE_SCHEMA).await?;
                     writeln!(
                         printed,
                         "{name}: folded up to version {}",

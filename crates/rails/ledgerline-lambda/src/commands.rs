@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, fmt, num::NonZeroUsize, time::Duration};
 use http::{HeaderName, StatusCode, header};
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Ledger, LoadError, Outcome,
-    Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
+    Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Idempotency, LoadError,
+    Outcome, Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
     manifest::{Endpoint, Manifest, Scope, Source},
 };
 use ledgerline_dynamodb::DynamoDbStore;
@@ -288,7 +288,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         let execution = Execution {
             precondition: precondition.as_ref(),
             creates: route.location.is_some(),
-            ledger: key.as_deref().map(|key| Ledger {
+            idempotency: key.as_deref().map(|key| Idempotency {
                 key,
                 fingerprint: &fingerprints.of_command,
                 older_fingerprint: Some(&fingerprints.of_text),
@@ -302,7 +302,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
         };
         // On the heap, because this future has those of the SDK in it: it would be copied into each of the futures around it, for a fifteenth of a
         // command's instructions.
-        let executed = Box::pin(execute(&self.store, &self.cache, &execution));
+        let executed = Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
         let Ok(outcome) = timeout(PATIENCE, executed).await else {
             tracing::error!(%stream, outcome = "timed out", "command");
             metrics::command("timed out");
@@ -543,7 +543,7 @@ fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteErro
 mod tests {
     use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
     use ledgerline::{
-        Consistency, MemoryStore, Range,
+        Consistency, EventLog, MemoryStore, Range,
         spec::valid,
         tank::{self, Tank},
     };

@@ -14,7 +14,7 @@ use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Causes, ChangesError, Commit, Consistency, EventStore, ExecuteError, LoadError, Range, StoreError,
+    Causes, ChangesError, Commit, Consistency, EventLog, ExecuteError, LoadError, Range, StoreError,
     StreamId, guard::Verdict, manifest::Manifest,
 };
 use ledgerline_dynamodb::{DynamoDbStore, TableError};
@@ -222,7 +222,7 @@ impl ApplyError {
     }
 }
 
-impl<S: EventStore, C: Consumer> Fifo<S, C> {
+impl<S: EventLog, C: Consumer> Fifo<S, C> {
     /// Applies a batch, each group in order. Once a message of a group failed, the later ones of its group are reported as failed
     /// too, untried: they must not overtake it. Other groups go on.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {

@@ -8,7 +8,7 @@ use std::{
 use backon::{ExponentialBuilder, Retryable};
 use jiff::Timestamp;
 use ledgerline::{
-    Causes, Changes, ChangesError, Commit, EventStore, LogView, StreamId, Write,
+    Causes, Changes, ChangesError, Commit, EventLog, LogView, StreamId, Write,
     guard::Verdict,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
@@ -240,7 +240,7 @@ impl Remake for LogProjector {
         let (mut made, mut busy) = (Made::default(), 0);
         loop {
             let position = self.position_now(table, stream).await?;
-            let page = log.forward(stream, position, u64::MAX).await?;
+            let page = log.read_forwards(stream, position, u64::MAX).await?;
             let Some(first) = page.commits.first() else { return Ok(made.writes) };
             if first.version != position + 1 {
                 return Err(RebuildError::Missing(position + 1));

@@ -5,8 +5,8 @@ use std::time::Duration;
 use aws_config::SdkConfig;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Cache, Changes, Commit, Context, EventStore, ExecuteError, Execution, Ledger, LogTable, Meta,
-    Outcome, Refusal, StreamId, execute,
+    Aggregate, Cache, Changes, Commit, Context, EventStore, ExecuteError, Execution, Idempotency, LogTable,
+    Meta, Outcome, Refusal, StreamId, execute,
     guard::{Verdict, judge},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
@@ -193,7 +193,7 @@ impl<A: Aggregate> Due<'_, A> {
             trace_id: meta.trace_id.clone(),
         };
         let context = Context { at: Timestamp::now(), actor };
-        let ledger = Ledger {
+        let idempotency = Idempotency {
             key: &id,
             fingerprint: self.step,
             older_fingerprint: None,
@@ -201,11 +201,12 @@ impl<A: Aggregate> Due<'_, A> {
             answer: &answer,
         };
         let execution = Execution {
-            ledger: Some(ledger),
+            idempotency: Some(idempotency),
             ..Execution::new(self.stream, self.command, &context, &id, &meta)
         };
         // On the heap, see the runner of commands.
-        let outcome = timeout(PATIENCE, Box::pin(execute(store, cache, &execution))).await;
+        let outcome =
+            timeout(PATIENCE, Box::pin(execute(store, cache, &DynamoDbStore::HOST, &execution))).await;
         let answered = match outcome {
             Ok(Ok(Outcome::Committed(_) | Outcome::Unchanged(_))) => Ok(()),
             Ok(Ok(Outcome::Repeated(answer))) if answer == DONE => Ok(()),

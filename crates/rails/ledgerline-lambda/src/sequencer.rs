@@ -166,7 +166,11 @@ impl Sequencing {
             sequence,
             log,
             subscriptions: None,
-            sequencers: Mutex::new((0..partitions.max(1)).map(Sequencer::new).collect()),
+            sequencers: Mutex::new(
+                (0..partitions.max(1))
+                    .map(|partition| Sequencer::new(partition, DynamoDbStore::HOST.pause))
+                    .collect(),
+            ),
         }
     }
 

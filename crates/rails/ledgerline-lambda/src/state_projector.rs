@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream
 use jiff::Timestamp;
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Aggregate, Causes, Commit, Consistency, EventStore, EventTypes, LoadError, Loaded, StateView, StoreError,
+    Aggregate, Causes, Commit, Consistency, EventLog, EventTypes, LoadError, Loaded, StateView, StoreError,
     StreamId, load,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     upcast,

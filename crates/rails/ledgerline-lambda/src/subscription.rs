@@ -17,7 +17,7 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Causes, Changes, ChangesError, Commit, EventStore, OrderedView, StoreError, StreamId, Write,
+    Causes, Changes, ChangesError, Commit, EventLog, OrderedView, StoreError, StreamId, Write,
     all::{CLOCK_SKEW, Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };

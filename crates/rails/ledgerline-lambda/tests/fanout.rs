@@ -24,7 +24,7 @@ use axum::{
 };
 use futures::FutureExt;
 use ledgerline::{
-    Aggregate, Aggregates, Commit, Context, EventStore, Loaded, Meta, Refusal, StreamId, Visitor, encode,
+    Aggregate, Aggregates, Commit, Context, EventLog, Loaded, Meta, Refusal, StreamId, Visitor, encode,
     encode_state,
     spec::valid,
     tank::{Amount, Command, Tank},

@@ -10,7 +10,7 @@ use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, StreamId, Write,
+    Changes, ChangesError, Commit, EventLog, LogTable, OrderedView, StreamId, Write,
     all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
     contract,
     manifest::SubscriberKind,
@@ -226,7 +226,7 @@ async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
     world.commit(&[("tank-a", 1)]).await;
     let forged = Entry { stream: StreamId::new("tank", "forged").unwrap(), version: 7 };
     let wrong = vec![Candidate::proven(forged.clone())];
-    let mut faulty = Sequencer::new(0);
+    let mut faulty = Sequencer::new(0, DynamoDbStore::HOST.pause);
     faulty.append(&world.sequence, &world.log, "faulty", wrong, Timestamp::now()).await.unwrap();
     world.commit(&[("tank-a", 2)]).await;
     let diary = world.subscriber();

@@ -11,7 +11,7 @@ use std::{
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use aws_sdk_dynamodb::Client;
 use http::StatusCode;
-use ledgerline::{EventStore, StreamId, contract};
+use ledgerline::{EventLog, StreamId, contract};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},

@@ -213,7 +213,7 @@ async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, 
 mod tests {
     use std::path::Path;
 
-    use ledgerline::{EventStore, StreamId, contract, tank::Tanks};
+    use ledgerline::{EventLog, StreamId, contract, tank::Tanks};
 
     use super::*;
     use crate::{dynamodb::tests::create_table, services::DynamoDb};

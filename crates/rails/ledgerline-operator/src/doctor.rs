@@ -10,7 +10,7 @@ use aws_sdk_sqs::types::QueueAttributeName as Attribute;
 use backon::{ConstantBuilder, Retryable};
 use clap::Args;
 use ledgerline::{
-    Aggregate, Aggregates, EventStore, EventTypes, StoreError, StreamId, Visitor,
+    Aggregate, Aggregates, EventLog, EventTypes, StoreError, StreamId, Visitor,
     all::{newest, segments, void_entries},
     manifest::Manifests,
     shapes::unreadable,

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use ledgerline::{
-    Aggregate, Aggregates, Commit, EventStore, REPLAYED, StoreError, StreamId, Visitor,
+    Aggregate, Aggregates, Commit, EventLog, REPLAYED, StoreError, StreamId, Visitor,
     all::{Cursor, Filter, Subscription},
     decode, encode_state, fold,
 };
@@ -48,7 +48,8 @@ pub(crate) async fn show<L: Aggregates>(
     let log = deployment.log()?;
     let (mut commits, up_to) = (Vec::<Commit>::new(), at.unwrap_or(u64::MAX));
     loop {
-        let page = log.forward(stream, commits.last().map_or(0, |commit| commit.version), up_to).await?;
+        let page =
+            log.read_forwards(stream, commits.last().map_or(0, |commit| commit.version), up_to).await?;
         commits.extend(page.commits);
         if page.complete {
             break;

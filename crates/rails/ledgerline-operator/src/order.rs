@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use aws_sdk_lambda::primitives::Blob;
 use clap::{Args, Subcommand};
 use ledgerline::{
-    EventStore, StreamId,
+    EventLog, StreamId,
     all::{Entry, NamedEntry, partition_of, segments, void_entries},
 };
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
 }
 
 /// The number of the first segment that names an entry. It reads the order from its beginning, at a read unit for each 4 KB.
-async fn named_in(sequence: &impl EventStore, partition: u16, entry: &Entry) -> Result<Option<u64>> {
+async fn named_in(sequence: &impl EventLog, partition: u16, entry: &Entry) -> Result<Option<u64>> {
     let mut after = 0;
     loop {
         let (page, complete) = segments(sequence, partition, after).await?;

@@ -7,7 +7,7 @@ use aws_sdk_lambda::{primitives::Blob, types::InvocationType};
 use clap::Args;
 use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{Commit, EventStore, RecordedEvent, StreamId, manifest::SubscriberKind};
+use ledgerline::{Commit, EventLog, RecordedEvent, StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::reconcile::{Comparison, Difference, Found, Looked, ORDER};
 use ledgerline_lambda::wire::{Reference, details, unknown_state};
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
 use futures::FutureExt;
-use ledgerline::{Commit, EventStore};
+use ledgerline::{Commit, EventLog};
 use ledgerline_lambda::{
     http::HttpRequest,
     stream::{Handler, Record, Unreadable},

@@ -9,7 +9,7 @@ use std::{
 
 use fastrand::Rng;
 use futures::FutureExt;
-use ledgerline::{Commit, EventStore};
+use ledgerline::{Commit, EventLog};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::stream::{Handler, Record, records};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Every shape of an event or a state that may be in some log, kept in `shapes` beside the model: this code reads all of them. And
 //! an event of a newer program stops only its own aggregate, and the error names it.
 
-use ledgerline::{Commit, Consistency, EventStore, LoadError, RecordedState, load, tank::Tank};
+use ledgerline::{Commit, Consistency, EventLog, LoadError, RecordedState, load, tank::Tank};
 use ledgerline_lambda::{stream::Handler, wire::Message};
 use serde_json::json;
 

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, AppendError, Changes, Commit, Consistency, EventStore, Meta, Range, RecordedEvent, Request,
-    StreamId,
+    Aggregate, AppendError, Changes, Commit, Consistency, EventLog, IdempotencyRecord, Meta, Range,
+    RecordedEvent, StreamId,
     guard::Verdict,
     load,
     tank::{Tank, Tanks},
@@ -108,19 +108,19 @@ fn commit(stream: &StreamId, version: u64, data: usize) -> Commit {
 }
 
 /// A commit that takes so many bytes in the store.
-fn of_size(store: &DynamoDbStore, stream: &StreamId, version: u64, bytes: usize) -> Commit {
-    let least = store.stored_bytes(&commit(stream, version, 0));
+fn of_size(stream: &StreamId, version: u64, bytes: usize) -> Commit {
+    let least = (DynamoDbStore::HOST.stored_bytes)(&commit(stream, version, 0));
     commit(stream, version, bytes - least)
 }
 
 async fn items(world: &World, limits: &mut Limits) {
     let store = world.store();
-    let within = of_size(&store, &stream("size"), 1, MAX_ITEM_BYTES);
+    let within = of_size(&stream("size"), 1, MAX_ITEM_BYTES);
     let appended = store.append(&within, None).await;
     let read = store.get(&within.stream, 1).await;
     let within = unless(appended.is_ok() && matches!(&read, Ok(Some(read)) if *read == within), appended);
     let calls = world.wire.take_calls();
-    let appended = store.append(&of_size(&store, &stream("size"), 2, MAX_ITEM_BYTES + 1), None).await;
+    let appended = store.append(&of_size(&stream("size"), 2, MAX_ITEM_BYTES + 1), None).await;
     let refused = matches!(appended, Err(AppendError::TooLarge { bytes, limit }) if bytes == limit + 1);
     let beyond = unless(refused && world.wire.take_calls() == 0, (appended, calls));
     limits.note("400 KB of an item", within, beyond);
@@ -131,7 +131,7 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
     let commits = |name: &str, count: usize| -> Vec<_> {
         (0..count).map(|number| commit(&stream(&format!("{name}-{number}")), 1, 0)).collect()
     };
-    let request = Request {
+    let request = IdempotencyRecord {
         key: "transaction".into(),
         fingerprint: String::new(),
         answer: String::new(),
@@ -154,7 +154,7 @@ async fn transactions_of_commits(world: &World, limits: &mut Limits) {
     // Ten items of 400,000 bytes have 4 MB together, the most that one transaction takes.
     let sized = |name: &str, last: usize| -> Vec<_> {
         let size = |number| if number == 9 { last } else { 400_000 };
-        (0..10).map(|number| of_size(&store, &stream(&format!("{name}-{number}")), 1, size(number))).collect()
+        (0..10).map(|number| of_size(&stream(&format!("{name}-{number}")), 1, size(number))).collect()
     };
     let within = store.append_all(&sized("b", 400_000), None).await;
     let beyond = store.append_all(&sized("c", 400_001), None).await;

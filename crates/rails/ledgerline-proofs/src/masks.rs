@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ledgerline::{Commit, EventStore, MemoryStore, guard::Verdict};
+use ledgerline::{Commit, EventLog, MemoryStore, guard::Verdict};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     fifo::{ApplyError, Consumer, Fifo},

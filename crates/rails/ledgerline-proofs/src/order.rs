@@ -15,7 +15,7 @@ use fastrand::Rng;
 use futures::{StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
 use ledgerline::{
-    Commit, EventStore, MemoryStore, Meta, StreamId,
+    Commit, EventLog, MemoryStore, Meta, StreamId,
     all::{
         Candidate, Cursor, Entry, Filter, NamedEntry, Segment, Sequencer, Subscription, VoidError,
         candidates, segments, void_entries,
@@ -126,7 +126,9 @@ impl History {
                 stream,
             });
         }
-        let sequencers = (0..SEQUENCERS).map(|_| Mutex::new(Sequencer::new(partition))).collect();
+        let sequencers = (0..SEQUENCERS)
+            .map(|_| Mutex::new(Sequencer::new(partition, DynamoDbStore::HOST.pause)))
+            .collect();
         let wrong = (0..rng.usize(0..4)).map(|_| forged(&log, &mut rng)).collect();
         Self { wire, store, seed, partition, sequencers, log, stored: MemoryStore::default(), wrong }
     }
@@ -169,7 +171,7 @@ impl History {
             self.stored.append(commit, None).await.map_err(|error| error.to_string())?;
         }
         let wrong: Vec<_> = self.wrong.iter().cloned().chain(self.right()).map(Candidate::proven).collect();
-        let faulty = Sequencer::new(self.partition)
+        let faulty = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
             .append(&self.store, &self.stored, "faulty", wrong, Timestamp::UNIX_EPOCH)
             .await;
         faulty.map_err(|error| error.to_string())?;
@@ -196,7 +198,7 @@ impl History {
         sleep(Duration::from_secs(120)).await;
         // What was lost is found by comparing the heads of all streams with `$all`.
         let heads: Vec<_> = self.log.values().filter_map(|commits| commits.last()).collect();
-        let mut last = Sequencer::new(self.partition);
+        let mut last = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
         let appended =
             last.append(&self.store, &self.stored, "heads", candidates(heads), Timestamp::UNIX_EPOCH).await;
         appended.map_err(|error| error.to_string())?;
@@ -226,7 +228,7 @@ impl History {
             // An instance takes one batch at a time. It may have been away for long, or be a new one.
             let mut sequencer = self.sequencers[rng.usize(0..SEQUENCERS)].lock().await;
             if rng.u32(0..8) == 0 {
-                *sequencer = Sequencer::new(self.partition);
+                *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
             }
             if rng.u32(0..16) == 0 {
                 sleep(Duration::from_secs(rng.u64(1..60))).await;
@@ -247,7 +249,7 @@ impl History {
                 last = appended.as_ref().map_or_else(ToString::to_string, |result| format!("{result:?}"));
                 *again.lock().await += 1;
                 if appended.is_err() {
-                    *sequencer = Sequencer::new(self.partition);
+                    *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
                 }
                 drop(sequencer);
                 sleep(Duration::from_millis(rng.u64(1..500))).await;
@@ -285,7 +287,7 @@ impl History {
                     Ok(Ok(())) => break,
                     Ok(Err(VoidError::Exists)) => return Err(format!("{entry:?} is said to exist")),
                     Ok(Err(_)) => {}
-                    Err(_) => *sequencer = Sequencer::new(self.partition),
+                    Err(_) => *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause),
                 }
                 tries += 1;
                 if tries > DELIVERIES {
@@ -300,7 +302,7 @@ impl History {
             .next()
             .map(|commit| Entry { stream: commit.stream.clone(), version: commit.version });
         if let Some(right) = right {
-            let void = Sequencer::new(self.partition)
+            let void = Sequencer::new(self.partition, DynamoDbStore::HOST.pause)
                 .void(
                     &self.store,
                     &self.stored,
@@ -334,7 +336,7 @@ impl History {
                 if matches!(timeout(Duration::from_secs(30), append).await, Ok(Ok(_))) {
                     break;
                 }
-                *sequencer = Sequencer::new(self.partition);
+                *sequencer = Sequencer::new(self.partition, DynamoDbStore::HOST.pause);
                 tries += 1;
                 if tries > DELIVERIES {
                     return Err("a late commit is never in the order".into());
@@ -379,7 +381,8 @@ impl History {
         let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
         let [from, to] = [self.partition, 0].map(|partition| StreamId::try_from(format!("$all-{partition}")));
         let (from, to) = (from.map_err(|error| error.to_string())?, to.map_err(|error| error.to_string())?);
-        let segments = self.store.forward(&from, 0, u64::MAX).await.map_err(|error| error.to_string())?;
+        let segments =
+            self.store.read_forwards(&from, 0, u64::MAX).await.map_err(|error| error.to_string())?;
         for segment in segments.commits {
             let moved = Commit { stream: to.clone(), ..segment };
             sequence.append(&moved, None).await.map_err(|error| error.to_string())?;

@@ -9,12 +9,12 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
-    time::Duration,
 };
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use ledgerline::{
-    AppendError, Commit, Consistency, EventStore, Page, Range, RecordedState, Request, StoreError, StreamId,
+    AppendError, Commit, Consistency, EventLog, IdempotencyRecord, IdempotencyStore, Page, Range,
+    RecordedState, SnapshotStore, StoreError, StreamId,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 
@@ -74,9 +74,13 @@ impl Planted {
     }
 
     /// Overwrites a commit, which a real store must never do (rule 3).
-    async fn overwrite(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+    async fn overwrite(
+        &self,
+        commit: &Commit,
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         if let Some(request) = request {
-            self.store.remember(request).await?;
+            self.store.record_response(request).await?;
         }
         let item = serde_dynamo::to_item(commit).map_err(|error| unavailable(&error))?;
         let put =
@@ -100,7 +104,7 @@ fn unavailable(error: &impl std::fmt::Display) -> StoreError {
     StoreError::Unavailable(error.to_string().into())
 }
 
-impl EventStore for Planted {
+impl EventLog for Planted {
     async fn read(
         &self,
         stream: &StreamId,
@@ -131,16 +135,8 @@ impl EventStore for Planted {
         Ok(page)
     }
 
-    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
-        self.store.forward(stream, after, up_to).await
-    }
-
-    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
-        self.store.kept(stream, schema).await
-    }
-
-    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
-        self.store.keep(stream, version, state).await
+    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        self.store.read_forwards(stream, after, up_to).await
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
@@ -150,7 +146,7 @@ impl EventStore for Planted {
         }
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
         let commit = &match self.bug {
             Bug::None | Bug::OnePageLoad => Commit { state: None, ..commit.clone() },
             _ => commit.clone(),
@@ -176,23 +172,40 @@ impl EventStore for Planted {
         }
     }
 
-    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+    async fn append_all(
+        &self,
+        commits: &[Commit],
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         self.store.append_all(commits, request).await
     }
+}
 
-    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
-        self.store.remember(request).await
+impl SnapshotStore for Planted {
+    async fn load_snapshot(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        self.store.load_snapshot(stream, schema).await
     }
 
-    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
-        self.store.recall(key).await
+    async fn save_snapshot(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> Result<(), StoreError> {
+        self.store.save_snapshot(stream, version, state).await
+    }
+}
+
+impl IdempotencyStore for Planted {
+    async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
+        self.store.record_response(request).await
     }
 
-    async fn pause(&self, duration: Duration) {
-        self.store.pause(duration).await;
-    }
-
-    fn stored_bytes(&self, commit: &Commit) -> usize {
-        self.store.stored_bytes(commit)
+    async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
+        self.store.find_response(key).await
     }
 }

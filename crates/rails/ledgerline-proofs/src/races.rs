@@ -13,9 +13,9 @@ use fastrand::Rng;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Aggregate, Cache, Commit, Consistency, Context, EventStore, ExecuteError, Execution, Ledger, LoadError,
-    Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError, StreamId, encode, encode_state,
-    execute, load,
+    Aggregate, Cache, Commit, Consistency, Context, EventLog, EventStore, ExecuteError, Execution,
+    Idempotency, LoadError, Meta, Outcome, Precondition, Range, Refusal, RefusalKind, StoreError, StreamId,
+    encode, encode_state, execute, load,
 };
 use ledgerline_dynamodb::DynamoDbStore;
 use stateright::semantics::{ConsistencyTester, LinearizabilityTester, SequentialSpec};
@@ -434,7 +434,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
         let execution = Execution {
             precondition: operation.precondition.as_ref(),
             creates: operation.creates,
-            ledger: keyed.then_some(Ledger {
+            idempotency: keyed.then_some(Idempotency {
                 key: id,
                 fingerprint: id,
                 older_fingerprint: None,
@@ -443,7 +443,7 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             }),
             ..Execution::new(stream, command.as_ref(), &context, id, &meta)
         };
-        match timeout(PATIENCE, execute(store, cache, &execution)).await.ok()? {
+        match timeout(PATIENCE, execute(store, cache, &DynamoDbStore::HOST, &execution)).await.ok()? {
             Ok(Outcome::Committed(loaded)) => told(loaded.version, &loaded.state, true),
             Ok(Outcome::Unchanged(loaded)) => told(loaded.version, &loaded.state, false),
             Ok(Outcome::Repeated(answer)) => match answer.split_once(' ') {

@@ -12,7 +12,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use fastrand::Rng;
 use jiff::Timestamp;
 use ledgerline::{
-    Changes, ChangesError, Commit, EventStore, LogView, StateTable, StateView, Write,
+    Changes, ChangesError, Commit, EventLog, LogView, StateTable, StateView, Write,
     changes::{Fields, Key},
     load,
     manifest::Manifest,

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fastrand::Rng;
-use ledgerline::{Consistency, EventStore, Range, StreamId};
+use ledgerline::{Consistency, EventLog, Range, StreamId};
 use ledgerline_dynamodb::DynamoDbStore;
 use serde_json::{Value, json};
 use tokio::time::sleep;

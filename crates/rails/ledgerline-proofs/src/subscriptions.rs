@@ -17,7 +17,7 @@ use fastrand::Rng;
 use futures::FutureExt;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
-    Changes, ChangesError, Commit, EventStore, LogTable, OrderedView, RecordedEvent, StreamId, Write,
+    Changes, ChangesError, Commit, EventLog, LogTable, OrderedView, RecordedEvent, StreamId, Write,
     all::{Cursor, Filter, Sequencer, Subscription, candidates},
     contract::commit,
 };
@@ -349,7 +349,7 @@ pub(crate) fn case() -> Case {
         let streams = streams.clone();
         async move {
             let quiet = World::store_at(&Wire::new(wire.services().database().clone()));
-            let ordered = Sequencer::new(0)
+            let ordered = Sequencer::new(0, DynamoDbStore::HOST.pause)
                 .append(&quiet, &quiet, "batch", candidates(streams.iter().flatten()), Timestamp::UNIX_EPOCH)
                 .await;
             ordered.is_ok() && subscriber(&wire).catch_up().await.is_ok()

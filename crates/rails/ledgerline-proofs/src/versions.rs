@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fastrand::Rng;
 use jiff::civil::Date;
 use ledgerline::{
-    Aggregate, Aggregates, Changes, ChangesError, Commit, Context, EventStore, EventTypes, LogView, Refusal,
+    Aggregate, Aggregates, Changes, ChangesError, Commit, Context, EventLog, EventTypes, LogView, Refusal,
     StateView, StreamId, Visitor, Write, decode,
     tank::{self, Command, Tank},
 };

@@ -16,9 +16,7 @@
 use std::collections::VecDeque;
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry;
-use ledgerline::{
-    AppendError, Commit, Consistency, EventStore, Range, StoreError, StreamId, contract::commit,
-};
+use ledgerline::{AppendError, Commit, Consistency, EventLog, Range, StoreError, StreamId, contract::commit};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_proofs::{
     wire::{Fault, Plan, Wire},
@@ -56,7 +54,7 @@ mod behind_the_wire {
 #[tokio::test]
 async fn what_is_injected_is_what_the_store_knows() {
     let stream = StreamId::new("injected", "1").unwrap();
-    let request = ledgerline::Request {
+    let request = ledgerline::IdempotencyRecord {
         key: "k".into(),
         fingerprint: String::new(),
         answer: String::new(),

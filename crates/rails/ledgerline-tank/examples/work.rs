@@ -139,7 +139,7 @@ async fn commands(store: &impl EventStore, times: u64, note: Option<&str>) {
         let id = format!("0190163d-8694-739b-aea5-{n:012}");
         let execution =
             Execution { creates: n == 0, ..Execution::new(&stream, &command, &context, &id, &meta) };
-        execute(store, &cache, &execution).await.unwrap();
+        execute(store, &cache, &DynamoDbStore::HOST, &execution).await.unwrap();
     }
 }
 

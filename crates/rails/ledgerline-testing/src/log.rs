@@ -3,9 +3,7 @@
 use std::num::NonZeroUsize;
 
 use aws_sdk_dynamodb::{Client, config::Builder};
-use ledgerline::{
-    Aggregate, Cache, Commit, Context, EventStore, Execution, Meta, Outcome, StreamId, execute,
-};
+use ledgerline::{Aggregate, Cache, Commit, Context, EventLog, Execution, Meta, Outcome, StreamId, execute};
 use ledgerline_dynamodb::DynamoDbStore;
 
 use super::{Wire, dynamodb, table};
@@ -45,9 +43,9 @@ pub async fn send<A: Aggregate>(
         meta: &Meta::default(),
         precondition: None,
         creates,
-        ledger: None,
+        idempotency: None,
     };
-    match execute(store, cache, &execution).await {
+    match execute(store, cache, &DynamoDbStore::HOST, &execution).await {
         Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => Ok(loaded.version),
         Ok(Outcome::Repeated(_)) => unreachable!("there is no ledger"),
         Err(error) => Err(error.to_string()),

@@ -32,7 +32,7 @@ pub use self::{
     sequencer::{Appended, LOST_HEADS, SequenceError, Sequencer, VoidError},
     subscription::{Delivered, Filter, Page, Subscription, SubscriptionError},
 };
-use crate::{Commit, Consistency, EventStore, Meta, Range, RecordedEvent, StoreError, StreamId};
+use crate::{Commit, Consistency, EventLog, Meta, Range, RecordedEvent, StoreError, StreamId};
 
 /// The type of the event of a segment with entries.
 const SEQUENCED: &str = "Sequenced";
@@ -262,7 +262,7 @@ fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), Sto
 /// # Errors
 /// When the store fails, or a segment is missing.
 pub async fn segments(
-    store: &impl EventStore,
+    store: &impl EventLog,
     partition: u16,
     after: u64,
 ) -> Result<(Vec<Segment>, bool), StoreError> {
@@ -273,7 +273,7 @@ pub async fn segments(
 ///
 /// # Errors
 /// When the store fails.
-pub async fn newest(store: &impl EventStore, partition: u16) -> Result<Option<Segment>, StoreError> {
+pub async fn newest(store: &impl EventLog, partition: u16) -> Result<Option<Segment>, StoreError> {
     let newest = Range { after: 0, up_to: u64::MAX, limit: Some(1) };
     let page = store.read(&StreamId::all(partition), newest, Consistency::Strong).await?;
     page.commits.first().map(Segment::of).transpose()
@@ -292,7 +292,7 @@ pub async fn newest(store: &impl EventStore, partition: u16) -> Result<Option<Se
 /// # Errors
 /// When the store fails, or a segment is missing.
 pub async fn last_before(
-    store: &impl EventStore,
+    store: &impl EventLog,
     partition: u16,
     time: Timestamp,
 ) -> Result<Option<Segment>, StoreError> {
@@ -333,18 +333,18 @@ pub async fn last_before(
 ///
 /// # Errors
 /// When the store fails.
-pub async fn void_entries(store: &impl EventStore, partition: u16) -> Result<BTreeSet<Entry>, StoreError> {
+pub async fn void_entries(store: &impl EventLog, partition: u16) -> Result<BTreeSet<Entry>, StoreError> {
     let newest_void = newest(store, partition).await?.map_or(0, |newest| newest.newest_void());
     Ok(voids_of(store, partition, newest_void).await?.into_iter().collect())
 }
 
 /// The void entries that this void segment lists, the newest one last; none for the number 0.
-async fn voids_of(store: &impl EventStore, partition: u16, number: u64) -> Result<Vec<Entry>, StoreError> {
+async fn voids_of(store: &impl EventLog, partition: u16, number: u64) -> Result<Vec<Entry>, StoreError> {
     if number == 0 { Ok(Vec::new()) } else { Ok(segment(store, partition, number).await?.voids) }
 }
 
 /// One segment.
-async fn segment(store: &impl EventStore, partition: u16, number: u64) -> Result<Segment, StoreError> {
+async fn segment(store: &impl EventLog, partition: u16, number: u64) -> Result<Segment, StoreError> {
     let stream = StreamId::all(partition);
     match store.get(&stream, number).await? {
         Some(commit) => Segment::of(&commit),
@@ -358,13 +358,13 @@ async fn segment(store: &impl EventStore, partition: u16, number: u64) -> Result
 
 /// The same as [`segments`], up to this number.
 async fn segments_up_to(
-    store: &impl EventStore,
+    store: &impl EventLog,
     partition: u16,
     after: u64,
     up_to: u64,
 ) -> Result<(Vec<Segment>, bool), StoreError> {
     let stream = StreamId::all(partition);
-    let page = store.forward(&stream, after, up_to).await?;
+    let page = store.read_forwards(&stream, after, up_to).await?;
     let mut segments = Vec::new();
     let mut before = after;
     for commit in &page.commits {
@@ -393,7 +393,7 @@ mod tests {
         NamedEntry { segment, entry }
     }
 
-    fn all(store: &impl EventStore) -> Vec<Segment> {
+    fn all(store: &impl EventLog) -> Vec<Segment> {
         let (mut read, mut after) = (Vec::new(), 0);
         loop {
             let (segments, complete) = block_on(segments(store, 0, after)).unwrap();
@@ -427,11 +427,11 @@ mod tests {
     #[test]
     fn what_comes_again_adds_nothing_and_what_was_overtaken_has_its_entry() {
         let store = MemoryStore::default();
-        let mut sequencer = Sequencer::new(0);
+        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         assert_eq!(append(&store, &mut sequencer, "1", vec![entry("a", 2), entry("b", 1), entry("a", 1)]), 1);
         assert_eq!(append(&store, &mut sequencer, "2", vec![entry("a", 1), entry("b", 1)]), 0);
         // By another instance, and with other bounds.
-        let mut other = Sequencer::new(0);
+        let mut other = Sequencer::new(0, MemoryStore::HOST.pause);
         assert_eq!(append(&store, &mut other, "3", vec![entry("a", 2), entry("a", 3)]), 1);
         assert_eq!(append(&store, &mut sequencer, "4", vec![entry("a", 3), entry("b", 2)]), 1);
         let entries: Vec<_> = all(&store).into_iter().map(|segment| segment.entries).collect();
@@ -442,7 +442,8 @@ mod tests {
     #[test]
     fn times_go_back_only_after_a_clock_that_was_wrong() {
         let store = MemoryStore::default();
-        let (mut first, mut second) = (Sequencer::new(0), Sequencer::new(0));
+        let (mut first, mut second) =
+            (Sequencer::new(0, MemoryStore::HOST.pause), Sequencer::new(0, MemoryStore::HOST.pause));
         for (number, seconds) in [(1, 10), (2, 5), (3, 12), (4, 11), (5, 9_999), (6, 13)] {
             let sequencer = if number % 2 == 0 { &mut second } else { &mut first };
             let at = Timestamp::from_second(seconds).unwrap();
@@ -464,7 +465,14 @@ mod tests {
         for (at, number) in seconds.iter().zip(1..) {
             let candidates = vec![Candidate::proven(entry("a", number))];
             let at = Timestamp::from_second(*at).unwrap();
-            block_on(Sequencer::new(0).append(&store, &MemoryStore::default(), "b", candidates, at)).unwrap();
+            block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
+                &store,
+                &MemoryStore::default(),
+                "b",
+                candidates,
+                at,
+            ))
+            .unwrap();
         }
         store
     }
@@ -501,7 +509,7 @@ mod tests {
     fn a_large_batch_takes_several_segments() {
         let store = MemoryStore::default();
         let many: Vec<_> = (1..=2_500).map(|n| entry(&n.to_string(), 1)).collect();
-        assert_eq!(append(&store, &mut Sequencer::new(0), "1", many.clone()), 3);
+        assert_eq!(append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", many.clone()), 3);
         assert_eq!(applied(&all(&store), &mut BTreeMap::new()), many);
     }
 
@@ -550,7 +558,7 @@ mod tests {
     #[test]
     fn a_hole_and_a_segment_of_another_program_are_said_and_not_skipped() {
         let store = MemoryStore::default();
-        append(&store, &mut Sequencer::new(0), "1", vec![entry("a", 1)]);
+        append(&store, &mut Sequencer::new(0, MemoryStore::HOST.pause), "1", vec![entry("a", 1)]);
         let stream = StreamId::all(0);
         let third = Segment {
             number: 3,
@@ -579,7 +587,7 @@ mod tests {
         // Given a log with one commit
         let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
-        let mut sequencer = Sequencer::new(0);
+        let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         // when entries are claimed, and a record proves one of them,
         let claimed = [entry("a", 1), entry("a", 2), entry("b", 7), entry("c", 1)].map(Candidate::claimed);
         let candidates = [&claimed[..], &[Candidate::proven(entry("c", 1))]].concat();
@@ -598,11 +606,12 @@ mod tests {
     #[test]
     fn an_entry_is_void_only_without_its_commit_and_has_another_entry_once_the_commit_exists() {
         let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
-        let (mut first, mut other) = (Sequencer::new(0), Sequencer::new(0));
+        let (mut first, mut other) =
+            (Sequencer::new(0, MemoryStore::HOST.pause), Sequencer::new(0, MemoryStore::HOST.pause));
         let at = Timestamp::UNIX_EPOCH;
         // Given entries of which the log has only the first,
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
-        let mut stale = Sequencer::new(0);
+        let mut stale = Sequencer::new(0, MemoryStore::HOST.pause);
         append(&sequence, &mut stale, "1", vec![entry("a", 1), entry("a", 2), entry("b", 1)]);
         // when an operator makes them void, two of them at two sequencers,
         let refused = block_on(first.void(&sequence, &log, named(1, entry("a", 1)), "v", at));
@@ -626,7 +635,15 @@ mod tests {
         // and a commit that takes the version later has an entry of its own, also at a sequencer that has not heard of the void.
         assert_eq!(append(&sequence, &mut stale, "3", vec![entry("a", 2), entry("a", 1)]), 1);
         assert_eq!(append(&sequence, &mut first, "4", vec![entry("a", 2), entry("c", 1)]), 0);
-        assert_eq!(append(&sequence, &mut Sequencer::new(0), "5", vec![entry("a", 2), entry("b", 1)]), 1);
+        assert_eq!(
+            append(
+                &sequence,
+                &mut Sequencer::new(0, MemoryStore::HOST.pause),
+                "5",
+                vec![entry("a", 2), entry("b", 1)]
+            ),
+            1
+        );
         let entries: Vec<_> =
             all(&sequence).into_iter().skip(4).flat_map(|segment| segment.entries).collect();
         assert_eq!(entries, [entry("a", 2), entry("b", 1)]);
@@ -652,7 +669,7 @@ mod tests {
                     records.swap(place - 1, place);
                 }
             }
-            let mut sequencers: Vec<_> = (0..4).map(|_| Sequencer::new(0)).collect();
+            let mut sequencers: Vec<_> = (0..4).map(|_| Sequencer::new(0, MemoryStore::HOST.pause)).collect();
             let mut place = 0;
             while place < records.len() {
                 let end = records.len().min(place + 1 + draw(4));
@@ -661,7 +678,7 @@ mod tests {
                 for _ in 0..=draw(2) {
                     let who = draw(4);
                     if draw(4) == 0 {
-                        sequencers[who] = Sequencer::new(0);
+                        sequencers[who] = Sequencer::new(0, MemoryStore::HOST.pause);
                     }
                     append(&store, &mut sequencers[who], &format!("{begin}-{end}"), records[begin..end].to_vec());
                 }

@@ -31,6 +31,19 @@ impl Commit {
     pub fn entry(&self, place: usize) -> String {
         format!("{:020}#{place:04}", self.version)
     }
+
+    /// The size of its texts and numbers, in bytes, without what a database adds.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let Self { stream, version: _, events, state, command, at: _, meta } = self;
+        let events = events.iter().map(|event| event.event_type.len() + event.data.len());
+        let state = state.as_ref().map_or(0, |state| state.data.len());
+        let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
+        let meta = [actor, correlation_id, causation_id, source_address, trace_id];
+        let meta = meta.iter().map(|value| value.as_ref().map_or(0, String::len));
+        let numbers = size_of::<u64>() + size_of::<Timestamp>();
+        stream.as_str().len() + numbers + command.len() + state + events.sum::<usize>() + meta.sum::<usize>()
+    }
 }
 
 /// The origin of a commit: for audits and for following a request through the system.

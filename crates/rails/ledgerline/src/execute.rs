@@ -1,13 +1,16 @@
 //! One command from state to commit: load, decide, append, repair.
 
+mod execution;
+
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 
+pub use self::execution::{ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition};
 use crate::{
-    Aggregate, AppendError, Cache, Commit, Consistency, Context, EncodeError, EventStore, LoadError, Loaded,
-    Meta, Range, RecordedEvent, Refusal, RefusalKind, Request, StoreError, StreamId, encode, encode_state,
-    load,
+    Aggregate, AppendError, Cache, Commit, Consistency, EncodeError, EventLog, EventStore, IdempotencyStore,
+    LoadError, Loaded, Range, RecordedEvent, Refusal, RefusalKind, StoreError, StreamId, encode,
+    encode_state, load,
 };
 
 /// The number of times that a command is decided again after a lost race, before the client is told to try later (rule 11).
@@ -23,171 +26,6 @@ pub const RETRIES: &str = "Retries";
 
 /// One DynamoDB write unit: the granularity of the snapshot policy.
 const WRITE_UNIT_BYTES: usize = 1024;
-
-/// A command, and everything that came with it.
-#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
-pub struct Execution<'a, A: Aggregate> {
-    /// The stream that it is for.
-    pub stream: &'a StreamId,
-    /// The command; `None` for a [replay](Self::replay).
-    pub command: Option<&'a A::Command>,
-    /// The time of the command and its sender.
-    pub context: &'a Context,
-    /// The id that makes the append idempotent (rule 4): unique to this command, and the same when the command is sent again.
-    pub command_id: &'a str,
-    /// The origin of the command.
-    pub meta: &'a Meta,
-    /// The client's condition on the version (If-Match, If-None-Match).
-    pub precondition: Option<&'a Precondition>,
-    /// Whether the command starts a stream: then nothing is read before the first append.
-    pub creates: bool,
-    /// The way to remember the answer under the client's Idempotency-Key.
-    pub ledger: Option<Ledger<'a, A>>,
-}
-
-impl<'a, A: Aggregate> Execution<'a, A> {
-    /// A command without a condition and without a key, to a stream that exists. Other values are set in the fields.
-    #[must_use]
-    pub const fn new(
-        stream: &'a StreamId,
-        command: &'a A::Command,
-        context: &'a Context,
-        command_id: &'a str,
-        meta: &'a Meta,
-    ) -> Self {
-        let command = Some(command);
-        Self { stream, command, context, command_id, meta, precondition: None, creates: false, ledger: None }
-    }
-
-    /// A commit without events. The fold ignores it, and everything that is written from states writes the stream's state once more, under a version that it does not know yet.
-    ///
-    /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
-    #[must_use]
-    pub const fn replay(
-        stream: &'a StreamId,
-        context: &'a Context,
-        command_id: &'a str,
-        meta: &'a Meta,
-    ) -> Self {
-        let command = None;
-        Self { stream, command, context, command_id, meta, precondition: None, creates: false, ledger: None }
-    }
-
-    /// The time when the command came, in Unix seconds.
-    fn now(&self) -> i64 {
-        self.context.at.as_second()
-    }
-}
-
-/// The condition of a request on the version (RFC 9110, 13.1.1 and 13.1.2).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Precondition {
-    /// `If-Match: *`: the aggregate exists.
-    Exists,
-    /// `If-Match`: the version is one of these.
-    OneOf(Vec<u64>),
-    /// `If-None-Match: *`: the aggregate does not exist.
-    Absent,
-    /// `If-None-Match`: the version is none of these.
-    NoneOf(Vec<u64>),
-}
-
-impl Precondition {
-    fn holds(&self, version: u64) -> bool {
-        match self {
-            Self::Exists => version > 0,
-            Self::OneOf(versions) => version > 0 && versions.contains(&version),
-            Self::Absent => version == 0,
-            Self::NoneOf(versions) => !versions.contains(&version),
-        }
-    }
-}
-
-/// The way in which the answer to a request with an Idempotency-Key is remembered.
-#[expect(missing_debug_implementations, reason = "holds a closure")]
-pub struct Ledger<'a, A: Aggregate> {
-    /// The key under which the answer is remembered: the Idempotency-Key together with the caller.
-    pub key: &'a str,
-    /// The hash of what is asked.
-    pub fingerprint: &'a str,
-    /// Another hash of the same request, under which an earlier version may have stored its answer.
-    pub older_fingerprint: Option<&'a str>,
-    /// The number of seconds after [`Context::at`] for which the key is remembered at least.
-    pub retention: i64,
-    /// The function that writes the answer for a state and its version, or for a refusal. The same answer is given when the request is repeated.
-    #[expect(clippy::type_complexity, reason = "named by its only field")]
-    pub answer: &'a (dyn Fn(Result<(&A::State, u64), &Refusal>) -> String + Sync),
-}
-
-impl<A: Aggregate> Ledger<'_, A> {
-    /// Whether this is the stored answer of the same request.
-    fn is_of(&self, request: &Request) -> bool {
-        [Some(self.fingerprint), self.older_fingerprint].contains(&Some(request.fingerprint.as_str()))
-    }
-
-    fn request(&self, now: i64, answer: Result<(&A::State, u64), &Refusal>) -> Request {
-        Request {
-            key: self.key.to_owned(),
-            fingerprint: self.fingerprint.to_owned(),
-            answer: (self.answer)(answer),
-            expires: now.saturating_add(self.retention),
-        }
-    }
-}
-
-/// The result of a command.
-#[derive(Debug)]
-pub enum Outcome<A: Aggregate> {
-    /// The command's events are in the log, from now or from an earlier try. The value is the state and version after them.
-    Committed(Loaded<A>),
-    /// There was nothing to change.
-    Unchanged(Loaded<A>),
-    /// The same request was answered before. The value is the first answer.
-    Repeated(String),
-}
-
-/// The reason why a command failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecuteError {
-    /// The domain refuses the command, on a state that was read strongly (rule 6).
-    #[error("refused: {0}")]
-    Refused(Refusal),
-    /// The condition does not hold for this version, which was read strongly.
-    #[error("the version is {version}")]
-    PreconditionFailed {
-        /// The version that the stream has.
-        version: u64,
-    },
-    /// The condition held when the command arrived; another writer won the race in between.
-    #[error("another writer was first, the version is {version}")]
-    Overtaken {
-        /// The version that the stream has now.
-        version: u64,
-    },
-    /// Every repair lost its race again.
-    #[error("other writers were first each time, {MAX_REPAIRS} repetitions included")]
-    Contended,
-    /// The Idempotency-Key, or the command id, belongs to another command.
-    #[error("the command id belongs to another command")]
-    CommandIdReused,
-    /// The commit does not fit in one item.
-    #[error("the commit has {bytes} bytes, the limit is {limit}")]
-    TooLarge {
-        /// Its size in bytes.
-        bytes: usize,
-        /// The largest size in bytes.
-        limit: usize,
-    },
-    /// The state could not be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// An event of the decision cannot be written: a programming error in the aggregate.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// Executes a command: decides on the cached or loaded state, appends one commit (rule 1), and repairs lost races and lost replies in between.
 ///
@@ -208,7 +46,7 @@ pub enum ExecuteError {
 /// let context = Context { at: "2026-11-22T09:30:00Z".parse()?, actor: Some("ada".into()) };
 /// // The id is the same when the command is sent again. Nothing is read before the first append of what starts a stream.
 /// let execution = Execution { creates: true, ..Execution::new(&stream, &command, &context, "a request's id", &meta) };
-/// let outcome = execute(&store, &cache, &execution).await?;
+/// let outcome = execute(&store, &cache, &MemoryStore::HOST, &execution).await?;
 /// assert!(matches!(outcome, Outcome::Committed(loaded) if loaded.version == 1));
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # };
@@ -220,6 +58,7 @@ pub enum ExecuteError {
 pub async fn execute<A: Aggregate, S: EventStore>(
     store: &S,
     cache: &Cache<A>,
+    host: &Host,
     execution: &Execution<'_, A>,
 ) -> Result<Outcome<A>, ExecuteError> {
     let stream = execution.stream;
@@ -228,86 +67,135 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         None if execution.creates => Loaded::nothing(),
         None => load(store, stream, None, Consistency::Eventual).await?,
     };
-    // Whether `loaded` was read strongly after the command arrived.
-    let mut fresh = false;
-    // Whether the last append lost its version to a commit that is younger than the command.
-    let mut overtaken = false;
-    let mut delays = ExponentialBuilder::default()
+    let mut knowledge = Knowledge::Stale;
+    let mut delays = delays();
+    loop {
+        let events = match decide(execution, &loaded) {
+            Ok(events) => events,
+            Err(no_append) => match (no_append, knowledge) {
+                (_, Knowledge::Stale) => {
+                    loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
+                    knowledge = Knowledge::Fresh;
+                    cache.put(stream, &loaded);
+                    continue;
+                }
+                (NoAppend::PreconditionFailed, Knowledge::Overtaken) => {
+                    let repeated = repeat(store, execution).await?;
+                    return repeated.ok_or(ExecuteError::Overtaken { version: loaded.version });
+                }
+                (no_append, _) => return conclude(store, execution, loaded, no_append).await,
+            },
+        };
+        let may_contend = match append(store, host, execution, &loaded, &events).await? {
+            Appended::Stored(after) => {
+                cache.put(stream, &after);
+                return Ok(Outcome::Committed(after));
+            }
+            Appended::VersionTaken(attempt) => {
+                let race = Race { store, cache, execution, before: knowledge };
+                match race.lost(loaded, *attempt).await? {
+                    Lost::Answered(outcome) => return Ok(outcome),
+                    Lost::Again { caught_up, now, may_contend } => {
+                        loaded = caught_up;
+                        knowledge = now;
+                        may_contend
+                    }
+                }
+            }
+            Appended::RequestTaken => match repeat(store, execution).await? {
+                Some(outcome) => return Ok(outcome),
+                None => true,
+            },
+            Appended::Busy => {
+                metrics::counter!(CONFLICTS).increment(1);
+                true
+            }
+        };
+        let delay = delays.next().ok_or(ExecuteError::Contended)?;
+        metrics::counter!(RETRIES).increment(1);
+        if may_contend {
+            (host.pause)(delay).await;
+        }
+    }
+}
+
+/// The pauses between attempts, so that other writers finish meanwhile.
+fn delays() -> impl Iterator<Item = Duration> {
+    ExponentialBuilder::default()
         .with_min_delay(Duration::from_millis(4))
         .with_max_delay(Duration::from_millis(200))
         .with_max_times(MAX_REPAIRS)
         .with_jitter()
-        .build();
-    loop {
-        // Whether somebody else may be writing to the stream now, and a pause lets them finish.
-        let mut contended = true;
-        match decide(execution, &loaded) {
-            Ok(events) => match append(store, execution, &loaded, &events).await? {
-                Appended::Stored(after) => {
-                    cache.put(stream, &after);
-                    return Ok(Outcome::Committed(after));
-                }
-                Appended::VersionTaken(attempt) => {
-                    let (caught_up, winner) = catch_up(store, stream, loaded).await?;
-                    loaded = caught_up;
-                    let was_fresh = std::mem::replace(&mut fresh, true);
-                    cache.put(stream, &loaded);
-                    let winner = match winner {
-                        // If it is this very command, which was sent before, the store names its request next time.
-                        Err(StoreError::Corrupt { .. }) if execution.ledger.is_some() => None,
-                        // Without a request, nobody can tell (rule 4). The next command goes on from here.
-                        winner => winner?,
-                    };
-                    // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
-                    // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
-                    overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
-                    // The state was merely old, as in the cache of one of several instances, if the first commit that it lacked is older than the command.
-                    let was_old = !was_fresh && winner.is_some() && !overtaken;
-                    if let Some(winner) = winner.filter(|winner| winner.command == attempt.commit.command) {
-                        if attempt.is(&winner) && attempt.commit.at == winner.at {
-                            // The winner is our own append, whose reply was lost (rule 4).
-                            return Ok(Outcome::Committed(attempt.after));
-                        }
-                        // The winner is the same request, carried out by another instance or at another time, or another request with our id.
-                        return match repeat(store, execution).await? {
-                            Some(repeated) => Ok(repeated),
-                            None if attempt.is(&winner) => Ok(Outcome::Committed(attempt.after)),
-                            None => Err(ExecuteError::CommandIdReused),
-                        };
-                    }
-                    contended = !was_old;
-                    metrics::counter!(CONFLICTS).increment(1);
-                }
-                Appended::RequestTaken => {
-                    if let Some(outcome) = repeat(store, execution).await? {
-                        return Ok(outcome);
-                    }
-                }
-                Appended::Busy => metrics::counter!(CONFLICTS).increment(1),
-            },
-            Err(Idle::PreconditionFailed) if overtaken => {
-                return match repeat(store, execution).await? {
-                    Some(repeated) => Ok(repeated),
-                    None => Err(ExecuteError::Overtaken { version: loaded.version }),
-                };
+        .build()
+}
+
+/// What is known of the loaded state: it decides what may be answered from it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knowledge {
+    /// It is from a cache or an eventually consistent read. Nothing is refused on it (rule 6).
+    Stale,
+    /// It was read strongly after the command arrived.
+    Fresh,
+    /// It was read strongly, and the last append lost its version to a commit that is younger than the command.
+    Overtaken,
+}
+
+/// An append that found its version taken.
+struct Race<'a, A: Aggregate, S> {
+    store: &'a S,
+    cache: &'a Cache<A>,
+    execution: &'a Execution<'a, A>,
+    /// What was known of the state that the append was decided on.
+    before: Knowledge,
+}
+
+/// What follows from a lost race.
+enum Lost<A: Aggregate> {
+    /// The winner is this command: it has its outcome.
+    Answered(Outcome<A>),
+    /// The command is decided again.
+    Again {
+        /// The newest state.
+        caught_up: Loaded<A>,
+        /// What is known of it.
+        now: Knowledge,
+        /// Whether another writer may be writing to the stream now, and a pause lets it finish.
+        may_contend: bool,
+    },
+}
+
+impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
+    /// Reads the stream's newest commits, and finds out whose commit won.
+    async fn lost(&self, loaded: Loaded<A>, attempt: Attempt<A>) -> Result<Lost<A>, ExecuteError> {
+        let Self { store, cache, execution, before } = *self;
+        let (caught_up, winner) = catch_up(store, execution.stream, loaded).await?;
+        cache.put(execution.stream, &caught_up);
+        let winner = match winner {
+            // If the winner is this very command, which was sent before, the store names its record in the next attempt.
+            Err(StoreError::Corrupt { .. }) if execution.idempotency.is_some() => None,
+            // Without a record, nobody can tell (rule 4). The next command decides on this state.
+            winner => winner?,
+        };
+        if let Some(winner) = winner.as_ref().filter(|winner| winner.command == attempt.commit.command) {
+            if attempt.is(winner) && attempt.commit.at == winner.at {
+                // The winner is our own append, whose reply was lost (rule 4).
+                return Ok(Lost::Answered(Outcome::Committed(attempt.after)));
             }
-            Err(idle) if fresh => return conclude(store, execution, loaded, idle).await,
-            Err(_) => {
-                loaded = load(store, stream, Some(loaded), Consistency::Strong).await?;
-                fresh = true;
-                cache.put(stream, &loaded);
-                continue;
-            }
+            // The winner is the same request, carried out by another instance or at another time, or another request with our id.
+            return match repeat(store, execution).await? {
+                Some(repeated) => Ok(Lost::Answered(repeated)),
+                None if attempt.is(winner) => Ok(Lost::Answered(Outcome::Committed(attempt.after))),
+                None => Err(ExecuteError::CommandIdReused),
+            };
         }
-        match delays.next() {
-            Some(delay) => {
-                metrics::counter!(RETRIES).increment(1);
-                if contended {
-                    store.pause(delay).await;
-                }
-            }
-            None => return Err(ExecuteError::Contended),
-        }
+        metrics::counter!(CONFLICTS).increment(1);
+        // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
+        // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
+        let is_overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
+        // The state was merely stale, as in the cache of one of several instances, if the first commit that it lacked is older than the command.
+        let was_stale = before == Knowledge::Stale && winner.is_some() && !is_overtaken;
+        let now = if is_overtaken { Knowledge::Overtaken } else { Knowledge::Fresh };
+        Ok(Lost::Again { caught_up, now, may_contend: !was_stale })
     }
 }
 
@@ -315,13 +203,13 @@ pub async fn execute<A: Aggregate, S: EventStore>(
 const NOTHING_TO_REPLAY: Refusal = Refusal::not_found("unknown-stream", "there is nothing of this name");
 
 /// The reason why there is nothing to append.
-enum Idle {
+enum NoAppend {
     Unchanged,
     Refused(Refusal),
     PreconditionFailed,
 }
 
-fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Result<Vec<A::Event>, Idle> {
+fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Result<Vec<A::Event>, NoAppend> {
     let decision = match execution.command {
         Some(command) => A::decide(&loaded.state, command, execution.context),
         None if loaded.version == 0 => Err(NOTHING_TO_REPLAY),
@@ -334,15 +222,15 @@ fn decide<A: Aggregate>(execution: &Execution<'_, A>, loaded: &Loaded<A>) -> Res
         )
     {
         // These refusals come before the precondition (RFC 9110, 13.2.1): its failure would tell a stranger the version.
-        return Err(Idle::Refused(refusal.clone()));
+        return Err(NoAppend::Refused(refusal.clone()));
     }
     if execution.precondition.is_some_and(|precondition| !precondition.holds(loaded.version)) {
-        return Err(Idle::PreconditionFailed);
+        return Err(NoAppend::PreconditionFailed);
     }
     match decision {
-        Ok(events) if events.is_empty() && execution.command.is_some() => Err(Idle::Unchanged),
+        Ok(events) if events.is_empty() && execution.command.is_some() => Err(NoAppend::Unchanged),
         Ok(events) => Ok(events),
-        Err(refusal) => Err(Idle::Refused(refusal)),
+        Err(refusal) => Err(NoAppend::Refused(refusal)),
     }
 }
 
@@ -368,22 +256,22 @@ impl<A: Aggregate> Attempt<A> {
 }
 
 async fn append<A: Aggregate>(
-    store: &impl EventStore,
+    store: &impl EventLog,
+    host: &Host,
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
     events: &[A::Event],
 ) -> Result<Appended<A>, ExecuteError> {
-    let mut attempt = prepare(store, execution, loaded, events)?;
-    let request = execution
-        .ledger
-        .as_ref()
-        .map(|ledger| ledger.request(execution.now(), Ok((&attempt.after.state, attempt.after.version))));
-    let mut result = store.append(&attempt.commit, request.as_ref()).await;
+    let mut attempt = prepare(host, execution, loaded, events)?;
+    let record = execution.idempotency.as_ref().map(|idempotency| {
+        idempotency.record(execution.now(), Ok((&attempt.after.state, attempt.after.version)))
+    });
+    let mut result = store.append(&attempt.commit, record.as_ref()).await;
     if matches!(result, Err(AppendError::TooLarge { .. })) && attempt.commit.state.is_some() {
         // The state is a cache (rule 5): a commit is never refused because its state is too large.
         attempt.commit.state = None;
         attempt.after.embedded = loaded.embedded;
-        result = store.append(&attempt.commit, request.as_ref()).await;
+        result = store.append(&attempt.commit, record.as_ref()).await;
     }
     match result {
         Ok(()) => Ok(Appended::Stored(attempt.after)),
@@ -405,7 +293,7 @@ async fn append<A: Aggregate>(
 }
 
 fn prepare<A: Aggregate>(
-    store: &impl EventStore,
+    host: &Host,
     execution: &Execution<'_, A>,
     loaded: &Loaded<A>,
     events: &[A::Event],
@@ -422,9 +310,9 @@ fn prepare<A: Aggregate>(
     };
     // The snapshot policy: the state is embedded if it costs no further write unit, and at the latest when a cold load would otherwise have to read
     // more commits than fit in its first page.
-    let bytes = store.stored_bytes(&commit);
+    let bytes = (host.stored_bytes)(&commit);
     commit.state = Some(encode_state::<A>(&state)?);
-    let free = store.stored_bytes(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
+    let free = (host.stored_bytes)(&commit).div_ceil(WRITE_UNIT_BYTES) <= bytes.div_ceil(WRITE_UNIT_BYTES);
     let due = commit.version - loaded.embedded >= A::SNAPSHOT_EVERY;
     // Whoever follows states needs the state of a replay, which has nothing else.
     if !free && !due && execution.command.is_some() {
@@ -465,20 +353,20 @@ async fn catch_up<A: Aggregate>(
 
 /// Answers a command that appends nothing, from a state that was read strongly (rule 6).
 async fn conclude<A: Aggregate>(
-    store: &impl EventStore,
+    store: &impl IdempotencyStore,
     execution: &Execution<'_, A>,
     loaded: Loaded<A>,
-    idle: Idle,
+    no_append: NoAppend,
 ) -> Result<Outcome<A>, ExecuteError> {
-    if let Some(ledger) = &execution.ledger {
-        let request = |answer| ledger.request(execution.now(), answer);
+    if let Some(idempotency) = &execution.idempotency {
+        let record = |answer| idempotency.record(execution.now(), answer);
         // A request that succeeded and is sent again may be refused because of its own success: its first answer is returned instead.
-        let remembered = match &idle {
-            Idle::Unchanged => store.remember(&request(Ok((&loaded.state, loaded.version)))).await,
-            Idle::Refused(refusal) => store.remember(&request(Err(refusal))).await,
+        let remembered = match &no_append {
+            NoAppend::Unchanged => store.record_response(&record(Ok((&loaded.state, loaded.version)))).await,
+            NoAppend::Refused(refusal) => store.record_response(&record(Err(refusal))).await,
             // A failed precondition is not remembered, because it does not answer what was asked: the client may use the same key again with the
             // right version.
-            Idle::PreconditionFailed => Err(AppendError::RequestTaken),
+            NoAppend::PreconditionFailed => Err(AppendError::RequestTaken),
         };
         match remembered {
             Ok(()) => {}
@@ -495,10 +383,10 @@ async fn conclude<A: Aggregate>(
             Err(AppendError::TooMany { .. }) => return Err(ExecuteError::Store(one_is_too_many())),
         }
     }
-    match idle {
-        Idle::Unchanged => Ok(Outcome::Unchanged(loaded)),
-        Idle::Refused(refusal) => Err(ExecuteError::Refused(refusal)),
-        Idle::PreconditionFailed => Err(ExecuteError::PreconditionFailed { version: loaded.version }),
+    match no_append {
+        NoAppend::Unchanged => Ok(Outcome::Unchanged(loaded)),
+        NoAppend::Refused(refusal) => Err(ExecuteError::Refused(refusal)),
+        NoAppend::PreconditionFailed => Err(ExecuteError::PreconditionFailed { version: loaded.version }),
     }
 }
 
@@ -509,12 +397,12 @@ fn one_is_too_many() -> StoreError {
 
 /// The answer that the same request got before, if there is one.
 async fn repeat<A: Aggregate>(
-    store: &impl EventStore,
+    store: &impl IdempotencyStore,
     execution: &Execution<'_, A>,
 ) -> Result<Option<Outcome<A>>, ExecuteError> {
-    let Some(ledger) = &execution.ledger else { return Ok(None) };
-    match store.recall(ledger.key).await? {
-        Some(request) if ledger.is_of(&request) => Ok(Some(Outcome::Repeated(request.answer))),
+    let Some(idempotency) = &execution.idempotency else { return Ok(None) };
+    match store.find_response(idempotency.key).await? {
+        Some(record) if idempotency.is_of(&record) => Ok(Some(Outcome::Repeated(record.answer))),
         Some(_) => Err(ExecuteError::CommandIdReused),
         None => Ok(None),
     }

@@ -33,14 +33,16 @@ pub use codec::{
 };
 pub use commit::{Commit, Meta};
 pub use execute::{
-    CONFLICTS, ExecuteError, Execution, Ledger, Outcome, Precondition, REPLAYED, RETRIES, execute,
+    CONFLICTS, ExecuteError, Execution, Host, Idempotency, Outcome, Pause, Precondition, REPLAYED, RETRIES,
+    execute,
 };
 pub use load::{History, LoadError, Loaded, history, load};
 pub use memory::MemoryStore;
 pub use refusal::{Refusal, RefusalKind};
 pub use states::states;
 pub use store::{
-    AppendError, Consistency, EventStore, Page, Range, Request, Step, StoreError, append_all_once,
+    AppendError, Consistency, EventLog, EventStore, FoldedCommit, IdempotencyRecord, IdempotencyStore, Page,
+    Range, SnapshotStore, StoreError, append_all_once,
 };
 pub use stream::{InvalidStreamId, StreamId};
 pub use values::{Id, Invalid, LongText, Number, Text, ValueObject};

@@ -1,8 +1,8 @@
 //! From commits to states: one reverse query at any length of the stream.
 
 use crate::{
-    Aggregate, Commit, Consistency, DecodeError, EventStore, Range, RecordedEvent, RecordedState, Step,
-    StoreError, StreamId, decode, decode_state, encode_state, fold,
+    Aggregate, Commit, Consistency, DecodeError, EventLog, FoldedCommit, Range, RecordedEvent, RecordedState,
+    SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
 };
 
 /// After this many commits without a state, the kept state is looked for. With a smaller number, a few missing states would already cost one more
@@ -76,8 +76,8 @@ impl<A: Aggregate> Loaded<A> {
     ///
     /// # Errors
     /// See [`apply`](Self::apply).
-    pub fn step(&mut self, stream: &StreamId, step: &Step) -> Result<(), LoadError> {
-        let Step { version, events, state } = step;
+    pub fn step(&mut self, stream: &StreamId, step: &FoldedCommit) -> Result<(), LoadError> {
+        let FoldedCommit { version, events, state } = step;
         self.fold(stream, *version, events, state.as_ref())
     }
 
@@ -142,7 +142,7 @@ pub struct History<A: Aggregate> {
     /// The state that the fold starts from.
     pub base: Loaded<A>,
     /// What the commits after it did, oldest first.
-    pub steps: Vec<Step>,
+    pub steps: Vec<FoldedCommit>,
 }
 
 impl<A: Aggregate> History<A> {
@@ -181,7 +181,7 @@ impl<A: Aggregate> History<A> {
 /// # Errors
 /// When the store fails or an event cannot be read.
 pub async fn load<A: Aggregate>(
-    store: &impl EventStore,
+    store: &(impl EventLog + SnapshotStore),
     stream: &StreamId,
     known: Option<Loaded<A>>,
     consistency: Consistency,
@@ -195,7 +195,7 @@ pub async fn load<A: Aggregate>(
 /// # Errors
 /// When the store fails.
 pub async fn history<A: Aggregate>(
-    store: &impl EventStore,
+    store: &(impl EventLog + SnapshotStore),
     stream: &StreamId,
     known: Option<Loaded<A>>,
     base_at_most: u64,
@@ -203,7 +203,7 @@ pub async fn history<A: Aggregate>(
     consistency: Consistency,
 ) -> Result<History<A>, LoadError> {
     let mut known = known.unwrap_or_else(Loaded::nothing);
-    let mut newest_first: Vec<Step> = Vec::new();
+    let mut newest_first: Vec<FoldedCommit> = Vec::new();
     let mut consistency = consistency;
     let mut range = Range {
         after: known.version,
@@ -213,7 +213,7 @@ pub async fn history<A: Aggregate>(
     let (mut pages, mut look_for_kept) = (0, true);
     let base = 'search: loop {
         pages += 1;
-        let page = store.read_steps(stream, range, consistency).await?;
+        let page = store.read_for_fold(stream, range, consistency).await?;
         for step in page.commits {
             let state = step.state.as_ref().filter(|_| step.version <= base_at_most);
             if let Some(state) = state.and_then(decode_state::<A>) {
@@ -255,10 +255,10 @@ pub async fn history<A: Aggregate>(
 
 /// The state that was kept of the stream. A state that this code cannot read is ignored (rule 5).
 async fn kept<A: Aggregate>(
-    store: &impl EventStore,
+    store: &impl SnapshotStore,
     stream: &StreamId,
 ) -> Result<Option<Loaded<A>>, StoreError> {
-    let kept = store.kept(stream, A::STATE_SCHEMA).await?;
+    let kept = store.load_snapshot(stream, A::STATE_SCHEMA).await?;
     Ok(kept.and_then(|(version, state)| {
         // It is 0 because no commit of the log is known to embed a state.
         Some(Loaded { version, state: decode_state::<A>(&state)?, embedded: 0 })
@@ -267,14 +267,14 @@ async fn kept<A: Aggregate>(
 
 /// Folds on from `loaded` to version `up_to`, with one page in memory at a time, and keeps the state on the way.
 async fn fold_forward<A: Aggregate>(
-    store: &impl EventStore,
+    store: &(impl EventLog + SnapshotStore),
     stream: &StreamId,
     mut loaded: Loaded<A>,
     up_to: u64,
 ) -> Result<Loaded<A>, LoadError> {
     let mut kept = loaded.version;
     while loaded.version < up_to {
-        let page = store.forward_steps(stream, loaded.version, up_to).await?;
+        let page = store.read_forwards_for_fold(stream, loaded.version, up_to).await?;
         for step in &page.commits {
             loaded.step(stream, step)?;
         }
@@ -286,7 +286,7 @@ async fn fold_forward<A: Aggregate>(
         if loaded.version - kept >= KEEP_EVERY || loaded.version == up_to {
             // A state that cannot be encoded is not kept. The load goes on: the error comes when a commit is to embed such a state.
             if let Ok(state) = encode_state::<A>(&loaded.state) {
-                store.keep(stream, loaded.version, &state).await?;
+                store.save_snapshot(stream, loaded.version, &state).await?;
             }
             kept = loaded.version;
         }
@@ -296,14 +296,12 @@ async fn fold_forward<A: Aggregate>(
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::atomic::{AtomicUsize, Ordering},
-        time::Duration,
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::{
-        AppendError, MemoryStore, Page, RecordedEvent, RecordedState, Request, contract::commit, tank::Tank,
+        AppendError, IdempotencyRecord, IdempotencyStore, MemoryStore, Page, RecordedEvent, RecordedState,
+        contract::commit, tank::Tank,
     };
 
     fn closed(version: u64, state_schema: Option<u32>) -> Commit {
@@ -372,7 +370,7 @@ mod tests {
         }
     }
 
-    impl EventStore for Long {
+    impl EventLog for Long {
         async fn read(
             &self,
             stream: &StreamId,
@@ -382,53 +380,57 @@ mod tests {
             self.page(self.inner.read(stream, range, consistency).await?)
         }
 
-        async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
-            self.page(self.inner.forward(stream, after, up_to).await?)
-        }
-
-        async fn kept(
-            &self,
-            stream: &StreamId,
-            schema: u32,
-        ) -> Result<Option<(u64, RecordedState)>, StoreError> {
-            self.inner.kept(stream, schema).await
-        }
-
-        async fn keep(
-            &self,
-            stream: &StreamId,
-            version: u64,
-            state: &RecordedState,
-        ) -> Result<(), StoreError> {
-            self.inner.keep(stream, version, state).await
+        async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+            self.page(self.inner.read_forwards(stream, after, up_to).await?)
         }
 
         async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
             self.inner.get(stream, version).await
         }
 
-        async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+        async fn append(
+            &self,
+            commit: &Commit,
+            request: Option<&IdempotencyRecord>,
+        ) -> Result<(), AppendError> {
             self.inner.append(commit, request).await
         }
 
-        async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+        async fn append_all(
+            &self,
+            commits: &[Commit],
+            request: Option<&IdempotencyRecord>,
+        ) -> Result<(), AppendError> {
             self.inner.append_all(commits, request).await
         }
+    }
 
-        async fn remember(&self, request: &Request) -> Result<(), AppendError> {
-            self.inner.remember(request).await
+    impl SnapshotStore for Long {
+        async fn load_snapshot(
+            &self,
+            stream: &StreamId,
+            schema: u32,
+        ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+            self.inner.load_snapshot(stream, schema).await
         }
 
-        async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
-            self.inner.recall(key).await
+        async fn save_snapshot(
+            &self,
+            stream: &StreamId,
+            version: u64,
+            state: &RecordedState,
+        ) -> Result<(), StoreError> {
+            self.inner.save_snapshot(stream, version, state).await
+        }
+    }
+
+    impl IdempotencyStore for Long {
+        async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
+            self.inner.record_response(request).await
         }
 
-        async fn pause(&self, duration: Duration) {
-            self.inner.pause(duration).await;
-        }
-
-        fn stored_bytes(&self, commit: &Commit) -> usize {
-            self.inner.stored_bytes(commit)
+        async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
+            self.inner.find_response(key).await
         }
     }
 
@@ -499,7 +501,7 @@ mod tests {
         let (store, stream) = long(100).await;
         let state = Loaded::<Tank>::nothing().state;
         let state = encode_state::<Tank>(&state).unwrap_or_else(|error| unreachable!("{error}"));
-        assert!(store.keep(&stream, 101, &state).await.is_ok());
+        assert!(store.save_snapshot(&stream, 101, &state).await.is_ok());
         store.pages.store(100, Ordering::Relaxed);
         let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
         assert_eq!(loaded.map(|loaded| (loaded.version, loaded.state.level())).ok(), Some((100, 100)));
@@ -513,7 +515,7 @@ mod tests {
         for (version, state) in
             [(99, kept(Tank::STATE_SCHEMA + 1, "{}")), (99, kept(Tank::STATE_SCHEMA, "not JSON"))]
         {
-            assert!(store.keep(&stream, version, &state).await.is_ok());
+            assert!(store.save_snapshot(&stream, version, &state).await.is_ok());
             store.pages.store(100, Ordering::Relaxed);
             let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await;
             assert_eq!(loaded.map(|loaded| loaded.state.level()).ok(), Some(100));

@@ -3,14 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use jiff::Timestamp;
-
 use crate::{
-    AppendError, Commit, Consistency, EventStore, Meta, Page, Range, RecordedState, Request, StoreError,
-    StreamId,
+    AppendError, Commit, Consistency, EventLog, Host, IdempotencyRecord, IdempotencyStore, Page, Range,
+    RecordedState, SnapshotStore, StoreError, StreamId,
 };
 
 /// Streams in memory. Pages end after 100 commits, so that paging is exercised.
@@ -20,12 +17,12 @@ pub struct MemoryStore(Mutex<Tables>);
 #[derive(Debug, Default)]
 struct Tables {
     commits: BTreeMap<(StreamId, u64), Commit>,
-    requests: BTreeMap<String, Request>,
+    requests: BTreeMap<String, IdempotencyRecord>,
     kept: BTreeMap<(StreamId, u32), (u64, RecordedState)>,
 }
 
 impl Tables {
-    fn check(&self, request: &Request) -> Result<(), AppendError> {
+    fn check(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
         if self.requests.contains_key(&request.key) { Err(AppendError::RequestTaken) } else { Ok(()) }
     }
 }
@@ -33,12 +30,15 @@ impl Tables {
 const PAGE: usize = 100;
 
 impl MemoryStore {
+    /// A store in memory does not wait: no other writer finishes anything meanwhile.
+    pub const HOST: Host = Host { pause: |_| Box::pin(std::future::ready(())), stored_bytes: Commit::bytes };
+
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl EventStore for MemoryStore {
+impl EventLog for MemoryStore {
     async fn read(&self, stream: &StreamId, range: Range, _: Consistency) -> Result<Page, StoreError> {
         if range.after >= range.up_to {
             return Ok(Page { commits: Vec::new(), complete: true });
@@ -55,7 +55,7 @@ impl EventStore for MemoryStore {
         Ok(Page { commits, complete })
     }
 
-    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
         if after >= up_to {
             return Ok(Page { commits: Vec::new(), complete: true });
         }
@@ -67,24 +67,19 @@ impl EventStore for MemoryStore {
         Ok(Page { commits, complete })
     }
 
-    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
-        Ok(self.tables().kept.get(&(stream.clone(), schema)).cloned())
-    }
-
-    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
-        self.tables().kept.insert((stream.clone(), state.schema), (version, state.clone()));
-        Ok(())
-    }
-
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
         Ok(self.tables().commits.get(&(stream.clone(), version)).cloned())
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
+    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
         self.append_all(std::slice::from_ref(commit), request).await
     }
 
-    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
+    async fn append_all(
+        &self,
+        commits: &[Commit],
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
         let mut tables = self.tables();
         if let Some(request) = request {
             tables.check(request)?;
@@ -100,30 +95,38 @@ impl EventStore for MemoryStore {
         tables.commits.extend(commits.iter().map(|commit| (key(commit), commit.clone())));
         Ok(())
     }
+}
 
-    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
+impl SnapshotStore for MemoryStore {
+    async fn load_snapshot(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        Ok(self.tables().kept.get(&(stream.clone(), schema)).cloned())
+    }
+
+    async fn save_snapshot(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> Result<(), StoreError> {
+        self.tables().kept.insert((stream.clone(), state.schema), (version, state.clone()));
+        Ok(())
+    }
+}
+
+impl IdempotencyStore for MemoryStore {
+    async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
         let mut tables = self.tables();
         tables.check(request)?;
         tables.requests.insert(request.key.clone(), request.clone());
         Ok(())
     }
 
-    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
+    async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
         Ok(self.tables().requests.get(key).cloned())
-    }
-
-    /// A store in memory does not wait: no other writer finishes anything meanwhile.
-    async fn pause(&self, _: Duration) {}
-
-    fn stored_bytes(&self, commit: &Commit) -> usize {
-        let Commit { stream, version: _, events, state, command, at: _, meta } = commit;
-        let events = events.iter().map(|event| event.event_type.len() + event.data.len());
-        let state = state.as_ref().map_or(0, |state| state.data.len());
-        let Meta { actor, correlation_id, causation_id, source_address, trace_id } = meta;
-        let meta = [actor, correlation_id, causation_id, source_address, trace_id];
-        let meta = meta.iter().map(|value| value.as_ref().map_or(0, String::len));
-        let numbers = size_of::<u64>() + size_of::<Timestamp>();
-        stream.as_str().len() + numbers + command.len() + state + events.sum::<usize>() + meta.sum::<usize>()
     }
 }
 

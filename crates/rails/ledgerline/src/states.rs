@@ -1,6 +1,8 @@
 //! The states of commits that do not carry one.
 
-use crate::{Aggregate, Commit, Consistency, EventStore, LoadError, StoreError, decode_state, history};
+use crate::{
+    Aggregate, Commit, Consistency, EventLog, LoadError, SnapshotStore, StoreError, decode_state, history,
+};
 
 /// The state after each of these commits of one stream, given in ascending order: from the commit itself if it embeds one, otherwise folded from the
 /// log, with one history for all of them.
@@ -8,7 +10,7 @@ use crate::{Aggregate, Commit, Consistency, EventStore, LoadError, StoreError, d
 /// # Errors
 /// When the store fails or an event cannot be read. If all of the commits embed a state, nothing is read and no error is possible.
 pub async fn states<A: Aggregate>(
-    store: &impl EventStore,
+    store: &(impl EventLog + SnapshotStore),
     commits: &[&Commit],
 ) -> Result<Vec<A::State>, LoadError> {
     let embedded = |commit: &Commit| commit.state.as_ref().and_then(decode_state::<A>);

@@ -1,6 +1,6 @@
-//! The port: what a database must do to hold streams.
+//! The ports: what a database must do to hold streams, snapshots and idempotency records.
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
 use crate::{Commit, RecordedEvent, RecordedState, StreamId};
 
@@ -24,24 +24,24 @@ pub enum Consistency {
     Strong,
 }
 
-/// The memory of a client's request: written in the same transaction as the commit that it caused, or alone when it
-/// was refused. Its existence means that the request was answered.
+/// The stored response to a client's request. It is written in the same transaction as the commit that the request
+/// caused, or alone when the request was refused. A record under a key means that its request was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct IdempotencyRecord {
     /// The Idempotency-Key together with the caller.
     pub key: String,
     /// The hash of what was asked. The same key with another fingerprint is another request.
     pub fingerprint: String,
-    /// The answer that was given, as the edge wrote it.
+    /// The response, as the edge wrote it.
     pub answer: String,
-    /// Unix time in seconds after which the store may forget it. The key is taken until the store does so: an answer is never changed, whatever the
-    /// clock of an instance says.
+    /// Unix time in seconds after which the store may delete the record. The key is taken until the store does so: a
+    /// response never changes, whatever the clock of an instance says.
     pub expires: i64,
 }
 
 /// The part of a commit that a fold reads. The rest, which is often the larger one, need not come from the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct FoldedCommit {
     /// The version of the commit.
     pub version: u64,
     /// The events, in the order in which they happened.
@@ -50,20 +50,19 @@ pub struct Step {
     pub state: Option<RecordedState>,
 }
 
-impl From<Commit> for Step {
+impl From<Commit> for FoldedCommit {
     fn from(commit: Commit) -> Self {
         Self { version: commit.version, events: commit.events, state: commit.state }
     }
 }
 
-/// Holds streams of commits, and the requests that were answered.
+/// Holds streams of commits.
 ///
 /// Every implementation passes the tests of the module `contract`.
-///
 /// [`contract_tests!`](crate::contract_tests) tests another implementation.
 ///
 /// ```
-/// use ledgerline::{Commit, Consistency, EventStore, MemoryStore, Meta, Range, StreamId};
+/// use ledgerline::{Commit, Consistency, EventLog, MemoryStore, Meta, Range, StreamId};
 ///
 /// # let done = async {
 /// let store = MemoryStore::default();
@@ -84,7 +83,7 @@ impl From<Commit> for Step {
 /// # };
 /// # futures::executor::block_on(done).unwrap();
 /// ```
-pub trait EventStore: Send + Sync {
+pub trait EventLog: Send + Sync {
     /// One page of a stream, newest first. [`Page::complete`](Page) says whether the page ends the range.
     fn read(
         &self,
@@ -95,49 +94,12 @@ pub trait EventStore: Send + Sync {
 
     /// One page of the commits above a version and up to another one, oldest first, read strongly. [`Page::complete`](Page) says whether the page
     /// ends the range.
-    fn forward(
+    fn read_forwards(
         &self,
         stream: &StreamId,
         after: u64,
         up_to: u64,
     ) -> impl Future<Output = Result<Page, StoreError>> + Send;
-
-    /// What a fold needs of [`read`](Self::read)'s page, of the same commits. A store that can leave the rest behind has its own implementation.
-    fn read_steps(
-        &self,
-        stream: &StreamId,
-        range: Range,
-        consistency: Consistency,
-    ) -> impl Future<Output = Result<Page<Step>, StoreError>> + Send {
-        async move { Ok(self.read(stream, range, consistency).await?.into_steps()) }
-    }
-
-    /// What a fold needs of [`forward`](Self::forward)'s page, of the same commits.
-    fn forward_steps(
-        &self,
-        stream: &StreamId,
-        after: u64,
-        up_to: u64,
-    ) -> impl Future<Output = Result<Page<Step>, StoreError>> + Send {
-        async move { Ok(self.forward(stream, after, up_to).await?.into_steps()) }
-    }
-
-    /// The state of this schema that was kept of a stream, and its version, read strongly.
-    fn kept(
-        &self,
-        stream: &StreamId,
-        schema: u32,
-    ) -> impl Future<Output = Result<Option<(u64, RecordedState)>, StoreError>> + Send;
-
-    /// Keeps a state beside the log, and overwrites the one of the same schema. A fold that takes longer than one invocation goes on from it in the
-    /// next one. The state is a cache (rule 5) and may be deleted at any time. A store that has no place for it, or for which the state is too large,
-    /// keeps nothing and returns no error.
-    fn keep(
-        &self,
-        stream: &StreamId,
-        version: u64,
-        state: &RecordedState,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// One commit, read strongly.
     fn get(
@@ -145,6 +107,48 @@ pub trait EventStore: Send + Sync {
         stream: &StreamId,
         version: u64,
     ) -> impl Future<Output = Result<Option<Commit>, StoreError>> + Send;
+
+    /// Stores the commit, and with it the idempotency record if there is one: both or neither.
+    ///
+    /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because every caller appends at one more than the version
+    /// of a commit that it has seen.
+    fn append(
+        &self,
+        commit: &Commit,
+        record: Option<&IdempotencyRecord>,
+    ) -> impl Future<Output = Result<(), AppendError>> + Send;
+
+    /// Stores commits of several streams, and with them the idempotency record if there is one: all or none. This is for changes that must never be
+    /// seen half done. For other changes it is cheaper, and leaves more freedom, to append one commit after the other (docs/data.md).
+    ///
+    /// Refuses all of them if one version is taken, in the store or by another one of them. It does not find out whether an earlier attempt was
+    /// stored and only its reply was lost: callers use [`append_all_once`].
+    fn append_all(
+        &self,
+        commits: &[Commit],
+        record: Option<&IdempotencyRecord>,
+    ) -> impl Future<Output = Result<(), AppendError>> + Send;
+
+    /// What a fold needs of [`read`](Self::read)'s page, of the same commits. A store that can leave the rest in the database has its own
+    /// implementation.
+    fn read_for_fold(
+        &self,
+        stream: &StreamId,
+        range: Range,
+        consistency: Consistency,
+    ) -> impl Future<Output = Result<Page<FoldedCommit>, StoreError>> + Send {
+        async move { Ok(self.read(stream, range, consistency).await?.for_fold()) }
+    }
+
+    /// What a fold needs of [`read_forwards`](Self::read_forwards)'s page, of the same commits.
+    fn read_forwards_for_fold(
+        &self,
+        stream: &StreamId,
+        after: u64,
+        up_to: u64,
+    ) -> impl Future<Output = Result<Page<FoldedCommit>, StoreError>> + Send {
+        async move { Ok(self.read_forwards(stream, after, up_to).await?.for_fold()) }
+    }
 
     /// Many commits, read strongly, in the order of their names, of which none is in the list twice. One that cannot be read is an error at its place, and the
     /// others are read nevertheless. A store that reads many at once has its own implementation.
@@ -163,53 +167,60 @@ pub trait EventStore: Send + Sync {
             Ok(found)
         }
     }
-
-    /// Stores the commit, and with it the request if there is one: both or neither.
-    ///
-    /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because every caller appends at one more than the version
-    /// of a commit that it has seen.
-    fn append(
-        &self,
-        commit: &Commit,
-        request: Option<&Request>,
-    ) -> impl Future<Output = Result<(), AppendError>> + Send;
-
-    /// Stores commits of several streams, and with them the request if there is one: all or none. This is for changes that must never be seen half
-    /// done. For other changes it is cheaper, and leaves more freedom, to append one commit after the other (docs/data.md).
-    ///
-    /// Refuses all of them if one version is taken, in the store or by another one of them. It does not find out whether an earlier try was stored
-    /// and only its reply was lost: callers use [`append_all_once`].
-    fn append_all(
-        &self,
-        commits: &[Commit],
-        request: Option<&Request>,
-    ) -> impl Future<Output = Result<(), AppendError>> + Send;
-
-    /// Remembers the answer to a request that appended nothing.
-    fn remember(&self, request: &Request) -> impl Future<Output = Result<(), AppendError>> + Send;
-
-    /// The remembered request with this key, read strongly.
-    fn recall(&self, key: &str) -> impl Future<Output = Result<Option<Request>, StoreError>> + Send;
-
-    /// Waits before the next try after a lost race. The store waits by the clock of the runtime that its calls run in, because the core has no clock
-    /// (rule 12).
-    fn pause(&self, duration: Duration) -> impl Future<Output = ()> + Send;
-
-    /// The size of the commit as this store keeps it, in bytes. The snapshot policy measures with it.
-    fn stored_bytes(&self, commit: &Commit) -> usize;
 }
+
+/// Holds snapshots beside the log, one for each stream and schema of its state. A snapshot is a cache (rule 5) and may be
+/// deleted at any time.
+pub trait SnapshotStore: Send + Sync {
+    /// The snapshot of a stream in this schema, and its version, read strongly.
+    fn load_snapshot(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> impl Future<Output = Result<Option<(u64, RecordedState)>, StoreError>> + Send;
+
+    /// Saves a snapshot, and overwrites the one of the same schema. A fold that takes longer than one invocation resumes from it in the next one.
+    /// A store that has no place for it, or for which the state is too large, saves nothing and returns no error.
+    fn save_snapshot(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// Holds the responses to requests that were answered. A response that belongs to a commit is written with it:
+/// [`EventLog::append`].
+pub trait IdempotencyStore: Send + Sync {
+    /// Records the response to a request that appended nothing.
+    fn record_response(
+        &self,
+        record: &IdempotencyRecord,
+    ) -> impl Future<Output = Result<(), AppendError>> + Send;
+
+    /// The record with this key, read strongly.
+    fn find_response(
+        &self,
+        key: &str,
+    ) -> impl Future<Output = Result<Option<IdempotencyRecord>, StoreError>> + Send;
+}
+
+/// A store for everything that a command needs: the log, snapshots and idempotency records.
+pub trait EventStore: EventLog + SnapshotStore + IdempotencyStore {}
+
+impl<S: EventLog + SnapshotStore + IdempotencyStore> EventStore for S {}
 
 /// Appends commits of several streams, all or none, and recognises its own: if every version is taken by the very commit that is to take it, an
 /// earlier try was stored and only its reply was lost (rule 4).
 ///
 /// # Errors
-/// See [`EventStore::append_all`].
+/// See [`EventLog::append_all`].
 pub async fn append_all_once(
-    store: &impl EventStore,
+    store: &impl EventLog,
     commits: &[Commit],
-    request: Option<&Request>,
+    record: Option<&IdempotencyRecord>,
 ) -> Result<(), AppendError> {
-    let error = match store.append_all(commits, request).await {
+    let error = match store.append_all(commits, record).await {
         Err(
             error @ (AppendError::VersionTaken
             | AppendError::RequestTaken
@@ -231,7 +242,7 @@ pub async fn append_all_once(
     Ok(())
 }
 
-/// A page of commits, or of the [`Step`] of each.
+/// A page of commits, or of what a fold reads of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page<C = Commit> {
     /// The commits.
@@ -241,8 +252,8 @@ pub struct Page<C = Commit> {
 }
 
 impl Page {
-    fn into_steps(self) -> Page<Step> {
-        Page { commits: self.commits.into_iter().map(Step::from).collect(), complete: self.complete }
+    fn for_fold(self) -> Page<FoldedCommit> {
+        Page { commits: self.commits.into_iter().map(FoldedCommit::from).collect(), complete: self.complete }
     }
 }
 

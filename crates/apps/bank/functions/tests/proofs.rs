@@ -11,7 +11,7 @@ use bank::{
 use bank_functions::{commands, process_managers::transfer::Transfers};
 use fastrand::Rng;
 use futures::FutureExt;
-use ledgerline::{Aggregate, Commit, Consistency, EventStore, load, spec::valid};
+use ledgerline::{Aggregate, Commit, Consistency, EventLog, load, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{fifo::Fifo, process_manager::ProcessManager, wire::Message};
 use ledgerline_proofs::{

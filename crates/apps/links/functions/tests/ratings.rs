@@ -15,7 +15,7 @@ use aws_sdk_dynamodb::{
     config::{Builder, retry::RetryConfig},
 };
 use ledgerline::{
-    Aggregate, Commit, Context, EventStore, LogTable, LogView, Meta, StreamId,
+    Aggregate, Commit, Context, EventLog, LogTable, LogView, Meta, StreamId,
     changes::{Fields, Key},
     encode,
     spec::valid,

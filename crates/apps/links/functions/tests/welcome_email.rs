@@ -14,7 +14,7 @@ use aws_sdk_dynamodb::{
     Client,
     config::{Builder, retry::RetryConfig, timeout::TimeoutConfig},
 };
-use ledgerline::{Commit, EventStore, Meta, StreamId, encode};
+use ledgerline::{Commit, EventLog, Meta, StreamId, encode};
 use ledgerline_dynamodb::sdk_config;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{

@@ -9,7 +9,7 @@
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use aws_sdk_dynamodb::Client;
-use ledgerline::{Aggregate, EventStore, contract};
+use ledgerline::{Aggregate, EventLog, contract};
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::state_projector::StateProjector;
 use serde_json::{Value, json};

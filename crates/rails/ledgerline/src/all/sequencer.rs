@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     CLOCK_SKEW, Candidate, Entry, NamedEntry, Segment, contiguous, segment, time_in_order, voids_of,
 };
-use crate::{AppendError, Consistency, EventStore, Range, StoreError, StreamId};
+use crate::{AppendError, Consistency, EventLog, Pause, Range, StoreError, StreamId};
 
 /// The metric of segments that another sequencer was first with, or that were there already when a lost reply had them sent again.
 pub const LOST_HEADS: &str = "LostHeads";
@@ -79,7 +79,7 @@ pub struct Appended {
 /// use ledgerline::{MemoryStore, StreamId, all::{Candidate, Entry, Sequencer}};
 ///
 /// # let done = async {
-/// let (sequence, log, mut sequencer) = (MemoryStore::default(), MemoryStore::default(), Sequencer::new(0));
+/// let (sequence, log, mut sequencer) = (MemoryStore::default(), MemoryStore::default(), Sequencer::new(0, MemoryStore::HOST.pause));
 /// let candidate = Candidate::proven(Entry { stream: StreamId::new("tank", "north")?, version: 1 });
 /// let at = Timestamp::UNIX_EPOCH;
 /// assert_eq!(sequencer.append(&sequence, &log, "batch-1", vec![candidate.clone()], at).await?.segments, 1);
@@ -99,6 +99,7 @@ pub struct Sequencer {
     /// The number of the newest void segment that it knows; 0 if there is none.
     last_void: u64,
     partition: u16,
+    pause: Pause,
 }
 
 /// How often a segment was tried, and how often the table failed meanwhile.
@@ -134,9 +135,10 @@ impl Known {
 }
 
 impl Sequencer {
-    /// A sequencer of `$all-<partition>`. Its store has a table of its own.
+    /// A sequencer of `$all-<partition>`. Its store has a table of its own. `pause` waits before the next attempt after
+    /// a failure.
     #[must_use]
-    pub fn new(partition: u16) -> Self {
+    pub fn new(partition: u16, pause: Pause) -> Self {
         Self {
             stream: StreamId::all(partition),
             head: None,
@@ -144,6 +146,7 @@ impl Sequencer {
             known: Known::default(),
             last_void: 0,
             partition,
+            pause,
         }
     }
 
@@ -168,8 +171,8 @@ impl Sequencer {
     /// When a store fails, or other sequencers are first too often.
     pub async fn append(
         &mut self,
-        sequence: &impl EventStore,
-        log: &impl EventStore,
+        sequence: &impl EventLog,
+        log: &impl EventLog,
         batch: &str,
         candidates: Vec<Candidate>,
         at: Timestamp,
@@ -214,8 +217,8 @@ impl Sequencer {
     /// many void entries; and the errors of [`append`](Self::append).
     pub async fn void(
         &mut self,
-        sequence: &impl EventStore,
-        log: &impl EventStore,
+        sequence: &impl EventLog,
+        log: &impl EventLog,
         NamedEntry { segment: number, entry }: NamedEntry,
         batch: &str,
         at: Timestamp,
@@ -267,7 +270,7 @@ impl Sequencer {
     /// Attempts to append a segment. Returns whether it is there; if not, the sequencer has caught up with what took its number.
     async fn attempt(
         &mut self,
-        store: &impl EventStore,
+        store: &impl EventLog,
         segment: Segment,
         attempts: &mut Attempts,
     ) -> Result<bool, SequenceError> {
@@ -293,7 +296,7 @@ impl Sequencer {
                 if attempts.failures > FAILURES {
                     return Err(SequenceError::Refused(error));
                 }
-                store.pause(Duration::from_millis(25 << attempts.failures)).await;
+                (self.pause)(Duration::from_millis(25 << attempts.failures)).await;
             }
             Err(AppendError::Store(error)) => return Err(error.into()),
             Err(
@@ -309,7 +312,7 @@ impl Sequencer {
     /// The entries of candidates whose commits exist, in order, and the claimed entries whose commits do not.
     async fn confirmed(
         &self,
-        log: &impl EventStore,
+        log: &impl EventLog,
         candidates: &[Candidate],
     ) -> Result<(Vec<Entry>, Vec<Entry>), StoreError> {
         let proven: HashSet<_> = candidates
@@ -337,7 +340,7 @@ impl Sequencer {
     }
 
     /// Finds the head, unless it is known, and notes what the newest segments say, so that a batch that is delivered again after a crash adds nothing.
-    async fn look_once(&mut self, store: &impl EventStore) -> Result<(), StoreError> {
+    async fn look_once(&mut self, store: &impl EventLog) -> Result<(), StoreError> {
         if self.head.is_some() {
             return Ok(());
         }
@@ -354,9 +357,9 @@ impl Sequencer {
     }
 
     /// Reads the segments after this one.
-    async fn catch_up(&mut self, store: &impl EventStore, mut head: u64) -> Result<(), StoreError> {
+    async fn catch_up(&mut self, store: &impl EventLog, mut head: u64) -> Result<(), StoreError> {
         loop {
-            let page = store.forward(&self.stream, head, u64::MAX).await?;
+            let page = store.read_forwards(&self.stream, head, u64::MAX).await?;
             for commit in &page.commits {
                 contiguous(&self.stream, head, commit)?;
                 self.observe(&Segment::of(commit)?);
@@ -383,7 +386,7 @@ impl Sequencer {
 
 /// The entries whose commits the log does not have, by strongly consistent reads. A commit that
 /// cannot be read counts as present.
-async fn missing(log: &impl EventStore, entries: &[Entry]) -> Result<HashSet<Entry>, StoreError> {
+async fn missing(log: &impl EventLog, entries: &[Entry]) -> Result<HashSet<Entry>, StoreError> {
     if entries.is_empty() {
         return Ok(HashSet::new());
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::{
     Cursor, CursorError, Entry, Segment, cursor::Place, last_before, newest, segments_up_to, void_entries,
 };
-use crate::{Commit, EventStore, RecordedEvent, StoreError, StreamId};
+use crate::{Commit, EventLog, RecordedEvent, StoreError, StreamId};
 
 /// The most entries that one page looks at, those of other categories included, so that a call ends even if a filter lets nothing pass.
 const LOOKED_AT: usize = 10_000;
@@ -83,13 +83,13 @@ pub enum SubscriptionError {
 ///
 /// ```
 /// use jiff::Timestamp;
-/// use ledgerline::{MemoryStore, all::{Cursor, Filter, Sequencer, Subscription, candidates}, contract::commit, EventStore, StreamId};
+/// use ledgerline::{MemoryStore, all::{Cursor, Filter, Sequencer, Subscription, candidates}, contract::commit, EventLog, StreamId};
 ///
 /// # let done = async {
 /// let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
 /// let first = commit(&StreamId::new("tank", "north")?, 1);
 /// log.append(&first, None).await?;
-/// Sequencer::new(0).append(&sequence, &log, "batch", candidates([&first]), Timestamp::UNIX_EPOCH).await?;
+/// Sequencer::new(0, MemoryStore::HOST.pause).append(&sequence, &log, "batch", candidates([&first]), Timestamp::UNIX_EPOCH).await?;
 ///
 /// let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 100 };
 /// let page = subscription.next(&Cursor::beginning(1)).await?;
@@ -113,7 +113,7 @@ pub struct Subscription<Sequence, Log> {
     pub limit: usize,
 }
 
-impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
+impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
     /// After the newest entry: what comes from now on.
     ///
     /// # Errors
@@ -222,7 +222,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
                 let passes = |event: &RecordedEvent| self.filter.events.contains(&event.event_type);
                 let is_wanted = self.filter.events.is_empty()
                     || commit.as_ref().is_ok_and(|commit| commit.events.iter().any(passes));
-                bytes += commit.as_ref().map_or(0, |commit| self.log.stored_bytes(commit));
+                bytes += commit.as_ref().map_or(0, Commit::bytes);
                 // Nobody knows what is in a commit that cannot be read.
                 if is_wanted || commit.is_err() {
                     let (entry, cursor) = (entry.clone(), cursor.clone());
@@ -247,8 +247,8 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
     /// part by part.
     ///
     /// ```
-    /// # use ledgerline::{EventStore, StoreError, Commit, all::Subscription};
-    /// # async fn example(subscription: Subscription<impl EventStore, impl EventStore>, commit: Commit, mut position: u64) -> Result<(), StoreError> {
+    /// # use ledgerline::{EventLog, StoreError, Commit, all::Subscription};
+    /// # async fn example(subscription: Subscription<impl EventLog, impl EventLog>, commit: Commit, mut position: u64) -> Result<(), StoreError> {
     /// loop {
     ///     let due = subscription.due(&commit, position).await?;
     ///     let Some(last) = due.last().map(|commit| commit.version) else { break };
@@ -364,7 +364,7 @@ impl<Sequence: EventStore, Log: EventStore> Subscription<Sequence, Log> {
 
     /// The versions after this one and up to `last` that one read returns: one at least.
     async fn part(&self, stream: &StreamId, before: u64, last: u64) -> Result<Vec<Commit>, StoreError> {
-        let page = self.log.forward(stream, before, last).await?;
+        let page = self.log.read_forwards(stream, before, last).await?;
         let expected = before + 1..;
         match expected.zip(&page.commits).find(|(version, commit)| commit.version != *version) {
             Some((version, _)) => Err(missing(stream, version)),
@@ -395,7 +395,8 @@ mod tests {
     /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in turns, each at its second.
     fn given(streams: &[u64], partitions: u16) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
         let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
-        let mut sequencers: Vec<_> = (0..partitions).map(Sequencer::new).collect();
+        let mut sequencers: Vec<_> =
+            (0..partitions).map(|partition| Sequencer::new(partition, MemoryStore::HOST.pause)).collect();
         let mut order = Vec::new();
         for version in 1..=streams.iter().copied().max().unwrap_or_default() {
             for (number, _) in streams.iter().enumerate().filter(|(_, last)| **last >= version) {
@@ -478,7 +479,7 @@ mod tests {
             }
         }
         let named = (1..=last).map(|version| Entry { stream: StreamId::new("tank", "0").unwrap(), version });
-        block_on(Sequencer::new(0).append(
+        block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
             &subscription.sequence,
             &subscription.log,
             "b",
@@ -552,9 +553,16 @@ mod tests {
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
         let named = [wrong(7), wrong(9)].map(Candidate::proven).to_vec();
         let (whole, at) = (Subscription { limit: 100, ..subscription }, Timestamp::UNIX_EPOCH);
-        block_on(Sequencer::new(0).append(&whole.sequence, &whole.log, "b", named, at)).unwrap();
+        block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
+            &whole.sequence,
+            &whole.log,
+            "b",
+            named,
+            at,
+        ))
+        .unwrap();
         // when an operator makes one of them void,
-        block_on(Sequencer::new(0).void(
+        block_on(Sequencer::new(0, MemoryStore::HOST.pause).void(
             &whole.sequence,
             &whole.log,
             NamedEntry { segment: 6, entry: wrong(7) },
@@ -570,9 +578,16 @@ mod tests {
         assert_eq!(page.cursor, block_on(whole.now()).unwrap(), "the cursor stands after the void segment");
         // whose cursor passes any number of void segments,
         let many = (100..140).map(|version| Candidate::proven(wrong(version))).collect();
-        block_on(Sequencer::new(0).append(&whole.sequence, &whole.log, "b", many, at)).unwrap();
+        block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
+            &whole.sequence,
+            &whole.log,
+            "b",
+            many,
+            at,
+        ))
+        .unwrap();
         for version in 100..140 {
-            block_on(Sequencer::new(0).void(
+            block_on(Sequencer::new(0, MemoryStore::HOST.pause).void(
                 &whole.sequence,
                 &whole.log,
                 NamedEntry { segment: 8, entry: wrong(version) },

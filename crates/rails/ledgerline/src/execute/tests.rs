@@ -1,4 +1,5 @@
 use std::{
+    cell::RefCell,
     collections::VecDeque,
     num::NonZeroUsize,
     ops::RangeBounds,
@@ -12,17 +13,33 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    MemoryStore, Page, RecordedState, Step,
+    Context, FoldedCommit, IdempotencyRecord, MemoryStore, Meta, Page, RecordedState, SnapshotStore,
     contract::read_all,
     spec::valid,
     tank::{Amount, Command, EXISTS, TOO_LITTLE, Tank},
 };
 
-/// A store that counts its calls and fails on demand.
+thread_local! {
+    /// The calls of this test's store, and the pauses between them.
+    static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+}
+
+fn note(call: &'static str) {
+    CALLS.with_borrow_mut(|calls| calls.push(call));
+}
+
+const HOST: Host = Host {
+    pause: |_| {
+        note("pause");
+        Box::pin(std::future::ready(()))
+    },
+    stored_bytes: Commit::bytes,
+};
+
+/// A store that notes its calls and fails on demand.
 #[derive(Default)]
 struct Spy {
     inner: MemoryStore,
-    calls: Mutex<Vec<&'static str>>,
     faults: Mutex<VecDeque<Fault>>,
     /// The version that is damaged in what no state is made of; 0 is none.
     damaged: AtomicU64,
@@ -60,10 +77,6 @@ impl Spy {
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push_back(fault);
     }
 
-    fn note(&self, call: &'static str) {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
-    }
-
     /// The error for these versions, if one of them is damaged.
     fn readable(&self, stream: &StreamId, versions: impl RangeBounds<u64>) -> Result<(), StoreError> {
         let version = self.damaged.load(Ordering::Relaxed);
@@ -73,19 +86,20 @@ impl Spy {
         Err(StoreError::Corrupt { stream: stream.to_string(), version, reason: "`meta` is missing".into() })
     }
 
+    /// The calls since the last time, and the pauses.
     fn calls(&self) -> Vec<&'static str> {
-        std::mem::take(&mut self.calls.lock().unwrap_or_else(PoisonError::into_inner))
+        CALLS.take()
     }
 }
 
-impl EventStore for Spy {
+impl EventLog for Spy {
     async fn read(
         &self,
         stream: &StreamId,
         range: Range,
         consistency: Consistency,
     ) -> Result<Page, StoreError> {
-        self.note(match consistency {
+        note(match consistency {
             Consistency::Eventual => "read",
             Consistency::Strong => "strong read",
         });
@@ -93,39 +107,31 @@ impl EventStore for Spy {
         self.inner.read(stream, range, consistency).await
     }
 
-    async fn read_steps(
+    async fn read_for_fold(
         &self,
         stream: &StreamId,
         range: Range,
         consistency: Consistency,
-    ) -> Result<Page<Step>, StoreError> {
-        self.note(match consistency {
+    ) -> Result<Page<FoldedCommit>, StoreError> {
+        note(match consistency {
             Consistency::Eventual => "read",
             Consistency::Strong => "strong read",
         });
-        self.inner.read_steps(stream, range, consistency).await
+        self.inner.read_for_fold(stream, range, consistency).await
     }
 
-    async fn forward(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
-        self.inner.forward(stream, after, up_to).await
-    }
-
-    async fn kept(&self, stream: &StreamId, schema: u32) -> Result<Option<(u64, RecordedState)>, StoreError> {
-        self.inner.kept(stream, schema).await
-    }
-
-    async fn keep(&self, stream: &StreamId, version: u64, state: &RecordedState) -> Result<(), StoreError> {
-        self.inner.keep(stream, version, state).await
+    async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+        self.inner.read_forwards(stream, after, up_to).await
     }
 
     async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
-        self.note("get");
+        note("get");
         self.readable(stream, version..=version)?;
         self.inner.get(stream, version).await
     }
 
-    async fn append(&self, commit: &Commit, request: Option<&Request>) -> Result<(), AppendError> {
-        self.note("append");
+    async fn append(&self, commit: &Commit, request: Option<&IdempotencyRecord>) -> Result<(), AppendError> {
+        note("append");
         let fault = self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         match fault {
             None => self.inner.append(commit, request).await,
@@ -161,28 +167,44 @@ impl EventStore for Spy {
         }
     }
 
-    async fn append_all(&self, commits: &[Commit], request: Option<&Request>) -> Result<(), AppendError> {
-        self.note("append all");
+    async fn append_all(
+        &self,
+        commits: &[Commit],
+        request: Option<&IdempotencyRecord>,
+    ) -> Result<(), AppendError> {
+        note("append all");
         self.inner.append_all(commits, request).await
     }
+}
 
-    async fn remember(&self, request: &Request) -> Result<(), AppendError> {
-        self.note("remember");
-        self.inner.remember(request).await
+impl SnapshotStore for Spy {
+    async fn load_snapshot(
+        &self,
+        stream: &StreamId,
+        schema: u32,
+    ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+        self.inner.load_snapshot(stream, schema).await
     }
 
-    async fn recall(&self, key: &str) -> Result<Option<Request>, StoreError> {
-        self.note("recall");
-        self.inner.recall(key).await
+    async fn save_snapshot(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        state: &RecordedState,
+    ) -> Result<(), StoreError> {
+        self.inner.save_snapshot(stream, version, state).await
+    }
+}
+
+impl IdempotencyStore for Spy {
+    async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
+        note("remember");
+        self.inner.record_response(request).await
     }
 
-    async fn pause(&self, duration: Duration) {
-        self.note("pause");
-        self.inner.pause(duration).await;
-    }
-
-    fn stored_bytes(&self, commit: &Commit) -> usize {
-        self.inner.stored_bytes(commit)
+    async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
+        note("recall");
+        self.inner.find_response(key).await
     }
 }
 
@@ -252,7 +274,7 @@ impl<'a> Client<'a> {
             Ok((state, version)) => format!("{version}: {}", state.level()),
             Err(refusal) => refusal.to_string(),
         };
-        let ledger = options.key.map(|(key, fingerprint)| Ledger {
+        let idempotency = options.key.map(|(key, fingerprint)| Idempotency {
             key,
             fingerprint,
             older_fingerprint: None,
@@ -265,10 +287,10 @@ impl<'a> Client<'a> {
         let execution = Execution {
             precondition: options.precondition,
             creates: matches!(command, Command::Install { .. }),
-            ledger,
+            idempotency,
             ..Execution::new(&stream, &command, &context, id, &meta)
         };
-        execute(self.store, &self.cache, &execution).await
+        execute(self.store, &self.cache, &HOST, &execution).await
     }
 }
 
@@ -384,7 +406,7 @@ impl Client<'_> {
     async fn replay(&self) -> Result<Outcome<Tank>, ExecuteError> {
         let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ops".into()) };
         let (stream, meta) = (stream(), Meta::default());
-        execute(self.store, &self.cache, &Execution::replay(&stream, &context, "replay", &meta)).await
+        execute(self.store, &self.cache, &HOST, &Execution::replay(&stream, &context, "replay", &meta)).await
     }
 }
 

@@ -13,7 +13,7 @@ use bank::{
         transfers::Status,
     },
 };
-use ledgerline::{Aggregate, Commit, Consistency, EventStore, StreamId, decode, fold, load};
+use ledgerline::{Aggregate, Commit, Consistency, EventLog, StreamId, decode, fold, load};
 use ledgerline_testing::{Api, LocalStack, eventually};
 use reqwest::StatusCode;
 use serde_json::{Value, json};

@@ -10,7 +10,7 @@ use crate::accounts::{Accounts, Balances};
 use bank::views::bookings::{Books, Row, TABLE, changes};
 use futures::future::join_all;
 use ledgerline::{
-    Changes, EventStore, StreamId,
+    Changes, EventLog, StreamId,
     all::{Cursor, Filter, Subscription},
     contract,
 };

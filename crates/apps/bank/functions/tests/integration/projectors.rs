@@ -9,7 +9,7 @@ use bank::{
     views::{balances, transactions},
 };
 use jiff::{Timestamp, civil::date};
-use ledgerline::{Changes, Commit, EventStore, Projection, StreamId};
+use ledgerline::{Changes, Commit, EventLog, Projection, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
     fifo::{Consumer, Fifo},

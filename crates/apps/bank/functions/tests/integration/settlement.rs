@@ -2,7 +2,7 @@
 
 use aws_sdk_dynamodb::Client;
 use bank::transfer::{self, Transfer};
-use ledgerline::{Aggregate, Commit, EventStore, Meta, encode};
+use ledgerline::{Aggregate, Commit, EventLog, Meta, encode};
 use ledgerline_testing::{LocalStack, Tool, eventually, table};
 use serde_json::json;
 

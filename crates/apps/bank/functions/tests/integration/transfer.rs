@@ -14,7 +14,7 @@ use bank::{
 };
 use bank_functions::process_managers::transfer::Transfers;
 use ledgerline::{
-    Aggregate, Cache, Consistency, Context, EventStore, Execution, Meta, StreamId, execute, load, spec::valid,
+    Aggregate, Cache, Consistency, Context, EventLog, Execution, Meta, StreamId, execute, load, spec::valid,
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
@@ -69,7 +69,7 @@ impl Bank {
         let meta = Meta::default();
         let execution = Execution::<A>::new(stream, &command, &context, id, &meta);
         let cache = Cache::new(NonZeroUsize::MIN);
-        assert!(execute(&self.store(), &cache, &execution).await.is_ok(), "{id}");
+        assert!(execute(&self.store(), &cache, &DynamoDbStore::HOST, &execution).await.is_ok(), "{id}");
     }
 
     async fn open(&self, id: &str, currency: &str, balance: i64) {
@@ -390,7 +390,11 @@ async fn nobody_sends_somebody_elses_money() {
     let (stream, command, meta) = (the_transfer(), requested(A, B, 30), Meta::default());
     let context = Context { at: jiff::Timestamp::now(), actor: Some("eve".into()) };
     let execution = Execution::<Transfer>::new(&stream, &command, &context, "request", &meta);
-    assert!(execute(&bank.store(), &Cache::new(NonZeroUsize::MIN), &execution).await.is_ok());
+    assert!(
+        execute(&bank.store(), &Cache::new(NonZeroUsize::MIN), &DynamoDbStore::HOST, &execution)
+            .await
+            .is_ok()
+    );
     assert!(bank.deliver(&bank.manager()).await);
     let state = bank.transfer().await;
     assert_eq!(ended(&state), (Status::Refused, Some("not-your-account")));

@@ -1,0 +1,206 @@
+//! A command with everything that came with it, and its outcome.
+
+use std::{pin::Pin, time::Duration};
+
+use super::MAX_REPAIRS;
+use crate::{
+    Aggregate, Commit, Context, EncodeError, IdempotencyRecord, LoadError, Loaded, Meta, Refusal, StoreError,
+    StreamId,
+};
+
+/// What a command needs of the program that runs it: the core has no clock (rule 12), and a commit has the size that the
+/// database gives it.
+#[expect(missing_debug_implementations, reason = "holds functions")]
+#[derive(Clone, Copy)]
+pub struct Host {
+    /// Waits before the next attempt, by the clock of the runtime.
+    pub pause: Pause,
+    /// The size of a commit as the store keeps it, in bytes. The snapshot policy measures with it.
+    pub stored_bytes: fn(&Commit) -> usize,
+}
+
+/// A function that waits for a while.
+pub type Pause = fn(Duration) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A command, and everything that came with it.
+#[expect(missing_debug_implementations, reason = "commands hold payloads, which stay out of logs (rule 14)")]
+pub struct Execution<'a, A: Aggregate> {
+    /// The stream that it is for.
+    pub stream: &'a StreamId,
+    /// The command; `None` for a [replay](Self::replay).
+    pub command: Option<&'a A::Command>,
+    /// The time of the command and its sender.
+    pub context: &'a Context,
+    /// The id that makes the append idempotent (rule 4): unique to this command, and the same when the command is sent again.
+    pub command_id: &'a str,
+    /// The origin of the command.
+    pub meta: &'a Meta,
+    /// The client's condition on the version (If-Match, If-None-Match).
+    pub precondition: Option<&'a Precondition>,
+    /// Whether the command starts a stream: then nothing is read before the first append.
+    pub creates: bool,
+    /// The way to remember the answer under the client's Idempotency-Key.
+    pub idempotency: Option<Idempotency<'a, A>>,
+}
+
+impl<'a, A: Aggregate> Execution<'a, A> {
+    /// A command without a condition and without a key, to a stream that exists. Other values are set in the fields.
+    #[must_use]
+    pub const fn new(
+        stream: &'a StreamId,
+        command: &'a A::Command,
+        context: &'a Context,
+        command_id: &'a str,
+        meta: &'a Meta,
+    ) -> Self {
+        let command = Some(command);
+        Self {
+            stream,
+            command,
+            context,
+            command_id,
+            meta,
+            precondition: None,
+            creates: false,
+            idempotency: None,
+        }
+    }
+
+    /// A commit without events. The fold ignores it, and everything that is written from states writes the stream's state once more, under a version that it does not know yet.
+    ///
+    /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
+    #[must_use]
+    pub const fn replay(
+        stream: &'a StreamId,
+        context: &'a Context,
+        command_id: &'a str,
+        meta: &'a Meta,
+    ) -> Self {
+        let command = None;
+        Self {
+            stream,
+            command,
+            context,
+            command_id,
+            meta,
+            precondition: None,
+            creates: false,
+            idempotency: None,
+        }
+    }
+
+    /// The time when the command came, in Unix seconds.
+    pub(super) fn now(&self) -> i64 {
+        self.context.at.as_second()
+    }
+}
+
+/// The condition of a request on the version (RFC 9110, 13.1.1 and 13.1.2).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Precondition {
+    /// `If-Match: *`: the aggregate exists.
+    Exists,
+    /// `If-Match`: the version is one of these.
+    OneOf(Vec<u64>),
+    /// `If-None-Match: *`: the aggregate does not exist.
+    Absent,
+    /// `If-None-Match`: the version is none of these.
+    NoneOf(Vec<u64>),
+}
+
+impl Precondition {
+    pub(super) fn holds(&self, version: u64) -> bool {
+        match self {
+            Self::Exists => version > 0,
+            Self::OneOf(versions) => version > 0 && versions.contains(&version),
+            Self::Absent => version == 0,
+            Self::NoneOf(versions) => !versions.contains(&version),
+        }
+    }
+}
+
+/// The way in which the answer to a request with an Idempotency-Key is remembered.
+#[expect(missing_debug_implementations, reason = "holds a closure")]
+pub struct Idempotency<'a, A: Aggregate> {
+    /// The key under which the answer is remembered: the Idempotency-Key together with the caller.
+    pub key: &'a str,
+    /// The hash of what is asked.
+    pub fingerprint: &'a str,
+    /// Another hash of the same request, under which an earlier version may have stored its answer.
+    pub older_fingerprint: Option<&'a str>,
+    /// The number of seconds after [`Context::at`] for which the key is remembered at least.
+    pub retention: i64,
+    /// The function that writes the answer for a state and its version, or for a refusal. The same answer is given when the request is repeated.
+    #[expect(clippy::type_complexity, reason = "named by its only field")]
+    pub answer: &'a (dyn Fn(Result<(&A::State, u64), &Refusal>) -> String + Sync),
+}
+
+impl<A: Aggregate> Idempotency<'_, A> {
+    /// Whether this is the record of the same request.
+    pub(super) fn is_of(&self, record: &IdempotencyRecord) -> bool {
+        [Some(self.fingerprint), self.older_fingerprint].contains(&Some(record.fingerprint.as_str()))
+    }
+
+    pub(super) fn record(&self, now: i64, answer: Result<(&A::State, u64), &Refusal>) -> IdempotencyRecord {
+        IdempotencyRecord {
+            key: self.key.to_owned(),
+            fingerprint: self.fingerprint.to_owned(),
+            answer: (self.answer)(answer),
+            expires: now.saturating_add(self.retention),
+        }
+    }
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub enum Outcome<A: Aggregate> {
+    /// The command's events are in the log, from now or from an earlier try. The value is the state and version after them.
+    Committed(Loaded<A>),
+    /// There was nothing to change.
+    Unchanged(Loaded<A>),
+    /// The same request was answered before. The value is the first answer.
+    Repeated(String),
+}
+
+/// The reason why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecuteError {
+    /// The domain refuses the command, on a state that was read strongly (rule 6).
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// The condition does not hold for this version, which was read strongly.
+    #[error("the version is {version}")]
+    PreconditionFailed {
+        /// The version that the stream has.
+        version: u64,
+    },
+    /// The condition held when the command arrived; another writer won the race in between.
+    #[error("another writer was first, the version is {version}")]
+    Overtaken {
+        /// The version that the stream has now.
+        version: u64,
+    },
+    /// Every repair lost its race again.
+    #[error("other writers were first each time, {MAX_REPAIRS} repetitions included")]
+    Contended,
+    /// The Idempotency-Key, or the command id, belongs to another command.
+    #[error("the command id belongs to another command")]
+    CommandIdReused,
+    /// The commit does not fit in one item.
+    #[error("the commit has {bytes} bytes, the limit is {limit}")]
+    TooLarge {
+        /// Its size in bytes.
+        bytes: usize,
+        /// The largest size in bytes.
+        limit: usize,
+    },
+    /// The state could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// An event of the decision cannot be written: a programming error in the aggregate.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
