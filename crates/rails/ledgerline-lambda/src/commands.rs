@@ -281,7 +281,7 @@ impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
             serde_json::to_string(&answer).unwrap_or_default()
         };
         let id = key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
-        let mut meta = request.meta();
+        let mut meta = request.meta().clone();
         meta.source_address = meta.source_address.filter(|_| self.source_addresses);
         let context = Context { at: Timestamp::now(), actor: Some(actor.to_owned()) };
         let retention = self.retention;
@@ -418,8 +418,8 @@ struct Fingerprints {
 impl Fingerprints {
     fn of(request: &HttpRequest) -> Result<Self, Problem> {
         let body = request.body()?;
-        let json = serde_json::from_slice::<Value>(&body);
-        let text = json.as_ref().map_or_else(|_| body.clone(), |json| json.to_string().into_bytes());
+        let json = serde_json::from_slice::<Value>(body);
+        let text = json.as_ref().map_or_else(|_| body.to_vec(), |json| json.to_string().into_bytes());
         let command = match json {
             Ok(json) => {
                 let json = in_one_spelling(json);
@@ -429,7 +429,7 @@ impl Fingerprints {
                     json.to_string().into_bytes()
                 }
             }
-            Err(_) => body,
+            Err(_) => body.to_vec(),
         };
         let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
         let hash = |path: &str, body: &[u8]| hash([request.route().as_bytes(), path.as_bytes(), body]);

@@ -105,7 +105,7 @@ fn developer(claim: Option<(&str, &str)>) -> Result<Option<ApiGatewayRequestAuth
 
 /// Answers a request in every case: a panic is answered with 500, like any other failure of the server.
 async fn respond(routes: &impl Routes, request: &HttpRequest) -> Response {
-    let correlation_id = request.meta().correlation_id.unwrap_or_default();
+    let correlation_id = request.meta().correlation_id.as_deref().unwrap_or_default();
     let span = tracing::info_span!("request", correlation_id, route = request.route());
     let handled = AssertUnwindSafe(routes.handle(request).instrument(span.clone())).catch_unwind().await;
     let result = handled.unwrap_or_else(|_| {
@@ -155,8 +155,8 @@ mod tests {
 
     use super::*;
 
-    fn request(body: &str) -> HttpRequest {
-        let event = json!({
+    fn event(body: &str) -> serde_json::Value {
+        json!({
             "version": "2.0",
             "routeKey": "POST /tanks",
             "rawPath": "/tanks",
@@ -165,8 +165,11 @@ mod tests {
             "requestContext": { "http": { "method": "POST", "path": "/tanks" }, "requestId": "r-1", "timeEpoch": 0 },
             "body": body,
             "isBase64Encoded": false,
-        });
-        serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into()
+        })
+    }
+
+    fn request(body: &str) -> HttpRequest {
+        serde_json::from_value::<ApiGatewayV2httpRequest>(event(body)).unwrap().into()
     }
 
     #[derive(Debug, Deserialize)]
@@ -193,7 +196,7 @@ mod tests {
             ("cursor=&type=a&cursor=", Some("cursor is given twice")),
             ("Limit=1", Some("there is no such parameter; there are: limit, cursor, type")),
         ] {
-            let mut event = serde_json::to_value(&request("").0).unwrap();
+            let mut event = event("");
             event["rawQueryString"] = query.into();
             let request: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
             let answer = HttpRequest::from(request).only_parameters(&["limit", "cursor"], &["type"]);
@@ -270,7 +273,7 @@ mod tests {
     /// A key or a condition that cannot be read must not be ignored.
     #[test]
     fn a_header_that_is_no_ascii_text_is_refused() {
-        let mut event = serde_json::to_value(&request("").0).unwrap();
+        let mut event = event("");
         event["headers"] = json!({ "idempotency-key": "überweisung", "if-match": "\"3\"" });
         let request: HttpRequest = serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap().into();
         assert_eq!(request.header("idempotency-key").unwrap_err().field.as_deref(), Some("idempotency-key"));

@@ -125,6 +125,25 @@ pub struct Context {
     pub actor: Option<String>,
 }
 
+impl Context {
+    /// Whether the caller is this owner. A caller without a name owns nothing, and what has no owner belongs to no
+    /// caller: a plain comparison would give the second to the first.
+    ///
+    /// ```
+    /// use ledgerline::Context;
+    ///
+    /// let at = "2026-11-22T09:30:00Z".parse()?;
+    /// let ada = Context { at, actor: Some("ada".into()) };
+    /// assert!(ada.is_owner(Some("ada")) && !ada.is_owner(Some("eve")) && !ada.is_owner(None));
+    /// assert!(!Context { at, actor: None }.is_owner(None));
+    /// # Ok::<_, jiff::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_owner(&self, owner: Option<&str>) -> bool {
+        self.actor.is_some() && self.actor.as_deref() == owner
+    }
+}
+
 /// Folds events over a state.
 pub fn fold<'a, A: Aggregate>(state: A::State, events: impl IntoIterator<Item = &'a A::Event>) -> A::State {
     events.into_iter().fold(state, |state, event| A::evolve(state, event))

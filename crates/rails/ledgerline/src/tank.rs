@@ -172,10 +172,9 @@ crate::refusals! {
 }
 
 /// The tank, if it takes changes of this caller.
-fn yours<'a>(state: &'a State, actor: Option<&str>) -> Result<&'a Installed, Refusal> {
+fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Installed, Refusal> {
     let tank = state.installed().ok_or(UNKNOWN)?;
-    // A tank that no caller installed belongs to no caller, and a caller without a name owns no tank: otherwise `None` would match `None`.
-    if actor.is_none() || tank.installed_by.as_deref() != actor {
+    if !context.is_owner(tank.installed_by.as_deref()) {
         return Err(NOT_YOURS);
     }
     if matches!(state, State::Scrapped(_)) { Err(SCRAPPED) } else { Ok(tank) }
@@ -226,7 +225,7 @@ impl Aggregate for Tank {
 
     fn decide(state: &State, command: &Command, context: &Context) -> Result<Vec<Event>, Refusal> {
         let on = context.at.to_zoned(TimeZone::UTC).date();
-        let tank = yours(state, context.actor.as_deref());
+        let tank = yours(state, context);
         let event = match command {
             Command::Install { .. } if *state != State::Absent => return Err(EXISTS),
             Command::Install { site, liquid } => Event::TankInstalled {

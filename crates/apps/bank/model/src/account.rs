@@ -167,8 +167,7 @@ fn open(state: &State) -> Result<&Opened, Refusal> {
 
 /// The account, if it takes bookings of this caller. Another caller learns only that the account is not theirs.
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Opened, Refusal> {
-    // An account without an opener belongs to no caller, not even to one without a name: without the first condition, the two would be equal.
-    let yours = |account: &Opened| context.actor.is_some() && account.opened_by == context.actor;
+    let yours = |account: &Opened| context.is_owner(account.opened_by.as_deref());
     if state.opened().is_some_and(|account| !yours(account)) { Err(NOT_YOURS) } else { open(state) }
 }
 

@@ -147,12 +147,7 @@ fn yours<'a>(state: &'a State, context: &Context) -> Result<(&'a Created, Status
         State::Open(todo) => (todo, Status::Open),
         State::Done(todo) => (todo, Status::Done),
     };
-    // A todo without a creator belongs to no caller, not even to one without a name: without the first condition, the two would be equal.
-    if context.actor.is_none() || todo.created_by != context.actor {
-        Err(NOT_YOURS)
-    } else {
-        Ok((todo, status))
-    }
+    if context.is_owner(todo.created_by.as_deref()) { Ok((todo, status)) } else { Err(NOT_YOURS) }
 }
 
 fn update((todo, status): (&Created, Status), update: &Update) -> Vec<Event> {

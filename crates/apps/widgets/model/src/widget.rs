@@ -99,11 +99,8 @@ ledgerline::refusals! {
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
     match state {
         State::Uncreated => Err(UNKNOWN),
-        // A widget without a creator belongs to no caller, not even to one without a name: without the first condition, the two would be equal.
-        State::Created(widget) if context.actor.is_none() || widget.created_by != context.actor => {
-            Err(NOT_YOURS)
-        }
-        State::Created(widget) => Ok(widget),
+        State::Created(widget) if context.is_owner(widget.created_by.as_deref()) => Ok(widget),
+        State::Created(_) => Err(NOT_YOURS),
     }
 }
 

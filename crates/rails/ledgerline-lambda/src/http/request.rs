@@ -18,13 +18,61 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 /// keys.
 const MAX_SUBJECT: usize = 255;
 
-/// A request as the HTTP API passes it on.
+/// A request as the HTTP API passes it on. Caller, origin and body are read once, for everything that uses them.
 #[derive(Debug)]
-pub struct HttpRequest(pub(super) ApiGatewayV2httpRequest);
+pub struct HttpRequest {
+    event: ApiGatewayV2httpRequest,
+    caller: Option<String>,
+    meta: Meta,
+    body: Result<Vec<u8>, Problem>,
+}
 
 impl From<ApiGatewayV2httpRequest> for HttpRequest {
-    fn from(request: ApiGatewayV2httpRequest) -> Self {
-        Self(request)
+    fn from(mut event: ApiGatewayV2httpRequest) -> Self {
+        let body = bytes(event.body.take().unwrap_or_default(), event.is_base64_encoded);
+        let caller = caller(&event);
+        let meta = meta(&event, caller.clone());
+        Self { event, caller, meta, body }
+    }
+}
+
+/// The bytes of a body.
+fn bytes(text: String, is_base64: bool) -> Result<Vec<u8>, Problem> {
+    let body = if is_base64 {
+        let decoded = BASE64_STANDARD.decode(text);
+        decoded.map_err(|_| Problem::new(INVALID_REQUEST, "the body is not base64"))?
+    } else {
+        text.into_bytes()
+    };
+    if body.len() > MAX_BODY_BYTES {
+        let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
+        return Err(Problem::new(BODY_TOO_LARGE, detail));
+    }
+    Ok(body)
+}
+
+/// The subject of the token, which the API's authorizer has verified, or the principal that signed a request to a
+/// function URL.
+fn caller(event: &ApiGatewayV2httpRequest) -> Option<String> {
+    let authorizer = event.request_context.authorizer.as_ref()?;
+    let of_token = authorizer.jwt.as_ref().and_then(|jwt| jwt.claims.get("sub").map(String::as_str));
+    let of_iam = || authorizer.iam.as_ref()?.user_arn.as_deref().map(principal);
+    let caller = of_token.or_else(of_iam)?;
+    (1..=MAX_SUBJECT).contains(&caller.len()).then(|| caller.to_owned())
+}
+
+fn meta(event: &ApiGatewayV2httpRequest, actor: Option<String>) -> Meta {
+    let context = &event.request_context;
+    // The client chooses this header, so its value is used only if it is harmless in a log and in an item.
+    let is_harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
+    let header = |name| event.headers.get(name).and_then(|value| value.to_str().ok());
+    let given = header("x-correlation-id").filter(is_harmless).map(ToOwned::to_owned);
+    Meta {
+        actor,
+        correlation_id: given.or_else(|| context.request_id.clone()),
+        causation_id: None,
+        source_address: context.http.source_ip.clone(),
+        trace_id: header("x-amzn-trace-id").and_then(trace),
     }
 }
 
@@ -32,13 +80,17 @@ impl HttpRequest {
     /// The method and the path of the route, as the template has them: `POST /tanks/{id}/fills`.
     #[must_use]
     pub fn route(&self) -> &str {
-        self.0.route_key.as_deref().or(self.0.request_context.route_key.as_deref()).unwrap_or_default()
+        self.event
+            .route_key
+            .as_deref()
+            .or(self.event.request_context.route_key.as_deref())
+            .unwrap_or_default()
     }
 
     /// The path as it was asked for.
     #[must_use]
     pub fn path(&self) -> &str {
-        self.0.raw_path.as_deref().unwrap_or_default()
+        self.event.raw_path.as_deref().unwrap_or_default()
     }
 
     /// A `{parameter}` of the path, decoded.
@@ -46,7 +98,7 @@ impl HttpRequest {
     /// # Errors
     /// When the route has no parameter of this name.
     pub fn path_parameter(&self, name: &str) -> Result<&str, Problem> {
-        let parameter = self.0.path_parameters.get(name).map(String::as_str);
+        let parameter = self.event.path_parameters.get(name).map(String::as_str);
         parameter.ok_or_else(|| Problem::field(name, format!("the path has no {name}")))
     }
 
@@ -65,7 +117,7 @@ impl HttpRequest {
     /// # Errors
     /// When it is there twice.
     pub fn query(&self, name: &str) -> Result<Option<String>, Problem> {
-        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let mut values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
         match (values.next(), values.next()) {
             (_, Some(_)) => Err(Problem::field(name, format!("{name} is given twice"))),
@@ -80,7 +132,7 @@ impl HttpRequest {
     /// # Errors
     /// When there is another parameter, or one is there twice. The problem names it.
     pub fn only_parameters(&self, once: &[&str], several: &[&str]) -> Result<(), Problem> {
-        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let mut found = BTreeSet::new();
         for (name, _) in form_urlencoded::parse(raw.as_bytes()) {
             if several.contains(&&*name) {
@@ -134,7 +186,7 @@ impl HttpRequest {
     /// All values of a parameter of the query, which may be given several times.
     #[must_use]
     pub fn query_values(&self, name: &str) -> BTreeSet<String> {
-        let raw = self.0.raw_query_string.as_deref().unwrap_or_default();
+        let raw = self.event.raw_query_string.as_deref().unwrap_or_default();
         let values = form_urlencoded::parse(raw.as_bytes()).filter(|(key, _)| key == name);
         values.map(|(_, value)| value.into_owned()).collect()
     }
@@ -146,7 +198,7 @@ impl HttpRequest {
     /// client did not ask for: carry out a command with a key twice, or a command with a condition
     /// without it.
     pub fn header(&self, name: &str) -> Result<Option<&str>, Problem> {
-        let value = self.0.headers.get(name).map(HeaderValue::to_str).transpose();
+        let value = self.event.headers.get(name).map(HeaderValue::to_str).transpose();
         value.map_err(|_| Problem::field(name, format!("the header {name} has characters outside ASCII")))
     }
 
@@ -154,19 +206,8 @@ impl HttpRequest {
     ///
     /// # Errors
     /// When it is larger than [`MAX_BODY_BYTES`], or is said to be base64 and is not.
-    pub fn body(&self) -> Result<Vec<u8>, Problem> {
-        let text = self.0.body.as_deref().unwrap_or_default();
-        let body = match self.0.is_base64_encoded {
-            true => BASE64_STANDARD
-                .decode(text)
-                .map_err(|_| Problem::new(INVALID_REQUEST, "the body is not base64"))?,
-            false => text.as_bytes().to_vec(),
-        };
-        if body.len() > MAX_BODY_BYTES {
-            let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
-            return Err(Problem::new(BODY_TOO_LARGE, detail));
-        }
-        Ok(body)
+    pub fn body(&self) -> Result<&[u8], Problem> {
+        self.body.as_deref().map_err(Problem::clone)
     }
 
     /// The body, read as JSON of this shape.
@@ -183,7 +224,7 @@ impl HttpRequest {
             // Serde would read the fields of a struct from an array as well, by their place.
             return Err(malformed("the body is not a JSON object".into()));
         }
-        let mut reader = serde_json::Deserializer::from_slice(&body);
+        let mut reader = serde_json::Deserializer::from_slice(body);
         let value: T = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
             let field = field_of(&error);
             let inner = error.into_inner();
@@ -219,36 +260,20 @@ impl HttpRequest {
     /// `401` when there is no caller: the API has no authorizer, or the caller's name is missing or
     /// very long. An aggregate belongs to its creator, so it must not be created without a caller.
     pub fn actor(&self) -> Result<&str, Problem> {
-        let authorizer = self.0.request_context.authorizer.as_ref();
-        let of_iam = authorizer.and_then(|authorizer| authorizer.iam.as_ref()?.user_arn.as_deref());
-        self.claim("sub")
-            .or_else(|| of_iam.map(principal))
-            .filter(|subject| (1..=MAX_SUBJECT).contains(&subject.len()))
-            .ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
+        let caller = self.caller.as_deref();
+        caller.ok_or_else(|| Problem::new(UNAUTHENTICATED, "sign in: the request names no caller"))
     }
 
     /// A claim of the caller's token, as text.
     pub(crate) fn claim(&self, name: &str) -> Option<&str> {
-        let authorizer = self.0.request_context.authorizer.as_ref()?;
+        let authorizer = self.event.request_context.authorizer.as_ref()?;
         authorizer.jwt.as_ref()?.claims.get(name).map(String::as_str)
     }
 
     /// The origin of the request, for the commit that it causes.
     #[must_use]
-    pub fn meta(&self) -> Meta {
-        let context = &self.0.request_context;
-        // The client chooses this header, so its value is used only if it is harmless in a log and
-        // in an item.
-        let harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
-        let header = |name| self.header(name).ok().flatten();
-        let given = header("x-correlation-id").filter(harmless).map(ToOwned::to_owned);
-        Meta {
-            actor: self.actor().ok().map(ToOwned::to_owned),
-            correlation_id: given.or_else(|| context.request_id.clone()),
-            causation_id: None,
-            source_address: context.http.source_ip.clone(),
-            trace_id: header("x-amzn-trace-id").and_then(trace),
-        }
+    pub fn meta(&self) -> &Meta {
+        &self.meta
     }
 }
 

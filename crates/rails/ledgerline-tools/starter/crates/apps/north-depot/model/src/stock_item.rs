@@ -67,9 +67,8 @@ ledgerline::refusals! {
 fn yours<'a>(state: &'a State, context: &Context) -> Result<&'a Created, Refusal> {
     match state {
         State::Uncreated => Err(UNKNOWN),
-        // What nobody created is nobody's, also not that of a caller without a name.
-        State::Created(it) if context.actor.is_none() || it.created_by != context.actor => Err(NOT_YOURS),
-        State::Created(it) => Ok(it),
+        State::Created(it) if context.is_owner(it.created_by.as_deref()) => Ok(it),
+        State::Created(_) => Err(NOT_YOURS),
     }
 }
 
