@@ -15,8 +15,8 @@ use tokio::time::timeout;
 
 use crate::{
     Error, config,
-    fifo::{self, ApplyError, Consumer},
     grants::{self, REQUESTS},
+    queue::{self, ApplyError, Consumer},
     start,
 };
 
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 ///
 /// ```
 /// use ledgerline::Commit;
-/// use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
+/// use ledgerline_lambda::{queue::ApplyError, process_manager::Reaction};
 ///
 /// struct Greet;
 ///
@@ -81,7 +81,7 @@ pub trait Reaction {
 ///
 /// ```no_run
 /// # use ledgerline::Commit;
-/// # use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
+/// # use ledgerline_lambda::{queue::ApplyError, process_manager::Reaction};
 /// # struct Greet;
 /// # impl Reaction for Greet {
 /// #     const OF: &'static [&'static str] = &["tank"];
@@ -101,7 +101,7 @@ pub trait Reaction {
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    fifo::run(manifest::<R>(), async |sdk| {
+    queue::run(manifest::<R>(), async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
         let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
         let mut store = start::store(client).await?;
@@ -136,7 +136,7 @@ pub struct ProcessManager<R> {
 }
 
 impl<R: Reaction> Consumer for ProcessManager<R> {
-    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(R::OF, commit)?;
         let (stream, version) = (commit.stream.as_str(), commit.version);
         let (position, _) = self.positions.progress(&POSITIONS, stream).await?;

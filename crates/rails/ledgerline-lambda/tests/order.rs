@@ -23,7 +23,7 @@ use ledgerline_dynamodb::{
 use ledgerline_lambda::{
     events::Events,
     http::{HttpRequest, Problem, Routes},
-    rebuild::Rebuild,
+    rebuild::RebuildRequest,
     reconciler::Reconciler,
     sequencer::{Sequencing, Voided},
     stream::{Record, Unreadable},
@@ -612,7 +612,7 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
     let first = world.rows.generations(keys).await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
     assert!(world.rows.move_generations(keys, &first, first.begun(by.at).unwrap(), by).await.unwrap());
-    let rebuild = Rebuild { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    let rebuild = RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
     assert!(subscriber.rebuild(&rebuild).await.unwrap());
     assert_eq!(world.diary_of(1).await, times);
 }
@@ -681,7 +681,7 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
     world.subscriber().catch_up_all().await.unwrap();
     let asked =
-        |generation| Rebuild { generation, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+        |generation| RebuildRequest { generation, part: 0, parts: 0, write_units: None, streams: Vec::new() };
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
     assert_eq!(error, "the generation 1 is not being built");
 

@@ -13,7 +13,7 @@ use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{StreamId, manifest::SubscriberKind};
 use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING};
-use ledgerline_lambda::rebuild::{Rebuild, Rebuilt};
+use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
 use crate::{
@@ -134,18 +134,18 @@ impl View<'_> {
         if let Some(number) = generations.in_phase(Phase::Building)
             && self.follower.of_log.kind != SubscriberKind::Subscription
         {
-            let mut sum = Rebuilt::default();
+            let mut sum = RebuildResponse::default();
             let mut done = 0;
             let parts = options.parts(self.deployment);
             for part in 0..parts {
                 let part =
                     self.table.at(number).part(self.follower.of_log.keys(), &Part::name(part, parts)).await?;
                 done += u32::from(part.is_done);
-                sum.add(&Rebuilt {
+                sum.add(&RebuildResponse {
                     commits: part.commits,
                     reads: part.reads,
                     writes: part.writes,
-                    ..Rebuilt::default()
+                    ..RebuildResponse::default()
                 });
             }
             self.out.note("");
@@ -350,15 +350,15 @@ impl View<'_> {
     }
 
     /// Has the function make every part of the log, some at once.
-    async fn in_parts(&self, number: u32, options: &Options) -> Result<Rebuilt> {
+    async fn in_parts(&self, number: u32, options: &Options) -> Result<RebuildResponse> {
         let (commits, _) = self.deployment.size_of_log().await?;
         let bar = self.out.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
         // Each worker may write its share.
         let share = options.write_units.map(|units| f64::from(units) / f64::from(options.workers));
         // The last answer for each part.
-        let answers = RefCell::new(BTreeMap::<i32, Rebuilt>::new());
+        let answers = RefCell::new(BTreeMap::<i32, RebuildResponse>::new());
         let sum = || {
-            let mut sum = Rebuilt::default();
+            let mut sum = RebuildResponse::default();
             answers.borrow().values().for_each(|answer| sum.add(answer));
             sum
         };
@@ -366,8 +366,13 @@ impl View<'_> {
         let made = stream::iter(0..parts).map(|part| {
             let (bar, answers, sum) = (&bar, &answers, &sum);
             async move {
-                let asked =
-                    Rebuild { generation: number, part, parts, write_units: share, ..Rebuild::default() };
+                let asked = RebuildRequest {
+                    generation: number,
+                    part,
+                    parts,
+                    write_units: share,
+                    ..RebuildRequest::default()
+                };
                 let mut failed = Vec::new();
                 loop {
                     let mut answer = self.ask_again(&asked, bar).await;
@@ -394,15 +399,15 @@ impl View<'_> {
     }
 
     /// Has a subscription go on from the beginning, until it is where the order ends.
-    async fn in_one_order(&self, number: u32) -> Result<Rebuilt> {
+    async fn in_one_order(&self, number: u32) -> Result<RebuildResponse> {
         let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
         // Somebody else is at it, or its time was over, as long as it is not done.
-        let asked = Rebuild { generation: number, ..Rebuild::default() };
+        let asked = RebuildRequest { generation: number, ..RebuildRequest::default() };
         while !self.ask_again(&asked, &bar).await?.is_done {
             tokio::time::sleep(LATER).await;
         }
         bar.finish_and_clear();
-        Ok(Rebuilt::default())
+        Ok(RebuildResponse::default())
     }
 
     /// Compares every stream with the log, as that is now, and has the function make what is missing. Returns what is missing still: the last version in the log, and the one that is there; and the reasons that
@@ -427,7 +432,7 @@ impl View<'_> {
                 let streams: Vec<_> = missing.keys().cloned().collect();
                 for streams in streams.chunks(STREAMS) {
                     let streams = streams.to_vec();
-                    let asked = Rebuild { generation: number, streams, ..Rebuild::default() };
+                    let asked = RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
                     match self.ask(&asked).await {
                         Ok(made) => {
                             let failed = made.failed.into_iter();
@@ -464,14 +469,14 @@ impl View<'_> {
     }
 
     /// Asks the function, again and again if it fails.
-    async fn ask_again(&self, asked: &Rebuild, bar: &ProgressBar) -> Result<Rebuilt> {
+    async fn ask_again(&self, asked: &RebuildRequest, bar: &ProgressBar) -> Result<RebuildResponse> {
         let again = ConstantBuilder::default().with_delay(AGAIN).with_max_times(MAX_FAILURES);
         let ask = || self.ask(asked);
         let failed = |error: &anyhow::Error, _| bar.set_message(format!("trying again: {error:#}"));
         ask.retry(again).sleep(tokio::time::sleep).notify(failed).await
     }
 
-    async fn ask(&self, asked: &Rebuild) -> Result<Rebuilt> {
+    async fn ask(&self, asked: &RebuildRequest) -> Result<RebuildResponse> {
         let payload = json!({ "rebuild": asked }).to_string();
         let name = self.deployment.name(&self.follower.of_log.id)?;
         let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
@@ -486,7 +491,7 @@ impl View<'_> {
 }
 
 /// The units that it took, and their price.
-fn cost(made: &Rebuilt) -> String {
+fn cost(made: &RebuildResponse) -> String {
     let dollars = (made.reads * READS + made.writes * WRITES) / 1e6;
     format!("{:.0} read units, {:.0} write units, {dollars:.4} US$", made.reads, made.writes)
 }

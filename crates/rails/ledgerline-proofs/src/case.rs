@@ -8,8 +8,8 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::Commit;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
-    fifo::{Consumer, Fifo},
     process_manager::{ProcessManager, Reaction},
+    queue::{Consumer, QueueRunner},
     wire::Message,
 };
 use ledgerline_testing::table;
@@ -121,8 +121,8 @@ impl Case {
         let call = move |wire: Wire, _: Done| {
             let (messages, consumer) = (Rc::clone(&messages), Rc::clone(&consumer));
             async move {
-                let fifo = Fifo { store: World::store_at(&wire), consumer: consumer(&wire) };
-                let failed = fifo.batch(&messages).await.batch_item_failures;
+                let runner = QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
+                let failed = runner.batch(&messages).await.batch_item_failures;
                 failed.is_empty()
             }
             .boxed_local()
@@ -137,7 +137,7 @@ pub fn manager<R: Reaction>(
     wire: &Wire,
     positions: &str,
     reaction: R,
-) -> Fifo<DynamoDbStore, ProcessManager<R>> {
+) -> QueueRunner<DynamoDbStore, ProcessManager<R>> {
     let positions = ReadTable::new(wire.dynamodb(), table(positions));
-    Fifo { store: World::store_at(wire), consumer: ProcessManager { positions, reaction } }
+    QueueRunner { store: World::store_at(wire), consumer: ProcessManager { positions, reaction } }
 }

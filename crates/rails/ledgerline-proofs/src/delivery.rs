@@ -423,7 +423,7 @@ impl<'a> Schedule<'a> {
         }
         let views = self.pipeline.stateful.iter().map(|view| (view.table, view.key, None));
         let logged = self.pipeline.logged.iter().map(|view| {
-            let keys = view.fifo.consumer.view.table;
+            let keys = view.runner.consumer.view.table;
             (view.table, keys.partition, Some(keys.sort))
         });
         for (table, partition, sort) in views.chain(logged) {
@@ -639,7 +639,7 @@ async fn batch(logged: &Logged, queue: &mut Queue, forgets: bool) -> u64 {
     }
     let messages: Vec<_> =
         taken.iter().map(|taken| message(&taken.id, &taken.group, &taken.body, taken.receives + 1)).collect();
-    let response = logged.fifo.batch(&messages).await;
+    let response = logged.runner.batch(&messages).await;
     let failed: BTreeSet<_> =
         response.batch_item_failures.iter().map(|failure| failure.item_identifier.as_str()).collect();
     // A message that failed is at the head of its group again: nothing behind it in the queue may

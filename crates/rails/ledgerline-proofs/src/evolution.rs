@@ -106,7 +106,7 @@ async fn newer(world: &World) -> Result<usize, String> {
         .collect();
     let mut failed = 0;
     for batch in messages.chunks(10) {
-        for failure in pipeline.logged[0].fifo.batch(batch).await.batch_item_failures {
+        for failure in pipeline.logged[0].runner.batch(batch).await.batch_item_failures {
             let place: usize = failure.item_identifier.parse().unwrap_or(usize::MAX);
             let commit = queued.get(place).and_then(|queued| Message::read(&queued.body).ok()?.into_commit());
             let expected = tanks[..unreadable]

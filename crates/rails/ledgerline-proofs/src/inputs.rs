@@ -11,8 +11,8 @@ use fastrand::Rng;
 use ledgerline::{Commit, MemoryStore, RecordedState, guard::Verdict};
 use ledgerline_dynamodb::commit_from_image;
 use ledgerline_lambda::{
-    fifo::{ApplyError, Consumer, Fifo},
     http::HttpRequest,
+    queue::{ApplyError, Consumer, QueueRunner},
     stream::{Batch, Handler, records},
 };
 use serde_json::{Value, json};
@@ -222,11 +222,11 @@ async fn feed(
             let _ = (services.take_entries(), services.take_messages("http://wire.invalid/dead-letters"));
         }
         Decoder::QueueMessage => {
-            let fifo = Fifo { store: MemoryStore::default(), consumer: Reader(application) };
+            let runner = QueueRunner { store: MemoryStore::default(), consumer: Reader(application) };
             for _ in 0..BATCH {
                 let message = &samples.messages[rng.usize(0..samples.messages.len())];
                 let body = text(rng, message);
-                match fifo.message(&body).await {
+                match runner.message(&body).await {
                     Ok(()) => taken += 1,
                     Err(
                         ApplyError::Malformed(_)
@@ -285,7 +285,7 @@ async fn feed(
 struct Reader<'a>(&'a Application);
 
 impl Consumer for Reader<'_> {
-    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         for view in &self.0.logged {
             // An error is right here: a read model refuses, by name, an event that is not of its aggregates.
             let _ = (view.view.changes)(commit);

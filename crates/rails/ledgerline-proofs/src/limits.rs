@@ -16,10 +16,10 @@ use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES, PageQuery, ReadTable, T
 use ledgerline_lambda::{
     commands::Commands,
     fanout::{Fanout, Wiring},
-    fifo::Fifo,
     http::{HttpRequest, MAX_BODY_BYTES, Response, Routes, versions_of},
     log_projector::LogProjector,
     queries,
+    queue::QueueRunner,
     stream::Handler,
     wire::Message,
 };
@@ -456,10 +456,10 @@ async fn gaps(world: &World, limits: &mut Limits) {
             table: ReadTable::new(world.wire.dynamodb(), table("FillsTable")),
             view: FILLS_VIEW,
         };
-        let fifo = Fifo { store: store.clone(), consumer };
+        let runner = QueueRunner { store: store.clone(), consumer };
         let body = json!({ "stream": format!("tank-{id}"), "version": length }).to_string();
-        let applied = fifo.message(&body).await.is_ok();
-        let position = fifo.consumer.table.position(&FILLS, &first.stream).await.ok();
+        let applied = runner.message(&body).await.is_ok();
+        let position = runner.consumer.table.position(&FILLS, &first.stream).await.ok();
         found.push((applied, position));
     }
     limits.note(

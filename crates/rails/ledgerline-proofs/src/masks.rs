@@ -11,8 +11,8 @@ use std::{
 use ledgerline::{Commit, EventLog, MemoryStore, guard::Verdict};
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
-    fifo::{ApplyError, Consumer, Fifo},
     log_projector::LogProjector,
+    queue::{ApplyError, Consumer, QueueRunner},
     stream::{Handler, Record, response},
 };
 use ledgerline_tank::views::{FILLS, FILLS_VIEW};
@@ -235,20 +235,20 @@ struct Moody {
 }
 
 impl Consumer for Moody {
-    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         let commit_id = (commit.stream.to_string(), commit.version);
         self.tried.borrow_mut().insert(commit_id.clone());
         if self.fails.borrow().contains(&commit_id) {
             return Err(ApplyError::Effect("not now".into()));
         }
-        self.projector.take(commit).await
+        self.projector.apply(commit).await
     }
 
     /// It fails at the first commit that fails, when those before it are written.
-    async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+    async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
         let mut taken = Vec::new();
         for commit in commits {
-            taken.push(self.take(commit).await?);
+            taken.push(self.apply(commit).await?);
         }
         Ok(taken)
     }
@@ -276,8 +276,10 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
         LogProjector { table: ReadTable::new(wire.dynamodb(), table("FillsTable")), view: FILLS_VIEW };
     let fails = commits.iter().enumerate().filter(|(place, _)| has(mask, *place));
     let fails = fails.map(|(_, commit)| (commit.stream.to_string(), commit.version)).collect();
-    let fifo =
-        Fifo { store, consumer: Moody { projector, fails: RefCell::new(fails), tried: RefCell::default() } };
+    let runner = QueueRunner {
+        store,
+        consumer: Moody { projector, fails: RefCell::new(fails), tried: RefCell::default() },
+    };
     let mut messages = Vec::new();
     for (place, commit) in commits.iter().enumerate() {
         let whole = ledgerline_lambda::wire::Message::Commit(Box::new(commit.clone()));
@@ -287,7 +289,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     let failed = |answer: aws_lambda_events::sqs::SqsBatchResponse| -> BTreeSet<usize> {
         answer.batch_item_failures.iter().filter_map(|failure| failure.item_identifier.parse().ok()).collect()
     };
-    let first = failed(fifo.batch(&messages).await);
+    let first = failed(runner.batch(&messages).await);
     let expected: BTreeSet<_> = (0..TEN)
         .filter(|place| (0..=*place).any(|before| before % 3 == place % 3 && has(mask, before)))
         .collect();
@@ -297,20 +299,20 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     // A message behind a failure of its group must not be tried, because it would overtake.
     let tried = |place: &usize| {
         let commit = &commits[*place];
-        fifo.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))
+        runner.consumer.tried.borrow().contains(&(commit.stream.to_string(), commit.version))
     };
     if let Some(place) = first.iter().find(|place| tried(place) && !has(mask, **place)) {
         return Err(finding(mask, format!("message {place} was tried behind a failure of its group")));
     }
-    fifo.consumer.fails.borrow_mut().clear();
+    runner.consumer.fails.borrow_mut().clear();
     let again: Vec<_> = first.iter().map(|place| messages[*place].clone()).collect();
-    let still = failed(fifo.batch(&again).await);
+    let still = failed(runner.batch(&again).await);
     if !still.is_empty() {
         return Err(finding(mask, format!("{still:?} failed again")));
     }
     for tank in &tanks {
         let stream = &tank[0].stream;
-        let position = fifo.consumer.projector.table.position(&FILLS, stream).await;
+        let position = runner.consumer.projector.table.position(&FILLS, stream).await;
         let last = commits.iter().filter(|commit| commit.stream == *stream).count() as u64;
         if position.as_ref().ok() != Some(&last) {
             return Err(finding(mask, format!("the position in {stream} is {position:?}, not {last}")));

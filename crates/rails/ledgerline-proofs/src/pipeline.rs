@@ -18,8 +18,8 @@ use ledgerline::{
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
-    fifo::Fifo,
     log_projector::{self, LogProjector},
+    queue::QueueRunner,
     state_projector::StateProjector,
     stream::Record,
 };
@@ -65,7 +65,7 @@ pub struct Logged {
     /// The categories whose commits it gets.
     pub of: &'static [&'static str],
     /// The handler of its messages, with the projector in it.
-    pub fifo: Fifo<DynamoDbStore, LogProjector>,
+    pub runner: QueueRunner<DynamoDbStore, LogProjector>,
 }
 
 /// A function that makes the fanout of an application's aggregates.
@@ -107,7 +107,10 @@ impl LogFunction {
             table: self.table,
             url: format!("http://wire.invalid/{}.fifo", self.table),
             of: self.view.of,
-            fifo: Fifo { store: World::store_at(&wire.under(&self.role)), consumer: self.consumer(wire) },
+            runner: QueueRunner {
+                store: World::store_at(&wire.under(&self.role)),
+                consumer: self.consumer(wire),
+            },
         }
     }
 }
@@ -175,8 +178,8 @@ impl Pipeline {
             }
         }
         for logged in self.logged.iter().filter(|logged| logged.of.contains(&category)) {
-            let (keys, changes_of) = (logged.fifo.consumer.view.table, logged.fifo.consumer.view.changes);
-            let inserts = logged.fifo.consumer.view.writes.contains(&Write::Insert);
+            let (keys, changes_of) = (logged.runner.consumer.view.table, logged.runner.consumer.view.changes);
+            let inserts = logged.runner.consumer.view.writes.contains(&Write::Insert);
             let mut folded: BTreeMap<Key, Fields> = BTreeMap::new();
             for stream in streams {
                 let mut put_beside = None;
@@ -221,7 +224,7 @@ impl Pipeline {
         let mut rows = Rows::new();
         let tables = self.stateful.iter().map(|stateful| (stateful.table, stateful.key, None)).chain(
             self.logged.iter().map(|logged| {
-                let keys = logged.fifo.consumer.view.table;
+                let keys = logged.runner.consumer.view.table;
                 (logged.table, keys.partition, Some(keys.sort))
             }),
         );

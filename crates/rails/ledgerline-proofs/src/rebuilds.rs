@@ -20,9 +20,9 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, ReadTable};
 use ledgerline_lambda::{
-    fifo::{Consumer, Fifo},
     log_projector::{self, LogProjector},
-    rebuild::{Rebuild, RebuildError, Rebuilt},
+    queue::{Consumer, QueueRunner},
+    rebuild::{RebuildError, RebuildRequest, RebuildResponse},
     state_projector::{self, StateProjector},
     wire::Message,
 };
@@ -170,7 +170,7 @@ impl Kind {
 /// An instance of the view's function. What it knows of the generations is from its beginning,
 /// because the clock of the day does not go on in a run.
 enum Instance {
-    Log(Fifo<DynamoDbStore, LogProjector>),
+    Log(QueueRunner<DynamoDbStore, LogProjector>),
     States(StateProjector<Tank, Site>),
 }
 
@@ -180,7 +180,10 @@ impl Instance {
         let store = || World::store_at(wire);
         let rows = |id: &str| ReadTable::new(wire.dynamodb(), table(id));
         let log = |view| {
-            Self::Log(Fifo { store: store(), consumer: LogProjector { table: rows("FillsTable"), view } })
+            Self::Log(QueueRunner {
+                store: store(),
+                consumer: LogProjector { table: rows("FillsTable"), view },
+            })
         };
         match kind {
             Kind::Sums => log(SUMS),
@@ -194,14 +197,14 @@ impl Instance {
     /// Delivers these commits in one batch. The result says of each whether it was taken.
     async fn deliver(&self, commits: &[&Commit]) -> Vec<bool> {
         match self {
-            Self::Log(fifo) => {
+            Self::Log(runner) => {
                 let id = |commit: &Commit| format!("{}@{}", commit.stream, commit.version);
                 let sent = |commit: &&Commit| {
                     let body = serde_json::to_string(&Message::Commit(Box::new((*commit).clone())));
                     message(&id(commit), commit.stream.as_str(), &body.unwrap_or_default(), 1)
                 };
                 let messages: Vec<_> = commits.iter().map(sent).collect();
-                let failed = fifo.batch(&messages).await.batch_item_failures;
+                let failed = runner.batch(&messages).await.batch_item_failures;
                 let is_taken = |commit: &&Commit| failed.iter().all(|one| one.item_identifier != id(commit));
                 commits.iter().map(is_taken).collect()
             }
@@ -221,9 +224,9 @@ impl Instance {
         }
     }
 
-    async fn rebuild(&self, asked: &Rebuild) -> Result<Rebuilt, RebuildError> {
+    async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
         match self {
-            Self::Log(fifo) => fifo.consumer.rebuild(&fifo.store, asked).await,
+            Self::Log(runner) => runner.consumer.rebuild(&runner.store, asked).await,
             Self::States(projector) => projector.rebuild(asked).await,
         }
     }
@@ -410,8 +413,13 @@ impl<'a> Run<'a> {
 
     /// Two workers make parts of the log. One of them may be ended in the middle of a call.
     async fn work(&mut self) -> Result<(), String> {
-        let asked =
-            |part| Rebuild { generation: MADE, part, parts: PARTS, write_units: None, streams: Vec::new() };
+        let asked = |part| RebuildRequest {
+            generation: MADE,
+            part,
+            parts: PARTS,
+            write_units: None,
+            streams: Vec::new(),
+        };
         let left: Vec<_> =
             self.parts.iter().filter(|(_, is_done)| !**is_done).map(|(part, _)| *part).collect();
         let (Some(one), Some(other)) = (self.rng.choice(&left), self.rng.choice(&left)) else {
@@ -452,8 +460,13 @@ impl<'a> Run<'a> {
                 return self.no_read_goes_back().await;
             }
             self.tally.closed_with += missing.len() as u64;
-            let asked =
-                Rebuild { generation: MADE, part: 0, parts: PARTS, write_units: None, streams: missing };
+            let asked = RebuildRequest {
+                generation: MADE,
+                part: 0,
+                parts: PARTS,
+                write_units: None,
+                streams: missing,
+            };
             let time = if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 };
             let made = Instance::new(self.wire, self.kind, &self.role);
             if timeout(Duration::from_millis(time), made.rebuild(&asked)).await.is_err() {
@@ -604,8 +617,13 @@ mod tests {
                 why: String::new(),
             };
             assert!(table.move_generations(keys, &none, begun, by).await.unwrap());
-            let asked =
-                Rebuild { generation: MADE, part: 0, parts: 1, write_units: None, streams: Vec::new() };
+            let asked = RebuildRequest {
+                generation: MADE,
+                part: 0,
+                parts: 1,
+                write_units: None,
+                streams: Vec::new(),
+            };
             let instance = Instance::new(wire, Kind::Sums, &Role::of(&Kind::Sums.manifest()));
             let rebuild = async || {
                 for invocations in 1..20 {

@@ -452,7 +452,7 @@ impl<'a> Mixture<'a> {
             .map(|(place, (group, body))| message(&place.to_string(), group, body, 1))
             .collect();
         let version = self.version();
-        let response = self.pipelines[version].logged[0].fifo.batch(&messages).await;
+        let response = self.pipelines[version].logged[0].runner.batch(&messages).await;
         for failure in response.batch_item_failures.iter().rev() {
             self.tally.again += 1;
             let place: usize = failure.item_identifier.parse().unwrap_or_default();

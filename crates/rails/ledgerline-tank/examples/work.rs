@@ -24,8 +24,8 @@ use ledgerline::{
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
-    fifo::Fifo,
     log_projector::LogProjector,
+    queue::QueueRunner,
     state_projector::StateProjector,
     stream::{Batch, Handler, Record, records},
     wire::Message,
@@ -270,7 +270,7 @@ async fn logged(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
     let table = ReadTable::new(client.clone(), "Readings");
     let consumer = LogProjector { table, view: READINGS_VIEW };
-    let fifo = Fifo { store: DynamoDbStore::new(client, "Commits"), consumer };
+    let runner = QueueRunner { store: DynamoDbStore::new(client, "Commits"), consumer };
     let message = |commit: Commit| {
         let mut message = SqsMessage::default();
         message.attributes.insert("MessageGroupId".into(), commit.stream.to_string());
@@ -281,7 +281,7 @@ async fn logged(times: u64) {
     let mut event = SqsEvent::default();
     event.records = second_commits().into_iter().map(message).collect();
     for _ in 0..times / 10 {
-        assert!(fifo.batch(black_box(&event.records)).await.batch_item_failures.is_empty());
+        assert!(runner.batch(black_box(&event.records)).await.batch_item_failures.is_empty());
     }
 }
 

@@ -7,9 +7,9 @@ use ledgerline::{
     Aggregate, Cache, Commit, Consistency, EventStore, decode, load, manifest::Manifest, tank::Tank,
 };
 use ledgerline_lambda::{
-    fifo::ApplyError,
     metrics,
     process_manager::{Due, Reaction},
+    queue::ApplyError,
 };
 
 use crate::haul::{Command, Event, Haul, Step};

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use futures::FutureExt;
 use ledgerline::{Aggregate, Commit, Consistency, EventLog, load, spec::valid};
 use ledgerline_dynamodb::DynamoDbStore;
-use ledgerline_lambda::{fifo::Fifo, process_manager::ProcessManager, wire::Message};
+use ledgerline_lambda::{process_manager::ProcessManager, queue::QueueRunner, wire::Message};
 use ledgerline_proofs::{
     Effort, Finding,
     application::{Application, History},
@@ -101,7 +101,7 @@ fn account_id(name: &str) -> String {
 // --- The process manager ----------------------------------------------------------------------------------------
 
 /// An instance of the process manager.
-fn transfers_at(wire: &Wire) -> Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
+fn transfers_at(wire: &Wire) -> QueueRunner<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>> {
     manager(wire, "TransferPositionsTable", Transfers::new(World::store_at(wire)))
 }
 
@@ -112,7 +112,7 @@ fn transferred(name: &str, amount: i64, received: bool) -> Case {
     let log = vec![balance(&payer("x"), 30), to, requested("x", amount)];
     Case::new(name, log, move |wire: Wire, done: Done| {
         async move {
-            let fifo = transfers_at(&wire);
+            let runner = transfers_at(&wire);
             let quiet = Wire::new(wire.services().database().clone());
             let stream = requested("x", amount).remove(0).stream;
             loop {
@@ -123,7 +123,7 @@ fn transferred(name: &str, amount: i64, received: bool) -> Case {
                 let Ok(body) = serde_json::to_string(&Message::Commit(Box::new(commit))) else {
                     return false;
                 };
-                if fifo.message(&body).await.is_err() {
+                if runner.message(&body).await.is_err() {
                     return false;
                 }
                 done.borrow_mut().push(String::new());

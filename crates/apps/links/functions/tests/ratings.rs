@@ -22,8 +22,8 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
-    fifo::{Consumer, Fifo},
     log_projector::LogProjector,
+    queue::{Consumer, QueueRunner},
     wire::Message,
 };
 use ledgerline_testing::{Crash, Wire};
@@ -150,7 +150,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A handler with its table, and the log behind it.
 struct World<C> {
-    fifo: Fifo<DynamoDbStore, C>,
+    runner: QueueRunner<DynamoDbStore, C>,
     client: Client,
     table: String,
     wire: Wire,
@@ -173,12 +173,18 @@ impl<C: Consumer> World<C> {
         wire.take();
         let consumer = consumer(ReadTable::new(watched, ledgerline_testing::table(id)));
         let client = Client::new(&dynamodb.sdk_config());
-        Self { fifo: Fifo { store, consumer }, client, table: ledgerline_testing::table(id), wire, crash }
+        Self {
+            runner: QueueRunner { store, consumer },
+            client,
+            table: ledgerline_testing::table(id),
+            wire,
+            crash,
+        }
     }
 
     async fn deliver(&self, commit: &Commit) -> Result<(), String> {
         let body = serde_json::to_string(&Message::Commit(Box::new(commit.clone()))).unwrap();
-        self.fifo.message(&body).await.map_err(|error| error.to_string())
+        self.runner.message(&body).await.map_err(|error| error.to_string())
     }
 
     /// Every item of the table but positions.
@@ -363,7 +369,7 @@ async fn an_entry_that_comes_too_late_is_not_shown() {
     let entry: feeds::Entry = serde_json::from_value(Value::Object(entry.clone())).unwrap();
     let place = entry.entry.rsplit_once('#').unwrap().0;
     let late = feeds::Entry::new("ada", 1, "bob", place, &entry.link);
-    world.fifo.consumer.table.put_all(&feeds::TABLE, &[late]).await.unwrap();
+    world.runner.consumer.table.put_all(&feeds::TABLE, &[late]).await.unwrap();
     assert_eq!(shown(&world).await, log.feeds());
     assert_eq!(log.feeds().len(), 1);
 }
@@ -426,7 +432,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
         from: None,
     };
     let followers: Vec<_> = (0..FOLLOWERS).map(follow).collect();
-    world.fifo.consumer.table.put_all(&feeds::TABLE, &followers).await.unwrap();
+    world.runner.consumer.table.put_all(&feeds::TABLE, &followers).await.unwrap();
     world.wire.take();
 
     // The function ends in the middle of the sixth thousand.
@@ -462,7 +468,7 @@ async fn a_rating_is_one_write_for_each_list() {
     for (id, view) in [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)] {
         let world = World::new(id, &commits, |table| LogProjector { table, view }).await;
         // At its start, the function reads which generations there are.
-        world.fifo.consumer.generations().await.unwrap();
+        world.runner.consumer.generations().await.unwrap();
         assert_eq!(world.wire.operations(), ["GetItem"]);
         for commit in &commits {
             world.deliver(commit).await.unwrap();
@@ -499,7 +505,7 @@ async fn a_poisoned_stream_stops_its_own_group() {
         .into();
     let event: aws_lambda_events::sqs::SqsEvent =
         serde_json::from_value(json!({ "Records": records })).unwrap();
-    let response = world.fifo.batch(&event.records).await;
+    let response = world.runner.batch(&event.records).await;
     let failed: Vec<_> = response.batch_item_failures.iter().map(|failed| &failed.item_identifier).collect();
     assert_eq!(failed, ["1", "3"]);
     assert_eq!(world.rows(&link_ratings::TABLE).await.len(), 2, "the other rating, and the sum of one");

@@ -18,8 +18,8 @@ use ledgerline::{Commit, EventLog, Meta, StreamId, encode};
 use ledgerline_dynamodb::sdk_config;
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
-    fifo::Fifo,
     process_manager::{POSITIONS, ProcessManager},
+    queue::QueueRunner,
     wire::Message,
 };
 use ledgerline_local::services::{DynamoDb, forget_stream_records};
@@ -51,7 +51,7 @@ impl World {
 
     /// A function whose calls to the table and to the provider are counted together, so that a
     /// crash can follow any of them.
-    fn function(&self, sender: Option<&str>) -> Fifo<DynamoDbStore, ProcessManager<WelcomeEmail>> {
+    fn function(&self, sender: Option<&str>) -> QueueRunner<DynamoDbStore, ProcessManager<WelcomeEmail>> {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
             .interceptor(self.crash.clone());
@@ -70,7 +70,7 @@ impl World {
             sender: sender.map(Into::into),
         };
         let store = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
-        Fifo { store, consumer: ProcessManager { positions, reaction } }
+        QueueRunner { store, consumer: ProcessManager { positions, reaction } }
     }
 
     async fn deliver(&self, version: u64) -> Result<(), String> {

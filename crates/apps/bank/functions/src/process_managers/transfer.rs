@@ -12,9 +12,9 @@ use ledgerline::{
     Aggregate, Cache, Commit, Consistency, EventStore, Invalid, decode, load, manifest::Manifest,
 };
 use ledgerline_lambda::{
-    fifo::ApplyError,
     metrics,
     process_manager::{Due, Reaction},
+    queue::ApplyError,
 };
 
 /// The counter of transfers whose money can go neither on nor back by itself. The alarm of this name tells a person.

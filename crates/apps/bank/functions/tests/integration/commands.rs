@@ -36,7 +36,8 @@ fn the_samples_are_the_commands_that_they_are_named_after() {
 
 #[test]
 fn the_caller_and_the_origin_are_read_from_the_event() {
-    let meta = sample("open").meta();
+    let request = sample("open");
+    let meta = request.meta();
     assert_eq!(meta.actor.as_deref(), Some("2b6f0cc9-4e1f-4b0f-9d0e-1d8f5f6c7a10"));
     assert_eq!(meta.correlation_id.as_deref(), Some("JKJaXmPLvHcESHA="));
     assert_eq!(meta.source_address.as_deref(), Some("192.0.2.1"));

@@ -12,9 +12,9 @@ use jiff::{Timestamp, civil::date};
 use ledgerline::{Changes, Commit, EventLog, Projection, StreamId};
 use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
 use ledgerline_lambda::{
-    fifo::{Consumer, Fifo},
     log_projector::LogProjector,
-    rebuild::Rebuild,
+    queue::{Consumer, QueueRunner},
+    rebuild::RebuildRequest,
     state_projector::{StateProjector, details},
     wire::Message,
 };
@@ -30,7 +30,7 @@ fn sample(name: &str) -> Value {
 }
 
 struct Transactions {
-    projector: Fifo<DynamoDbStore, LogProjector>,
+    projector: QueueRunner<DynamoDbStore, LogProjector>,
     wire: Wire,
 }
 
@@ -40,7 +40,7 @@ impl Transactions {
         let wire = Wire::default();
         let client =
             Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
-        let projector = Fifo {
+        let projector = QueueRunner {
             store: DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable")),
             consumer: LogProjector {
                 table: ReadTable::new(client, ledgerline_testing::table("TransactionsTable")),
@@ -277,7 +277,8 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
     let begun = now.begun(by.at).unwrap();
     assert!(consumer.table.move_generations(keys, &now, begun, by).await.unwrap());
-    let asked = Rebuild { generation: 1, part: 0, parts: 1, write_units: Some(0.5), streams: Vec::new() };
+    let asked =
+        RebuildRequest { generation: 1, part: 0, parts: 1, write_units: Some(0.5), streams: Vec::new() };
     let (mut asks, mut waits) = (0, 0);
     let made = loop {
         let made = consumer.rebuild(&transactions.projector.store, &asked).await.unwrap();
@@ -291,7 +292,8 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     assert!(asks > 1 && seconds > made.writes, "{asks} times, {seconds} s, {made:?}");
     assert_eq!(transactions.rows_of(1).await, fold(&commits));
     // Another generation is not made, whoever comes late with it.
-    let other = consumer.rebuild(&transactions.projector.store, &Rebuild { generation: 2, ..asked }).await;
+    let other =
+        consumer.rebuild(&transactions.projector.store, &RebuildRequest { generation: 2, ..asked }).await;
     assert_eq!(other.unwrap_err().to_string(), "the generation 2 is not being built");
 }
 

@@ -18,8 +18,8 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
 use ledgerline_lambda::{
-    fifo::Fifo,
     process_manager::{POSITIONS, ProcessManager},
+    queue::QueueRunner,
     wire::Message,
 };
 use ledgerline_local::services::DynamoDb;
@@ -31,7 +31,7 @@ struct Bank {
     wire: Wire,
 }
 
-type Manager = Fifo<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>>;
+type Manager = QueueRunner<DynamoDbStore, ProcessManager<Transfers<DynamoDbStore>>>;
 
 impl Bank {
     async fn new() -> Self {
@@ -61,7 +61,7 @@ impl Bank {
         let client = Client::from_conf(config.build());
         let positions = ReadTable::new(client.clone(), ledgerline_testing::table("TransferPositionsTable"));
         let reaction = Transfers::new(self.store_of(client.clone()));
-        Fifo { store: self.store_of(client), consumer: ProcessManager { positions, reaction } }
+        QueueRunner { store: self.store_of(client), consumer: ProcessManager { positions, reaction } }
     }
 
     async fn send<A: Aggregate>(&self, stream: &StreamId, command: A::Command, id: &str) {

@@ -21,10 +21,9 @@ use ledgerline::{
 };
 use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
-    Error, config,
-    fifo::ApplyError,
-    metrics,
+    Error, config, metrics,
     process_manager::{self, POSITIONS, Reaction},
+    queue::ApplyError,
 };
 use links::user::{Event, User};
 use serde::{Deserialize, Serialize};

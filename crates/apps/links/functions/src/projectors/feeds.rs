@@ -9,8 +9,8 @@ use ledgerline::{
 use ledgerline_dynamodb::{KeyNames, PageQuery, ReadTable, TableError};
 use ledgerline_lambda::{
     Error, config,
-    fifo::{self, ApplyError, Consumer},
     queries::of_log,
+    queue::{self, ApplyError, Consumer},
 };
 use links::views::{
     feeds,
@@ -45,7 +45,7 @@ pub fn manifest() -> Manifest {
 /// # Errors
 /// When it cannot start.
 pub async fn run() -> Result<(), Error> {
-    fifo::run(manifest(), async |sdk| {
+    queue::run(manifest(), async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?);
         // This opens the connection, so that the first message does not wait for it.
         let _ = table.generations(KeyNames::from(&TABLE)).await;
@@ -55,7 +55,7 @@ pub async fn run() -> Result<(), Error> {
 }
 
 impl Consumer for FeedProjector {
-    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(OF, commit)?;
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let (stream, version) = (commit.stream.as_str(), commit.version);

@@ -4,8 +4,8 @@ use std::num::NonZeroUsize;
 
 use ledgerline::{Aggregate, Cache, Commit, EventStore, Invalid};
 use ledgerline_lambda::{
-    fifo::ApplyError,
     process_manager::{Due, Reaction},
+    queue::ApplyError,
 };
 use north_depot::{
     price_tag::{Command, PriceTag, PriceTagName},

@@ -1,7 +1,7 @@
 //! Stock notices: does what is due after the events of a stockitem.
 
 use ledgerline::{Aggregate, Commit};
-use ledgerline_lambda::{fifo::ApplyError, process_manager::Reaction};
+use ledgerline_lambda::{process_manager::Reaction, queue::ApplyError};
 use north_depot::stock_item::StockItem;
 
 /// What is due after a commit. Pure, so that it can be tested without doing it. What reads payloads decodes them here:

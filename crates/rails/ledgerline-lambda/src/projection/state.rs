@@ -25,7 +25,10 @@ use crate::{
     Error, config, grants,
     line::Line,
     metrics,
-    rebuild::{AT_ONCE, Answer, Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild},
+    rebuild::{
+        AT_ONCE, Answer, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse, hole_in,
+        is_outage, rebuild,
+    },
     start::{Handle, dynamodb, start},
     wire::{BusEntry, field_or_root},
 };
@@ -74,11 +77,11 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
             let projector = Arc::clone(&projector);
             async move {
                 if let Some(asked) = event.get_mut("rebuild") {
-                    let asked: Rebuild =
+                    let asked: RebuildRequest =
                         serde_path_to_error::deserialize(asked.take()).map_err(|error| malformed(&error))?;
                     return Ok(Answer::Rebuilt(projector.rebuild(&asked).await?));
                 }
-                projector.all(details(event)?).await.map(Answer::Taken)
+                projector.all(details(event)?).await.map(Answer::Handled)
             }
             .boxed_local()
         }) as Handle<_, Answer<()>>)
@@ -239,7 +242,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     ///
     /// # Errors
     /// When the generation is not being built, or the log or the table fails. What was written stays.
-    pub async fn rebuild(&self, asked: &Rebuild) -> Result<Rebuilt, RebuildError> {
+    pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
         rebuild(self, &self.table, &self.log, asked).await
     }
 
@@ -324,7 +327,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     }
 }
 
-impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
+impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
     fn of(&self) -> Vec<&'static str> {
         vec![A::CATEGORY]
     }
@@ -333,13 +336,13 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
         KeyNames::from(&self.view.table)
     }
 
-    async fn remake(
+    async fn rebuild_page(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> Result<Made, TableError> {
+    ) -> Result<Progress, TableError> {
         let make = async |commits: Vec<Commit>| {
             let Some(stream) = commits.first().map(|first| first.stream.clone()) else { return Ok(None) };
             if Instant::now() >= until {
@@ -353,7 +356,7 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
                     shown.map(|(_, units)| units).map_err(RebuildError::Table)
                 }
                 // They are not enough for the state, or not all there.
-                Ok(None) => self.remake_stream(table, log, &stream, until).await,
+                Ok(None) => self.rebuild_stream(table, log, &stream, until).await,
                 Err(error) => Err(RebuildError::Load(error)),
             };
             match made {
@@ -363,7 +366,7 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
             }
         };
         let made = stream::iter(streams).map(make).buffer_unordered(AT_ONCE);
-        made.try_fold(Made::default(), async |mut all, one| {
+        made.try_fold(Progress::default(), async |mut all, one| {
             if let Some((stream, made)) = one {
                 all.note(stream, made);
             }
@@ -372,7 +375,7 @@ impl<A: Aggregate, Row: Serialize> Remake for StateProjector<A, Row> {
         .await
     }
 
-    async fn remake_stream(
+    async fn rebuild_stream(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,

@@ -20,7 +20,7 @@ const NAMED: usize = 20;
 /// A request of the operator's tool: to rebuild one part of a view, or some of its streams.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Rebuild {
+pub struct RebuildRequest {
     /// The generation that is built.
     pub generation: u32,
     /// The part of the log.
@@ -47,7 +47,7 @@ fn is_zero(number: &i32) -> bool {
 /// How far it got.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Rebuilt {
+pub struct RebuildResponse {
     /// Whether nothing is left of what was asked for.
     pub is_done: bool,
     /// The commits that were read, by all invocations for this part.
@@ -71,7 +71,7 @@ pub struct Failed {
     pub reason: String,
 }
 
-impl Rebuilt {
+impl RebuildResponse {
     /// Adds what another part took, and the streams that it could not make.
     pub fn add(&mut self, other: &Self) {
         self.commits += other.commits;
@@ -132,7 +132,7 @@ pub enum RebuildError {
 
 /// What was written, and what could not be.
 #[derive(Debug, Default)]
-pub struct Made {
+pub struct Progress {
     /// The write units that it took.
     pub writes: f64,
     /// Streams that could not be made.
@@ -141,7 +141,7 @@ pub struct Made {
     pub left: BTreeSet<StreamId>,
 }
 
-impl Made {
+impl Progress {
     /// Adds the outcome of one stream: the write units that it took, or why it was not made.
     pub(crate) fn note(&mut self, stream: StreamId, made: Result<f64, RebuildError>) {
         match made {
@@ -156,7 +156,7 @@ impl Made {
 }
 
 /// A view that can be made again.
-pub(crate) trait Remake {
+pub(crate) trait Rebuild {
     /// The categories of its commits.
     fn of(&self) -> Vec<&'static str>;
 
@@ -165,16 +165,16 @@ pub(crate) trait Remake {
 
     /// Writes what these commits come to. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
     /// After `until`, no more streams are begun.
-    fn remake(
+    fn rebuild_page(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> impl Future<Output = Result<Made, TableError>>;
+    ) -> impl Future<Output = Result<Progress, TableError>>;
 
     /// Writes what the table lacks of a stream, from the log. Returns the write units that it took.
-    fn remake_stream(
+    fn rebuild_stream(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
@@ -187,23 +187,23 @@ pub(crate) trait Remake {
 pub(crate) const AT_ONCE: usize = 16;
 
 /// Makes each of these streams from the log, some at once, until the time is over.
-pub(crate) async fn remake_streams(
-    view: &impl Remake,
+pub(crate) async fn rebuild_each(
+    view: &impl Rebuild,
     table: &ReadTable,
     log: &DynamoDbStore,
     streams: impl IntoIterator<Item = StreamId>,
     until: Instant,
-) -> Made {
-    let remake = async |stream: StreamId| {
+) -> Progress {
+    let rebuild_one = async |stream: StreamId| {
         let made = if Instant::now() < until {
-            view.remake_stream(table, log, &stream, until).await
+            view.rebuild_stream(table, log, &stream, until).await
         } else {
             Err(RebuildError::TimeIsOver { writes: 0.0 })
         };
         (stream, made)
     };
-    let all = stream::iter(streams).map(remake).buffer_unordered(AT_ONCE);
-    all.fold(Made::default(), async |mut all, (stream, made)| {
+    let all = stream::iter(streams).map(rebuild_one).buffer_unordered(AT_ONCE);
+    all.fold(Progress::default(), async |mut all, (stream, made)| {
         all.note(stream, made);
         all
     })
@@ -215,11 +215,11 @@ pub(crate) async fn remake_streams(
 /// # Errors
 /// When the generation is not being built, or the log or the table fails. What was noted before stays.
 pub(crate) async fn rebuild(
-    view: &impl Remake,
+    view: &impl Rebuild,
     table: &ReadTable,
     log: &DynamoDbStore,
-    asked: &Rebuild,
-) -> Result<Rebuilt, RebuildError> {
+    asked: &RebuildRequest,
+) -> Result<RebuildResponse, RebuildError> {
     let keys = view.keys();
     let began = Instant::now();
     let until = began + WORKING;
@@ -229,11 +229,15 @@ pub(crate) async fn rebuild(
     let table = table.at(asked.generation);
     let mut failed = Vec::new();
     if !asked.streams.is_empty() {
-        let made = remake_streams(view, &table, log, asked.streams.iter().cloned(), until).await;
-        let rebuilt = Rebuilt { is_done: made.left.is_empty(), writes: made.writes, ..Rebuilt::default() };
+        let made = rebuild_each(view, &table, log, asked.streams.iter().cloned(), until).await;
+        let rebuilt = RebuildResponse {
+            is_done: made.left.is_empty(),
+            writes: made.writes,
+            ..RebuildResponse::default()
+        };
         return Ok(answer(rebuilt, made.failed));
     }
-    let Rebuild { part: number, parts, .. } = *asked;
+    let RebuildRequest { part: number, parts, .. } = *asked;
     if !(0..parts).contains(&number) {
         return Err(RebuildError::NoPart { part: number, parts });
     }
@@ -259,7 +263,7 @@ pub(crate) async fn rebuild(
             let read = log.scan((number, parts), page.after.as_ref(), (&of, limit));
             Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
         };
-        let make = async { Ok(view.remake(&table, log, streams, until).await?) };
+        let make = async { Ok(view.rebuild_page(&table, log, streams, until).await?) };
         let (made, read) = futures::try_join!(make, read)?;
         next = read;
         failed.extend(made.failed);
@@ -286,16 +290,16 @@ pub(crate) async fn rebuild(
     }
     let Part { is_done, commits, reads, writes, after: _ } = part;
     let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-    Ok(answer(Rebuilt { is_done, commits, reads, writes, pause, failed: Vec::new() }, failed))
+    Ok(answer(RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() }, failed))
 }
 
-fn answer(rebuilt: Rebuilt, failed: Vec<(StreamId, RebuildError)>) -> Rebuilt {
+fn answer(rebuilt: RebuildResponse, failed: Vec<(StreamId, RebuildError)>) -> RebuildResponse {
     for (stream, error) in &failed {
         tracing::error!(%stream, error = %Causes(error), "not made again");
     }
     let named = failed.into_iter().take(NAMED);
     let named = named.map(|(stream, error)| Failed { stream, reason: Causes(&error).to_string() });
-    Rebuilt { failed: named.collect(), ..rebuilt }
+    RebuildResponse { failed: named.collect(), ..rebuilt }
 }
 
 /// Where the commits of a stream end in a page of the log.
@@ -332,14 +336,14 @@ pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
     })
 }
 
-/// The answer of a function that took an event of its own kind, or was asked to make its view again.
+/// The answer of a function that handled an event of its own kind, or was asked to rebuild its view.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub(crate) enum Answer<Taken> {
+pub(crate) enum Answer<Handled> {
     /// The answer to an event.
-    Taken(Taken),
+    Handled(Handled),
     /// How far the rebuild got.
-    Rebuilt(Rebuilt),
+    Rebuilt(RebuildResponse),
 }
 
 /// Whether all rows would fail like this one, and may be written later.

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 
 use crate::{
     Error, config, grants, metrics,
-    rebuild::{Answer, Rebuild, RebuildError, Rebuilt, is_outage},
+    rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse, is_outage},
     start::{Handle, dynamodb, start},
 };
 
@@ -100,11 +100,11 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
             let subscriber = Arc::clone(&subscriber);
             async move {
                 let Some(asked) = event.get_mut("rebuild") else {
-                    return Ok(Answer::Taken(subscriber.catch_up_all().await?));
+                    return Ok(Answer::Handled(subscriber.catch_up_all().await?));
                 };
-                let asked: Rebuild = serde_json::from_value(asked.take())?;
+                let asked: RebuildRequest = serde_json::from_value(asked.take())?;
                 let is_done = subscriber.rebuild(&asked).await?;
-                Ok(Answer::Rebuilt(Rebuilt { is_done, ..Rebuilt::default() }))
+                Ok(Answer::Rebuilt(RebuildResponse { is_done, ..RebuildResponse::default() }))
             }
             .boxed_local()
         }) as Handle<Value, Answer<()>>)
@@ -328,7 +328,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     ///
     /// # Errors
     /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
-    pub async fn rebuild(&self, asked: &Rebuild) -> Result<bool, SubscribeError> {
+    pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<bool, SubscribeError> {
         let generations = self.table.generations(KeyNames::from(&self.view.table)).await?;
         if generations.in_phase(Phase::Building) != Some(asked.generation) {
             return Err(RebuildError::NotBuilding(asked.generation).into());

@@ -1,4 +1,4 @@
-//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
+//! Rebuilds a view that is written from the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,137 +6,12 @@ use std::{
 };
 
 use backon::{ExponentialBuilder, Retryable};
-use jiff::Timestamp;
-use ledgerline::{
-    Causes, Changes, ChangesError, Commit, EventLog, LogView, StreamId, Write,
-    guard::Verdict,
-    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
-};
-use ledgerline_dynamodb::{DynamoDbStore, Inserted, Insertion, KeyNames, MAX_CHANGES, ReadTable, TableError};
+use ledgerline::{Causes, Changes, ChangesError, Commit, EventLog, LogView, StreamId};
+use ledgerline_dynamodb::{DynamoDbStore, Inserted, KeyNames, MAX_CHANGES, ReadTable, TableError};
 use tokio::time::Instant;
 
-use crate::{
-    Error, config,
-    fifo::{self, ApplyError, Consumer},
-    grants,
-    rebuild::{Made, Rebuild, RebuildError, Rebuilt, Remake, hole_in, is_outage, rebuild, remake_streams},
-};
-
-/// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
-///
-/// ```no_run
-/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
-///
-/// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
-/// const COUNTS: LogView =
-///     LogView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
-///
-/// fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
-///     let mut changes = Changes::new(TABLE);
-///     changes.add(commit.stream.id(), "sum", "commits", 1);
-///     Ok(changes)
-/// }
-///
-/// #[tokio::main(flavor = "current_thread")]
-/// async fn main() -> Result<(), ledgerline_lambda::Error> {
-///     ledgerline_lambda::log_projector::run(COUNTS).await
-/// }
-/// ```
-///
-/// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
-pub async fn run(view: LogView) -> Result<(), Error> {
-    view.check()?;
-    fifo::run(manifest(&view), async |sdk| {
-        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
-        // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
-        let _ = table.recent_generations(KeyNames::from(&view.table)).await;
-        Ok(LogProjector { table, view })
-    })
-    .await
-}
-
-/// The manifest of the function of this view.
-#[must_use]
-pub fn manifest(view: &LogView) -> Manifest {
-    // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
-    // its position in the newest row, and inserts the rows of many streams at once.
-    let more = if inserts(view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
-    let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
-    let actions = actions.chain([Action::GetItem, Action::PutItem]);
-    let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
-    Manifest::new(Source::Queue(categories))
-        .subscriber(SubscriberKind::LogProjector, Table::with(view.table, actions))
-        .table(grants::scan_log())
-        .table(grants::read_streams())
-}
-
-fn inserts(view: &LogView) -> bool {
-    view.writes.contains(&Write::Insert)
-}
-
-/// The parts of a log projector.
-#[derive(Debug)]
-pub struct LogProjector {
-    /// The table that has the rows.
-    pub table: ReadTable,
-    /// The view that says what the rows are.
-    pub view: LogView,
-}
-
-impl Consumer for LogProjector {
-    async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        if inserts(&self.view) {
-            let taken = self.insert(&[commit]).await?.pop();
-            return Ok(taken.unwrap_or_else(|| unreachable!("every commit has a verdict")));
-        }
-        ApplyError::unless_of(self.view.of, commit)?;
-        let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        let (keys, stream, version) = (&self.view.table, commit.stream.as_str(), commit.version);
-        Ok(self.table.apply(keys, stream, version, &changes).await?)
-    }
-
-    /// Rows that are inserted have no conditions, so that one call writes those of many streams.
-    async fn take_together(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
-        if !inserts(&self.view) {
-            return Ok(Vec::new());
-        }
-        self.insert(commits).await
-    }
-
-    async fn generations(&self) -> Result<Vec<Self>, TableError> {
-        let generations = self
-            .table
-            .recent_generations(KeyNames::from(&self.view.table))
-            .await?
-            .written_at(Timestamp::now());
-        let at = |number| Self { table: self.table.at(number), view: self.view };
-        Ok(generations.into_iter().map(at).collect())
-    }
-
-    async fn rebuild(&self, log: &DynamoDbStore, asked: &Rebuild) -> Result<Rebuilt, RebuildError> {
-        rebuild(self, &self.table, log, asked).await
-    }
-}
-
-impl LogProjector {
-    fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {
-        (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
-    }
-
-    /// Inserts the rows of these commits.
-    async fn insert(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
-        let mut insertions = Vec::new();
-        for commit in commits {
-            ApplyError::unless_of(self.view.of, commit)?;
-            let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-            insertions.push(Insertion { stream: &commit.stream, version: commit.version, changes });
-        }
-        Ok(self.table.insert(&self.view.table, &insertions).await?)
-    }
-}
-
-// --- Making the view again ------------------------------------------------------------------------------------------
+use super::{LogProjector, inserts};
+use crate::rebuild::{Progress, Rebuild, RebuildError, hole_in, is_outage, rebuild_each};
 
 /// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it than as JSON.
 const MAX_BYTES: usize = 1_000_000;
@@ -173,7 +48,7 @@ impl Batch {
     }
 }
 
-impl Remake for LogProjector {
+impl Rebuild for LogProjector {
     fn of(&self) -> Vec<&'static str> {
         self.view.of.to_vec()
     }
@@ -182,17 +57,17 @@ impl Remake for LogProjector {
         KeyNames::from(&self.view.table)
     }
 
-    async fn remake(
+    async fn rebuild_page(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> Result<Made, TableError> {
+    ) -> Result<Progress, TableError> {
         if inserts(&self.view) {
-            return self.insert_again(table, log, streams, until).await;
+            return self.reinsert(table, log, streams, until).await;
         }
-        let (mut made, mut batch) = (Made::default(), Batch::new(&self.view));
+        let (mut made, mut batch) = (Progress::default(), Batch::new(&self.view));
         // Streams whose commits are not all there are made from the log.
         let mut alone = BTreeSet::new();
         for commits in streams {
@@ -226,18 +101,18 @@ impl Remake for LogProjector {
             }
         }
         self.flush(table, &mut batch, &mut made, &mut alone).await?;
-        self.make_alone(table, log, alone, &mut made, until).await;
+        self.rebuild_alone(table, log, alone, &mut made, until).await;
         Ok(made)
     }
 
-    async fn remake_stream(
+    async fn rebuild_stream(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         stream: &StreamId,
         until: Instant,
     ) -> Result<f64, RebuildError> {
-        let (mut made, mut busy) = (Made::default(), 0);
+        let (mut made, mut busy) = (Progress::default(), 0);
         loop {
             let position = self.position_now(table, stream).await?;
             let page = log.read_forwards(stream, position, u64::MAX).await?;
@@ -294,7 +169,7 @@ impl LogProjector {
     }
 
     /// Writes a batch. Returns whether it was written: not if a position is not where it is said to be.
-    async fn write(&self, table: &ReadTable, batch: &Batch, made: &mut Made) -> Result<bool, TableError> {
+    async fn write(&self, table: &ReadTable, batch: &Batch, made: &mut Progress) -> Result<bool, TableError> {
         if batch.streams.is_empty() {
             return Ok(true);
         }
@@ -317,7 +192,7 @@ impl LogProjector {
         &self,
         table: &ReadTable,
         batch: &mut Batch,
-        made: &mut Made,
+        made: &mut Progress,
         alone: &mut BTreeSet<StreamId>,
     ) -> Result<(), TableError> {
         let full = std::mem::replace(batch, Batch::new(&self.view));
@@ -329,15 +204,15 @@ impl LogProjector {
         Ok(())
     }
 
-    async fn make_alone(
+    async fn rebuild_alone(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: BTreeSet<StreamId>,
-        made: &mut Made,
+        made: &mut Progress,
         until: Instant,
     ) {
-        let alone = remake_streams(self, table, log, streams, until).await;
+        let alone = rebuild_each(self, table, log, streams, until).await;
         made.writes += alone.writes;
         made.failed.extend(alone.failed);
         made.left.extend(alone.left);
@@ -356,14 +231,14 @@ impl LogProjector {
         Ok(Inserted { stream, from, commits: commits.iter().map(rows).collect::<Result<_, _>>()? })
     }
 
-    async fn insert_again(
+    async fn reinsert(
         &self,
         table: &ReadTable,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
-    ) -> Result<Made, TableError> {
-        let (mut made, mut alone, mut all) = (Made::default(), BTreeSet::new(), Vec::new());
+    ) -> Result<Progress, TableError> {
+        let (mut made, mut alone, mut all) = (Progress::default(), BTreeSet::new(), Vec::new());
         for commits in streams {
             let Some(first) = commits.first() else { continue };
             // A page begins within a stream if the one before it ended there: its rows are there, or the stream is made from the log.
@@ -383,7 +258,7 @@ impl LogProjector {
             Err(error) if is_outage(&error) => return Err(error),
             Err(_) => alone.extend(all.into_iter().map(|inserted| inserted.stream)),
         }
-        self.make_alone(table, log, alone, &mut made, until).await;
+        self.rebuild_alone(table, log, alone, &mut made, until).await;
         Ok(made)
     }
 }

@@ -13,24 +13,19 @@ use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::LambdaEvent;
-use ledgerline::{
-    Causes, ChangesError, Commit, Consistency, EventLog, ExecuteError, LoadError, Range, StoreError,
-    StreamId, guard::Verdict, manifest::Manifest,
-};
+use ledgerline::{Causes, Commit, EventLog, guard::Verdict, manifest::Manifest};
 use ledgerline_dynamodb::{DynamoDbStore, TableError};
 use serde::Deserialize;
 
+pub use super::error::ApplyError;
 use crate::{
     Error, grants,
     line::Line,
     metrics,
-    rebuild::{Answer, Rebuild, RebuildError, Rebuilt},
+    rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse},
     start::{Handle, sdk_config, start, store},
     wire::{Message, Reference},
 };
-
-/// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
-const REPAIR_WINDOW: u64 = 50;
 
 /// The receive count from which a message may be a poison pill. An outage of some minutes causes
 /// fewer receives, and the queue allows 90.
@@ -47,13 +42,13 @@ const MOST: Duration = Duration::from_secs(600);
 ///
 /// ```
 /// use ledgerline::{Commit, guard::Verdict};
-/// use ledgerline_lambda::fifo::{ApplyError, Consumer};
+/// use ledgerline_lambda::queue::{ApplyError, Consumer};
 ///
 /// /// Takes every commit, and does nothing about it.
 /// struct Nothing;
 ///
 /// impl Consumer for Nothing {
-///     async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+///     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
 ///         Ok((Verdict::Apply, commit.version))
 ///     }
 /// }
@@ -61,11 +56,11 @@ const MOST: Duration = Duration::from_secs(600);
 pub trait Consumer: Sized {
     /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise. Returns the verdict on the commit, and
     /// the consumer's position in the stream.
-    fn take(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
+    fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
 
     /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the verdict on each commit with the position, or nothing at all. The runner
-    /// gives every commit behind a gap to [`take`](Self::take), and after an error all of them. It may be dropped at any call.
-    fn take_together(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Verdict, u64)>, ApplyError>> {
+    /// gives every commit behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at any call.
+    fn apply_batch(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Verdict, u64)>, ApplyError>> {
         std::future::ready(Ok(Vec::new()))
     }
 
@@ -76,7 +71,11 @@ pub trait Consumer: Sized {
     }
 
     /// Makes a generation of its view from the log.
-    fn rebuild(&self, _: &DynamoDbStore, _: &Rebuild) -> impl Future<Output = Result<Rebuilt, RebuildError>> {
+    fn rebuild(
+        &self,
+        _: &DynamoDbStore,
+        _: &RebuildRequest,
+    ) -> impl Future<Output = Result<RebuildResponse, RebuildError>> {
         std::future::ready(Err(RebuildError::NoView))
     }
 }
@@ -87,7 +86,7 @@ struct Event {
     #[serde(rename = "Records", default)]
     records: Vec<SqsMessage>,
     #[serde(default)]
-    rebuild: Option<Rebuild>,
+    rebuild: Option<RebuildRequest>,
 }
 
 /// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a
@@ -103,14 +102,14 @@ pub async fn run<C: Consumer + 'static>(
     let build = async {
         let sdk = sdk_config().await;
         let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
-        let fifo = Arc::new(Fifo { store, consumer: build(sdk).await? });
+        let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
         Ok(Box::new(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
-            let fifo = Arc::clone(&fifo);
+            let runner = Arc::clone(&runner);
             async move {
                 let left = context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
                 Ok(match event.rebuild {
-                    None => Answer::Taken(fifo.batch_within(&event.records, left).await),
-                    Some(asked) => Answer::Rebuilt(fifo.consumer.rebuild(&fifo.store, &asked).await?),
+                    None => Answer::Handled(runner.batch_within(&event.records, left).await),
+                    Some(asked) => Answer::Rebuilt(runner.consumer.rebuild(&runner.store, &asked).await?),
                 })
             }
             .boxed_local()
@@ -129,100 +128,14 @@ fn serve(
 
 /// The parts of a function behind a FIFO queue of commits.
 #[derive(Debug)]
-pub struct Fifo<S, C> {
+pub struct QueueRunner<S, C> {
     /// The log, for gaps and for commits that are too large for a message.
     pub store: S,
     /// The consumer that applies the commits.
     pub consumer: C,
 }
 
-/// The reason why a commit was not applied. Its message comes again; after the last try it goes to the dead-letter queue.
-#[derive(Debug, thiserror::Error)]
-pub enum ApplyError {
-    /// The fanout did not write this message.
-    #[error("not a message of this program: {0}")]
-    Malformed(String),
-    /// The log does not have the commit that the message names.
-    #[error("version {version} of {stream} is not in the log")]
-    Missing {
-        /// The stream.
-        stream: StreamId,
-        /// The version.
-        version: u64,
-    },
-    /// The log does not have the version of the position: the log was restored to an earlier time, and the read table still has the commits
-    /// after that time. If this commit were skipped, the commits that now take those versions would never be applied.
-    #[error(
-        "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
-    )]
-    WentBack {
-        /// The stream.
-        stream: StreamId,
-        /// The version that came.
-        version: u64,
-        /// The version up to which the stream was applied.
-        position: u64,
-    },
-    /// The queue is wired to a category that the consumer does not take.
-    #[error("the function takes no commits of this category: version {version} of {stream}")]
-    NotWanted {
-        /// The stream.
-        stream: StreamId,
-        /// The version.
-        version: u64,
-    },
-    /// An event was written by a newer program or is damaged, or a row of it cannot be written.
-    #[error("version {version} of {stream} cannot be read")]
-    Changes {
-        /// The stream.
-        stream: StreamId,
-        /// The version.
-        version: u64,
-        /// The error of the event or the row.
-        source: ChangesError,
-    },
-    /// The log could not be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The rows could not be written.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// The state of a stream could not be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known whether the command is in the log.
-    #[error("the command {id} failed, or its outcome is not known")]
-    Command {
-        /// The id of the command.
-        id: String,
-        /// The failure of the command.
-        source: ExecuteError,
-    },
-    /// An effect of the commit beyond the tables, such as a mail or a command, could not be completed.
-    #[error("{0}")]
-    Effect(String),
-}
-
-impl ApplyError {
-    /// Refuses a commit of a category that is not among these: the queue is wired to the wrong streams.
-    ///
-    /// # Errors
-    /// [`ApplyError::NotWanted`].
-    pub fn unless_of(of: &[&str], commit: &Commit) -> Result<(), Self> {
-        if of.contains(&commit.stream.category()) {
-            return Ok(());
-        }
-        Err(Self::NotWanted { stream: commit.stream.clone(), version: commit.version })
-    }
-
-    /// The error for a commit whose event cannot be read, or whose row cannot be written.
-    #[must_use]
-    pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
-        Self::Changes { stream: commit.stream.clone(), version: commit.version, source: source.into() }
-    }
-}
-
-impl<S: EventLog, C: Consumer> Fifo<S, C> {
+impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// Applies a batch, each group in order. Once a message of a group failed, the later ones of its group are reported as failed
     /// too, untried: they must not overtake it. Other groups go on.
     pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
@@ -333,7 +246,7 @@ impl<S: EventLog, C: Consumer> Fifo<S, C> {
                 }
             }
         }
-        let all = AssertUnwindSafe(consumer.take_together(&commits)).catch_unwind();
+        let all = AssertUnwindSafe(consumer.apply_batch(&commits)).catch_unwind();
         let failure = match tokio::time::timeout(limit, all).await {
             Ok(Ok(Ok(verdicts))) => {
                 for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
@@ -388,95 +301,9 @@ impl<S: EventLog, C: Consumer> Fifo<S, C> {
         }
         let taken = match taken {
             Some(taken) => taken,
-            None => read.take(&commit).await?,
+            None => read.apply(&commit).await?,
         };
         Ok((self.follow(read, &commit, taken).await?, commit))
-    }
-
-    /// Applies the commit in a generation that is not read. Of a gap, however long, one window is mended with each commit, so that the messages behind this one, and the generation
-    /// that is read, do not wait for a whole history: the rebuild makes the rest, or the next commits do.
-    async fn beside(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
-        let (Verdict::Gap, position) = other.take(commit).await? else { return Ok(()) };
-        let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
-        match self.repair(other, &commit.stream, position, up_to).await {
-            // A worker that inserts rows of this stream at the same time lets the position go back for a moment.
-            Ok(()) | Err(ApplyError::Missing { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Does what follows from the verdict on a commit and the consumer's position.
-    async fn follow(
-        &self,
-        consumer: &C,
-        commit: &Commit,
-        (verdict, position): (Verdict, u64),
-    ) -> Result<Verdict, ApplyError> {
-        let (stream, version) = (&commit.stream, commit.version);
-        match verdict {
-            Verdict::Apply => {
-                metrics::position_lag(0);
-                metrics::projected(commit.at);
-            }
-            Verdict::Skip => {
-                // A commit that is delivered twice mostly has the version of the position itself. A commit further back comes from a
-                // replay, or the log went backwards; then the log does not have the position's version.
-                if position > version && self.store.get(stream, position).await?.is_none() {
-                    return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
-                }
-            }
-            Verdict::Gap => {
-                metrics::position_lag(version - position - 1);
-                self.repair(consumer, stream, position, version).await?;
-                metrics::gap_repaired();
-                let correlation_id = commit.meta.correlation_id.as_deref();
-                tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
-            }
-        }
-        Ok(verdict)
-    }
-
-    /// Applies everything after the position up to the version, from the log (rule 7). It goes window by window, because a gap may be a
-    /// whole history, for example of a new projector. What is applied stays applied if the time runs out.
-    async fn repair(
-        &self,
-        consumer: &C,
-        stream: &StreamId,
-        mut position: u64,
-        version: u64,
-    ) -> Result<(), ApplyError> {
-        let first = position;
-        while position < version {
-            let window = position.saturating_add(REPAIR_WINDOW).min(version);
-            let mut missing = Vec::new();
-            let mut range = Range { after: position, up_to: window, limit: None };
-            loop {
-                let page = self.store.read(stream, range, Consistency::Strong).await?;
-                missing.extend(page.commits);
-                match missing.last() {
-                    Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
-                    Some(_) | None => break,
-                }
-            }
-            if missing.first().is_none_or(|newest| newest.version != window) {
-                return Err(ApplyError::Missing { stream: stream.clone(), version: window });
-            }
-            for commit in missing.iter().rev() {
-                // Another instance may repair the same gap, so commits that it applied are skipped. A gap inside the log cannot be
-                // repaired.
-                match consumer.take(commit).await? {
-                    // Only the commit that waited longest is measured: a metric has room for a hundred values at once, and a gap may be a
-                    // whole history.
-                    (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
-                    (Verdict::Apply | Verdict::Skip, _) => {}
-                    (Verdict::Gap, position) => {
-                        return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
-                    }
-                }
-            }
-            position = window;
-        }
-        Ok(())
     }
 }
 
@@ -542,7 +369,7 @@ fn tried(messages: &[SqsMessage]) -> Vec<usize> {
 mod tests {
     use std::sync::Mutex;
 
-    use ledgerline::{MemoryStore, contract, guard::judge};
+    use ledgerline::{MemoryStore, StreamId, contract, guard::judge};
 
     use super::*;
 
@@ -550,7 +377,7 @@ mod tests {
     struct Counter(Mutex<u64>);
 
     impl Consumer for Counter {
-        async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
             let mut position = self.0.lock().unwrap();
             let verdict = judge(*position, commit.version);
             if verdict == Verdict::Apply {
@@ -564,11 +391,11 @@ mod tests {
     struct Stuck(Counter);
 
     impl Consumer for Stuck {
-        async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-            self.0.take(commit).await
+        async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+            self.0.apply(commit).await
         }
 
-        async fn take_together(&self, _: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+        async fn apply_batch(&self, _: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
             std::future::pending().await
         }
     }
@@ -583,12 +410,12 @@ mod tests {
             message.body = Some(serde_json::to_string(&commit).unwrap());
             message
         };
-        let fifo = Fifo { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
+        let runner = QueueRunner { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
         // Without the limit, the test fails here and does not wait for ever.
         let batch = [message(1), message(2)];
-        let response = tokio::time::timeout(INVOCATION, fifo.batch(&batch)).await.unwrap();
+        let response = tokio::time::timeout(INVOCATION, runner.batch(&batch)).await.unwrap();
         assert_eq!(response.batch_item_failures.len(), 0);
-        assert_eq!(*fifo.consumer.0.0.lock().unwrap(), 2);
+        assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
     }
 
     /// A consumer that notes the groups that it was done with, and ends the function at one of them.
@@ -598,7 +425,7 @@ mod tests {
     }
 
     impl Consumer for Deadly {
-        async fn take(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
             if commit.stream.as_str() == self.group {
                 std::future::pending::<()>().await;
             }
@@ -613,7 +440,7 @@ mod tests {
         let stream = |place: usize| StreamId::new("tank", &place.to_string()).unwrap();
         for deadly in 0..10 {
             let consumer = Deadly { group: stream(deadly).to_string(), done: Mutex::default() };
-            let fifo = Fifo { store: MemoryStore::default(), consumer };
+            let runner = QueueRunner { store: MemoryStore::default(), consumer };
             let mut left: Vec<_> = (0..10).collect();
             let mut receives = [0; 10];
             for _ in 0..90 {
@@ -633,7 +460,7 @@ mod tests {
                 };
                 let batch: Vec<_> = left.iter().map(message).collect();
                 // The function has ended: none of them is known to be done.
-                let answer = tokio::time::timeout(Duration::from_mins(1), fifo.batch(&batch)).await;
+                let answer = tokio::time::timeout(Duration::from_mins(1), runner.batch(&batch)).await;
                 let Ok(answer) = answer else { continue };
                 let failed = |place: &usize| {
                     let id = place.to_string();
@@ -642,7 +469,7 @@ mod tests {
                 left.retain(failed);
             }
             assert_eq!(left, [deadly], "all others are done, and gone from the queue");
-            assert_eq!(fifo.consumer.done.lock().unwrap().len(), 9);
+            assert_eq!(runner.consumer.done.lock().unwrap().len(), 9);
             // None of them is a dead letter, or near it.
             let most = (0..10).filter(|place| *place != deadly).map(|place| receives[place]).max().unwrap();
             assert!(most <= 30, "{deadly}: {receives:?}");
@@ -694,26 +521,26 @@ mod tests {
     async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
         let stream = StreamId::new("tank", "1").unwrap();
         let commit = |version| contract::commit(&stream, version);
-        let take = async |fifo: &Fifo<MemoryStore, Counter>, version| {
+        let take = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
             let message = Message::Commit(Box::new(commit(version)));
-            fifo.take(Ok(message), None, &[]).await
+            runner.take(Ok(message), None, &[]).await
         };
-        let fifo = Fifo { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
+        let runner = QueueRunner { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
         for version in 1..=3 {
-            fifo.store.append(&commit(version), None).await.unwrap();
+            runner.store.append(&commit(version), None).await.unwrap();
         }
         for version in [3, 4] {
-            let error = take(&fifo, version).await.unwrap_err();
+            let error = take(&runner, version).await.unwrap_err();
             assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
             assert!(error.to_string().contains("it went backwards"), "{error}");
         }
         // A replay of commits that the log has, and a repeated commit, are no error.
         for version in 4..=5 {
-            fifo.store.append(&commit(version), None).await.unwrap();
+            runner.store.append(&commit(version), None).await.unwrap();
         }
         for version in 1..=6 {
-            take(&fifo, version).await.unwrap();
+            take(&runner, version).await.unwrap();
         }
-        assert_eq!(*fifo.consumer.0.lock().unwrap(), 6);
+        assert_eq!(*runner.consumer.0.lock().unwrap(), 6);
     }
 }

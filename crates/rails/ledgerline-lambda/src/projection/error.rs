@@ -1,0 +1,90 @@
+//! Why a commit was not applied.
+
+use ledgerline::{ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId};
+use ledgerline_dynamodb::TableError;
+
+/// The reason why a commit was not applied. Its message comes again; after the last try it goes to the dead-letter queue.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The fanout did not write this message.
+    #[error("not a message of this program: {0}")]
+    Malformed(String),
+    /// The log does not have the commit that the message names.
+    #[error("version {version} of {stream} is not in the log")]
+    Missing {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+    },
+    /// The log does not have the version of the position: the log was restored to an earlier time, and the read table still has the commits
+    /// after that time. If this commit were skipped, the commits that now take those versions would never be applied.
+    #[error(
+        "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
+    )]
+    WentBack {
+        /// The stream.
+        stream: StreamId,
+        /// The version that came.
+        version: u64,
+        /// The version up to which the stream was applied.
+        position: u64,
+    },
+    /// The queue is wired to a category that the consumer does not take.
+    #[error("the function takes no commits of this category: version {version} of {stream}")]
+    NotWanted {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+    },
+    /// An event was written by a newer program or is damaged, or a row of it cannot be written.
+    #[error("version {version} of {stream} cannot be read")]
+    Changes {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+        /// The error of the event or the row.
+        source: ChangesError,
+    },
+    /// The log could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The rows could not be written.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The state of a stream could not be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known whether the command is in the log.
+    #[error("the command {id} failed, or its outcome is not known")]
+    Command {
+        /// The id of the command.
+        id: String,
+        /// The failure of the command.
+        source: ExecuteError,
+    },
+    /// An effect of the commit beyond the tables, such as a mail or a command, could not be completed.
+    #[error("{0}")]
+    Effect(String),
+}
+
+impl ApplyError {
+    /// Refuses a commit of a category that is not among these: the queue is wired to the wrong streams.
+    ///
+    /// # Errors
+    /// [`ApplyError::NotWanted`].
+    pub fn unless_of(of: &[&str], commit: &Commit) -> Result<(), Self> {
+        if of.contains(&commit.stream.category()) {
+            return Ok(());
+        }
+        Err(Self::NotWanted { stream: commit.stream.clone(), version: commit.version })
+    }
+
+    /// The error for a commit whose event cannot be read, or whose row cannot be written.
+    #[must_use]
+    pub fn changes(commit: &Commit, source: impl Into<ChangesError>) -> Self {
+        Self::Changes { stream: commit.stream.clone(), version: commit.version, source: source.into() }
+    }
+}

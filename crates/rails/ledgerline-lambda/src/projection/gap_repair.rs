@@ -1,0 +1,100 @@
+//! What follows from the position of a consumer: a gap before a commit is filled from the log (rule 7).
+
+use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, guard::Verdict};
+
+use super::{
+    error::ApplyError,
+    queue::{Consumer, QueueRunner},
+};
+use crate::metrics;
+
+/// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
+const REPAIR_WINDOW: u64 = 50;
+
+impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
+    /// Applies the commit in a generation that is not read. Of a gap, however long, one window is mended with each commit, so that the messages behind this one, and the generation
+    /// that is read, do not wait for a whole history: the rebuild makes the rest, or the next commits do.
+    pub(super) async fn beside(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
+        let (Verdict::Gap, position) = other.apply(commit).await? else { return Ok(()) };
+        let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
+        match self.repair(other, &commit.stream, position, up_to).await {
+            // A worker that inserts rows of this stream at the same time lets the position go back for a moment.
+            Ok(()) | Err(ApplyError::Missing { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Does what follows from the verdict on a commit and the consumer's position.
+    pub(super) async fn follow(
+        &self,
+        consumer: &C,
+        commit: &Commit,
+        (verdict, position): (Verdict, u64),
+    ) -> Result<Verdict, ApplyError> {
+        let (stream, version) = (&commit.stream, commit.version);
+        match verdict {
+            Verdict::Apply => {
+                metrics::position_lag(0);
+                metrics::projected(commit.at);
+            }
+            Verdict::Skip => {
+                // A commit that is delivered twice mostly has the version of the position itself. A commit further back comes from a
+                // replay, or the log went backwards; then the log does not have the position's version.
+                if position > version && self.store.get(stream, position).await?.is_none() {
+                    return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
+                }
+            }
+            Verdict::Gap => {
+                metrics::position_lag(version - position - 1);
+                self.repair(consumer, stream, position, version).await?;
+                metrics::gap_repaired();
+                let correlation_id = commit.meta.correlation_id.as_deref();
+                tracing::warn!(%stream, version, correlation_id, position, outcome = "gap repaired", "projection");
+            }
+        }
+        Ok(verdict)
+    }
+
+    /// Applies everything after the position up to the version, from the log (rule 7). It goes window by window, because a gap may be a
+    /// whole history, for example of a new projector. What is applied stays applied if the time runs out.
+    async fn repair(
+        &self,
+        consumer: &C,
+        stream: &StreamId,
+        mut position: u64,
+        version: u64,
+    ) -> Result<(), ApplyError> {
+        let first = position;
+        while position < version {
+            let window = position.saturating_add(REPAIR_WINDOW).min(version);
+            let mut missing = Vec::new();
+            let mut range = Range { after: position, up_to: window, limit: None };
+            loop {
+                let page = self.store.read(stream, range, Consistency::Strong).await?;
+                missing.extend(page.commits);
+                match missing.last() {
+                    Some(oldest) if !page.complete => range.up_to = oldest.version - 1,
+                    Some(_) | None => break,
+                }
+            }
+            if missing.first().is_none_or(|newest| newest.version != window) {
+                return Err(ApplyError::Missing { stream: stream.clone(), version: window });
+            }
+            for commit in missing.iter().rev() {
+                // Another instance may repair the same gap, so commits that it applied are skipped. A gap inside the log cannot be
+                // repaired.
+                match consumer.apply(commit).await? {
+                    // Only the commit that waited longest is measured: a metric has room for a hundred values at once, and a gap may be a
+                    // whole history.
+                    (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
+                    (Verdict::Apply | Verdict::Skip, _) => {}
+                    (Verdict::Gap, position) => {
+                        return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
+                    }
+                }
+            }
+            position = window;
+        }
+        Ok(())
+    }
+}

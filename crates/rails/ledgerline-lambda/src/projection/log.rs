@@ -1,0 +1,135 @@
+//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
+
+mod rebuild;
+
+use jiff::Timestamp;
+use ledgerline::{
+    Changes, ChangesError, Commit, LogView, Write,
+    guard::Verdict,
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+};
+use ledgerline_dynamodb::{DynamoDbStore, Insertion, KeyNames, ReadTable, TableError};
+
+use crate::{
+    Error, config, grants,
+    queue::{self, ApplyError, Consumer},
+    rebuild::{RebuildError, RebuildRequest, RebuildResponse, rebuild},
+};
+
+/// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
+///
+/// ```no_run
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
+///
+/// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
+/// const COUNTS: LogView =
+///     LogView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
+///
+/// fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
+///     let mut changes = Changes::new(TABLE);
+///     changes.add(commit.stream.id(), "sum", "commits", 1);
+///     Ok(changes)
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::log_projector::run(COUNTS).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
+pub async fn run(view: LogView) -> Result<(), Error> {
+    view.check()?;
+    queue::run(manifest(&view), async |sdk| {
+        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
+        // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
+        let _ = table.recent_generations(KeyNames::from(&view.table)).await;
+        Ok(LogProjector { table, view })
+    })
+    .await
+}
+
+/// The manifest of the function of this view.
+#[must_use]
+pub fn manifest(view: &LogView) -> Manifest {
+    // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
+    // its position in the newest row, and inserts the rows of many streams at once.
+    let more = if inserts(view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
+    let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
+    let actions = actions.chain([Action::GetItem, Action::PutItem]);
+    let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
+    Manifest::new(Source::Queue(categories))
+        .subscriber(SubscriberKind::LogProjector, Table::with(view.table, actions))
+        .table(grants::scan_log())
+        .table(grants::read_streams())
+}
+
+fn inserts(view: &LogView) -> bool {
+    view.writes.contains(&Write::Insert)
+}
+
+/// The parts of a log projector.
+#[derive(Debug)]
+pub struct LogProjector {
+    /// The table that has the rows.
+    pub table: ReadTable,
+    /// The view that says what the rows are.
+    pub view: LogView,
+}
+
+impl Consumer for LogProjector {
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        if inserts(&self.view) {
+            let taken = self.insert(&[commit]).await?.pop();
+            return Ok(taken.unwrap_or_else(|| unreachable!("every commit has a verdict")));
+        }
+        ApplyError::unless_of(self.view.of, commit)?;
+        let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
+        let (keys, stream, version) = (&self.view.table, commit.stream.as_str(), commit.version);
+        Ok(self.table.apply(keys, stream, version, &changes).await?)
+    }
+
+    /// Rows that are inserted have no conditions, so that one call writes those of many streams.
+    async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+        if !inserts(&self.view) {
+            return Ok(Vec::new());
+        }
+        self.insert(commits).await
+    }
+
+    async fn generations(&self) -> Result<Vec<Self>, TableError> {
+        let generations = self
+            .table
+            .recent_generations(KeyNames::from(&self.view.table))
+            .await?
+            .written_at(Timestamp::now());
+        let at = |number| Self { table: self.table.at(number), view: self.view };
+        Ok(generations.into_iter().map(at).collect())
+    }
+
+    async fn rebuild(
+        &self,
+        log: &DynamoDbStore,
+        asked: &RebuildRequest,
+    ) -> Result<RebuildResponse, RebuildError> {
+        rebuild(self, &self.table, log, asked).await
+    }
+}
+
+impl LogProjector {
+    fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {
+        (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
+    }
+
+    /// Inserts the rows of these commits.
+    async fn insert(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+        let mut insertions = Vec::new();
+        for commit in commits {
+            ApplyError::unless_of(self.view.of, commit)?;
+            let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
+            insertions.push(Insertion { stream: &commit.stream, version: commit.version, changes });
+        }
+        Ok(self.table.insert(&self.view.table, &insertions).await?)
+    }
+}
