@@ -14,8 +14,8 @@ pub use endpoint::{consumed, sdk_config};
 pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use read_table::{
     Before, Checkpoint, Cleared, FRESH, Generations, Inserted, Insertion, InvalidCursor, KeyNames,
-    MAX_CHANGES, Move, NotNow, Other, Overwrite, Page, PageQuery, Part, Phase, Reached, ReadTable, SWITCHING,
-    TableError, UnreadableRow,
+    MAX_CHANGES, Move, NextCheckpoint, NotNow, OrderedRows, Other, Overwrite, Page, PageQuery, Part, Phase,
+    Reached, ReadTable, RowKey, SWITCHING, TableError, UnreadableRow,
 };
-pub use scan::{Head, Scanned};
+pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;

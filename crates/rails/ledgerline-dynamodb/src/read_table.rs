@@ -24,7 +24,7 @@ use aws_sdk_dynamodb::{
     },
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
-pub use checkpoint::{Checkpoint, MAX_CHANGES, Reached};
+pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, Reached};
 pub use cursor::InvalidCursor;
 pub use generations::{Before, FRESH, Generations, KeyNames, Move, NotNow, Other, Phase, SWITCHING};
 use ledgerline::{
@@ -180,6 +180,28 @@ struct Items {
     cursor: Option<String>,
 }
 
+/// The keys of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowKey<'a> {
+    /// The value of the partition key.
+    pub partition: &'a str,
+    /// The value of the sort key.
+    pub sort: &'a str,
+}
+
+impl<'a> From<&'a Key> for RowKey<'a> {
+    fn from((partition, sort): &'a Key) -> Self {
+        Self { partition, sort }
+    }
+}
+
+/// The position in a stream before a commit and after it.
+#[derive(Clone, Copy)]
+struct Positions {
+    before: u64,
+    after: u64,
+}
+
 impl ReadTable {
     /// The table of this name.
     #[must_use]
@@ -253,8 +275,9 @@ impl ReadTable {
     pub async fn delete_if(
         &self,
         keys: &LogTable,
-        (partition, sort): (&str, &str),
-        (field, value): (&str, &str),
+        RowKey { partition, sort }: RowKey<'_>,
+        field: &str,
+        value: &str,
     ) -> Result<bool, TableError> {
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let result = self
@@ -404,7 +427,7 @@ impl ReadTable {
             if verdict == Verdict::Apply {
                 let before = *position;
                 *position = version;
-                let rows = self.rows_of(keys, changes, (before, version))?;
+                let rows = self.rows_of(keys, changes, Positions { before, after: version })?;
                 let steps = steps.entry(stream).or_default();
                 if rows.is_empty() {
                     steps.push(InsertStep::Position(stream, version, verdicts.len()));
@@ -457,7 +480,7 @@ impl ReadTable {
         &self,
         keys: &LogTable,
         changes: &Changes,
-        (before, after): (u64, u64),
+        Positions { before, after }: Positions,
     ) -> Result<Vec<Item>, TableError> {
         let last = changes.len().saturating_sub(1);
         let row = |(place, (_, change)): (usize, (_, &Change))| {
@@ -550,7 +573,7 @@ impl ReadTable {
     /// One change, as a part of a transaction.
     fn write(&self, keys: &LogTable, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
         let item = TransactWriteItem::builder();
-        let key = self.key(keys, (&key.0, &key.1));
+        let key = self.key(keys, RowKey::from(key));
         Ok(match change {
             Change::Insert(fields) | Change::Put(fields) => {
                 let put = Put::builder().table_name(&self.name).set_item(Some(self.row(keys, fields)?));
@@ -600,9 +623,9 @@ impl ReadTable {
     pub async fn get<T: DeserializeOwned>(
         &self,
         keys: &LogTable,
-        (partition, sort): (&str, &str),
+        key: RowKey<'_>,
     ) -> Result<Option<T>, TableError> {
-        let item = self.item(self.key(keys, (partition, sort)), false).await?;
+        let item = self.item(self.key(keys, key), false).await?;
         item.map(|item| self.read_row(item, &[keys.partition])).transpose()
     }
 
@@ -613,10 +636,9 @@ impl ReadTable {
     pub async fn read<T: DeserializeOwned>(
         &self,
         keys: &LogTable,
-        partition: &str,
-        sort: &str,
+        key: RowKey<'_>,
     ) -> Result<Option<T>, TableError> {
-        let item = self.item(self.key(keys, (partition, sort)), true).await?;
+        let item = self.item(self.key(keys, key), true).await?;
         item.map(|item| self.read_row(item, &[keys.partition])).transpose()
     }
 
@@ -702,7 +724,8 @@ impl ReadTable {
         stream: &str,
         strongly: bool,
     ) -> Result<Position, TableError> {
-        let item = self.item(self.key(keys, (stream, POSITION_ENTRY)), strongly).await?;
+        let item =
+            self.item(self.key(keys, RowKey { partition: stream, sort: POSITION_ENTRY }), strongly).await?;
         item.map_or(Ok(Position::at(0)), from_item)
     }
 

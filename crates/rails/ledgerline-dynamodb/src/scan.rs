@@ -41,6 +41,20 @@ impl Head {
 
 type Item = HashMap<String, AttributeValue>;
 
+/// One of so many parts of the log, which are read at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScanPart {
+    /// Its number, from 0.
+    pub part: i32,
+    /// The number of parts.
+    pub parts: i32,
+}
+
+impl ScanPart {
+    /// The whole log.
+    pub const WHOLE: Self = Self { part: 0, parts: 1 };
+}
+
 /// A page of one part of the log.
 #[derive(Debug)]
 pub struct Scanned {
@@ -62,9 +76,10 @@ impl DynamoDbStore {
     /// When the table cannot be read.
     pub async fn scan(
         &self,
-        (part, parts): (i32, i32),
+        ScanPart { part, parts }: ScanPart,
         after: Option<&(StreamId, u64)>,
-        (of, limit): (&[&str], i32),
+        of: &[&str],
+        limit: i32,
     ) -> Result<Scanned, StoreError> {
         let mut scan = self
             .client

@@ -23,7 +23,7 @@ use ledgerline::{Changes, Index, LogTable, Projection, StateTable, StreamId, con
 use ledgerline_dynamodb::{
     Generations, Insertion, KeyNames, Move,
     Overwrite::{Shows, Written},
-    PageQuery, Phase, ReadTable, TableError,
+    PageQuery, Phase, ReadTable, RowKey, TableError,
 };
 use ledgerline_testing::Wire;
 use serde::{Deserialize, Serialize};
@@ -177,7 +177,8 @@ async fn one_sum_over_many_streams_is_exact() {
         }
     });
     futures::future::join_all(streams).await;
-    let sum: serde_json::Value = table.get(&KEYS, ("all", "sum")).await.unwrap().unwrap();
+    let sum: serde_json::Value =
+        table.get(&KEYS, RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
     assert_eq!(sum["count"], 20);
 }
 
@@ -469,7 +470,8 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
     assert_eq!(wire.operations().len(), 1 + 300);
     assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 2);
     let entry = contract::commit(&tank(), 2).entry(0);
-    let first: serde_json::Value = table.get(&KEYS, ("1", entry.as_str())).await.unwrap().unwrap();
+    let first: serde_json::Value =
+        table.get(&KEYS, RowKey { partition: "1", sort: entry.as_str() }).await.unwrap().unwrap();
     assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 2 }), "nobody sees what it says");
 }
 
@@ -480,8 +482,13 @@ async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
     let entry = "mail";
     table.put_new(&KEYS, &json!({ "tankId": "1", "entry": entry, "claim": "theirs" })).await.unwrap();
     for (claim, deleted) in [("ours", false), ("theirs", true), ("theirs", false)] {
-        assert_eq!(table.delete_if(&KEYS, ("1", entry), ("claim", claim)).await.unwrap(), deleted, "{claim}");
-        let row: Option<serde_json::Value> = table.get(&KEYS, ("1", entry)).await.unwrap();
+        assert_eq!(
+            table.delete_if(&KEYS, RowKey { partition: "1", sort: entry }, "claim", claim).await.unwrap(),
+            deleted,
+            "{claim}"
+        );
+        let row: Option<serde_json::Value> =
+            table.get(&KEYS, RowKey { partition: "1", sort: entry }).await.unwrap();
         assert_eq!(row.is_some(), claim == "ours");
     }
 }
@@ -588,7 +595,11 @@ async fn two_generations_have_nothing_in_common() {
         (4, 0),
         "two rows, a sum and a position"
     );
-    assert_eq!(old.get::<serde_json::Value>(&KEYS, ("all", "sum")).await.unwrap().unwrap()["count"], 1);
+    assert_eq!(
+        old.get::<serde_json::Value>(&KEYS, RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap()
+            ["count"],
+        1
+    );
     assert_eq!(old.position(&KEYS, &stream).await.unwrap(), 1);
     assert_eq!(table.generations(keys).await.unwrap(), seen);
 
@@ -596,9 +607,12 @@ async fn two_generations_have_nothing_in_common() {
     let mut looks_like_it = Changes::new(KEYS);
     looks_like_it.set("$2/1", "sum", "count", 9);
     assert_eq!(old.apply(&KEYS, stream.as_str(), 2, &looks_like_it).await.unwrap().0, Verdict::Apply);
-    let sum = old.get::<serde_json::Value>(&KEYS, ("$2/1", "sum")).await.unwrap();
+    let sum = old.get::<serde_json::Value>(&KEYS, RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
     assert_eq!(sum, Some(json!({ "tankId": "$2/1", "entry": "sum", "count": 9 })));
-    assert_eq!(new.get::<serde_json::Value>(&KEYS, ("1", "sum")).await.unwrap(), None);
+    assert_eq!(
+        new.get::<serde_json::Value>(&KEYS, RowKey { partition: "1", sort: "sum" }).await.unwrap(),
+        None
+    );
 }
 
 const BY_SITE: Index =

@@ -7,9 +7,7 @@ pub(crate) mod response;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use aws_lambda_events::apigw::{
-    ApiGatewayRequestAuthorizer, ApiGatewayV2httpRequest, ApiGatewayV2httpResponse,
-};
+use aws_lambda_events::apigw::{ApiGatewayRequestAuthorizer, ApiGatewayV2httpRequest};
 use futures::{FutureExt, future::LocalBoxFuture};
 pub use http::StatusCode;
 use lambda_runtime::LambdaEvent;
@@ -24,7 +22,7 @@ use crate::{
     config::{self, ConfigError},
     function_url::with_route,
     operators::{self, Operators},
-    start::{Handle, start},
+    start::{handler, start},
 };
 
 /// Runs a function behind the HTTP API.
@@ -65,7 +63,7 @@ fn serve(
         let (limit, answers) = (Limit::from_env()?, build.await?);
         // The prefix can be set once in a process. Only a test runs a second function in a process, and it is of the same product.
         let _ = problem::PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
-        Ok(Box::new(move |LambdaEvent { payload: mut request, .. }: LambdaEvent<ApiGatewayV2httpRequest>| {
+        Ok(handler(move |LambdaEvent { payload: mut request, .. }: LambdaEvent<ApiGatewayV2httpRequest>| {
             if request.request_context.authorizer.is_none() {
                 request.request_context.authorizer.clone_from(&developer);
             }
@@ -77,8 +75,8 @@ fn serve(
                 Ok(()) => answers(request),
                 Err(problem) => async { Response::from(problem) }.boxed_local(),
             };
-            async move { Ok(answer.await.into_lambda()) }.boxed_local()
-        }) as Handle<_, ApiGatewayV2httpResponse>)
+            async move { Ok(answer.await.into_lambda()) }
+        }))
     };
     start(manifest, build.boxed_local())
 }

@@ -16,8 +16,8 @@ use ledgerline_dynamodb::{
 use serde_json::Value;
 
 use crate::{
-    Error, Handle, config, grants, metrics,
-    start::{dynamodb, start},
+    Error, config, grants, metrics,
+    start::{dynamodb, handler, start},
 };
 
 /// The variable with a line for each function that follows the log: its name, its table, the names of the table's keys, with `-` for a sort key that there is not, and the categories
@@ -70,14 +70,13 @@ pub async fn run() -> Result<(), Error> {
         let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
         let log = crate::store(client).await?;
         let reconciler = Arc::new(Reconciler { log, sequence, partitions: grants::partitions()?, followers });
-        Ok(Box::new(move |_: LambdaEvent<Value>| {
+        Ok(handler(move |_: LambdaEvent<Value>| {
             let reconciler = Arc::clone(&reconciler);
             async move {
                 reconciler.reconcile(Timestamp::now()).await?;
                 Ok(())
             }
-            .boxed_local()
-        }) as Handle<Value, ()>)
+        }))
     };
     start(manifest, build.boxed_local()).await
 }

@@ -35,7 +35,7 @@ use crate::{
     Error, config,
     fanout::by_category,
     grants, metrics,
-    start::{Handle, connected, sdk_config, start},
+    start::{connected, handler, sdk_config, start},
     stream::{Batch, Record, records, response},
 };
 
@@ -110,7 +110,7 @@ pub async fn run() -> Result<(), Error> {
         subscriptions.connect().await;
         let sequencing = Sequencing::new(sequence, log, grants::partitions()?);
         let sequencing = Arc::new(Sequencing { subscriptions: Some(subscriptions), ..sequencing });
-        Ok(Box::new(move |LambdaEvent { payload: asked, context }: LambdaEvent<Asked>| {
+        Ok(handler(move |LambdaEvent { payload: asked, context }: LambdaEvent<Asked>| {
             let sequencing = Arc::clone(&sequencing);
             async move {
                 if let Some(void) = asked.void {
@@ -121,8 +121,7 @@ pub async fn run() -> Result<(), Error> {
                 let failed = sequencing.sequence(&records, is_stream).await;
                 Ok(Answer::Records(response(&records, failed)))
             }
-            .boxed_local()
-        }) as Handle<Asked, Answer>)
+        }))
     };
     start(manifest, build.boxed_local()).await
 }

@@ -30,6 +30,16 @@ use crate::{Error, config, metrics};
 pub type Handle<Event, Answer> =
     Box<dyn Fn(LambdaEvent<Event>) -> LocalBoxFuture<'static, Result<Answer, Error>>>;
 
+/// Puts a handler behind a pointer ([`start`]).
+pub(crate) fn handler<Event, Answer, Answered>(
+    handle: impl Fn(LambdaEvent<Event>) -> Answered + 'static,
+) -> Handle<Event, Answer>
+where
+    Answered: Future<Output = Result<Answer, Error>> + 'static,
+{
+    Box::new(move |event| handle(event).boxed_local())
+}
+
 /// Runs a function with this manifest: builds what handles its events, then handles one event at a
 /// time. With the argument `--manifest` it prints the manifest instead, as JSON.
 ///

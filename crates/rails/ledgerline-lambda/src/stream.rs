@@ -12,7 +12,7 @@ use serde_json::{Value, value::RawValue};
 
 use crate::{
     Error,
-    start::{Handle, start},
+    start::{handler, start},
     wire::field_or_root,
 };
 
@@ -69,15 +69,14 @@ pub async fn run<Parts: Handler>(
 ) -> Result<(), Error> {
     let build = async {
         let parts = Arc::new(build().await?);
-        Ok(Box::new(move |LambdaEvent { payload: batch, .. }: LambdaEvent<Batch>| {
+        Ok(handler(move |LambdaEvent { payload: batch, .. }: LambdaEvent<Batch>| {
             let parts = Arc::clone(&parts);
             async move {
                 let records = records(batch);
                 let failed = parts.handle(&records).await;
                 Ok(response(&records, failed))
             }
-            .boxed_local()
-        }) as Handle<Batch, DynamoDbEventResponse>)
+        }))
     };
     start(manifest, build.boxed_local()).await
 }

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use ledgerline::{Aggregates, shapes::unreadable};
-use ledgerline_dynamodb::DynamoDbStore;
+use ledgerline_dynamodb::{DynamoDbStore, ScanPart};
 use ledgerline_sam::template::Source;
 use serde_json::Value;
 
@@ -190,7 +190,7 @@ const PAGE: i32 = 2_000;
 async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, String)> {
     let (mut after, mut found, mut first) = (None, 0, String::new());
     loop {
-        let page = log.scan((0, 1), after.as_ref(), (&[], PAGE)).await?;
+        let page = log.scan(ScanPart::WHOLE, after.as_ref(), &[], PAGE).await?;
         if found == 0 && page.damaged > 0 {
             first = "is damaged (ledger reconcile names it)".to_owned();
         }

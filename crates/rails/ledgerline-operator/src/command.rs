@@ -81,7 +81,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     let (what, why) = (format!("{method} {path}"), options.writing.why());
     records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() }).await?;
     let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
-    let sent = send(method, &url, &body, (&key, options.token.as_deref())).await;
+    let sent = send(method, &url, &body, &key, options.token.as_deref()).await;
     let lost =
         || format!("{url} gave no answer. It may have been done: send the same again with --key {key}");
     let (status, said) = sent.with_context(lost)?;
@@ -97,7 +97,8 @@ async fn send(
     method: &str,
     url: &Uri,
     body: &Value,
-    (key, token): (&str, Option<&str>),
+    key: &str,
+    token: Option<&str>,
 ) -> Result<(StatusCode, Value)> {
     let request = Request::builder().method(method).uri(url);
     let mut request = request.header("content-type", "application/json").header("idempotency-key", key);

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     Out, Writing, deployed,
     deployment::Deployment,
-    records::{self, Record},
+    records::{self, ParkedMessage, Record},
     replay::hand_over,
 };
 
@@ -355,7 +355,8 @@ async fn one(
     } else if options.park {
         let item =
             json!({ "queue": queue.id, "id": letter.id, "group": letter.group, "since": letter.since });
-        records::park(deployment, kept, (&queue.id, &letter.id), why, (item, &letter.body)).await?;
+        let message = ParkedMessage { queue: &queue.id, id: &letter.id, detail: item, body: &letter.body };
+        records::park(deployment, kept, message, why).await?;
     } else {
         let detail = json!({ "queue": queue.id, "id": letter.id, "commits": letter.commits(), "reason": letter.reason() });
         let what = format!("throw away: {}", letter.id);

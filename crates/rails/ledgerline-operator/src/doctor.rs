@@ -251,7 +251,7 @@ async fn functions(
                 Ok(Some(_) | None) => {}
                 Err(error) => findings.wrong("function", id, format!("{error:#}")),
             }
-            mappings += sources(deployment, (id, name), &function["Properties"]["Events"], findings).await?;
+            mappings += sources(deployment, id, name, &function["Properties"]["Events"], findings).await?;
         }
     }
     findings.looked.push(("functions", looked));
@@ -264,7 +264,8 @@ async fn functions(
 /// The event source mappings of a function: as many as the template has, enabled, with their filters. Returns their number.
 async fn sources(
     deployment: &Deployment,
-    (id, name): (&str, &str),
+    id: &str,
+    name: &str,
     events: &Value,
     findings: &mut Findings,
 ) -> Result<usize> {

@@ -85,8 +85,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     let queue = |follower: &&Follower| Some((follower.of_log.id.clone(), follower.queue.clone()?));
     let queues = wanted.iter().filter_map(queue).collect();
-    Ok(options.writing.write
-        && mend(deployment, &found, &queues, (options.act, &options.writing), out).await?)
+    Ok(options.writing.write && mend(deployment, &found, &queues, options.act, &options.writing, out).await?)
 }
 
 /// What is missing to whom, in words.
@@ -164,7 +163,8 @@ async fn mend(
     deployment: &Deployment,
     found: &Found,
     queues: &BTreeMap<String, String>,
-    (act, writing): (bool, &Writing),
+    act: bool,
+    writing: &Writing,
     out: Out,
 ) -> Result<bool> {
     // One call wakes a subscription, whatever it lacks.

@@ -33,8 +33,8 @@ pub(crate) fn table(deployment: &Deployment) -> Result<&str> {
 /// Keeps a record.
 pub(crate) async fn keep(deployment: &Deployment, table: &str, record: Record) -> Result<()> {
     let now = Timestamp::now();
-    let key = (record.kind, format!("{now}#{}", uuid::Uuid::new_v4()));
-    put(deployment, table, (key.0, &key.1), now, (&record, None)).await
+    let key = key(record.kind, &format!("{now}#{}", uuid::Uuid::new_v4()));
+    put(deployment, table, key, now, &record, None).await
 }
 
 /// Keeps a record, if the stack has the table: for what is done to nothing that could be lost by it.
@@ -48,22 +48,34 @@ pub(crate) async fn keep_if_possible(deployment: &Deployment, record: Record) ->
     }
 }
 
-/// Puts a message aside: what is known of it, and its body, as it is.
+/// A message of a dead-letter queue that is put aside.
+pub(crate) struct ParkedMessage<'a> {
+    /// The logical id of the queue.
+    pub(crate) queue: &'a str,
+    /// The id of the message.
+    pub(crate) id: &'a str,
+    /// What is known of it.
+    pub(crate) detail: Value,
+    /// Its body, as it is.
+    pub(crate) body: &'a str,
+}
+
+/// Puts a message aside.
 pub(crate) async fn park(
     deployment: &Deployment,
     table: &str,
-    (queue, id): (&str, &str),
+    message: ParkedMessage<'_>,
     why: String,
-    (detail, body): (Value, &str),
 ) -> Result<()> {
+    let ParkedMessage { queue, id, detail, body } = message;
     let record = Record { kind: PARKED, what: "park".to_owned(), why, detail };
-    put(deployment, table, (PARKED, &place(queue, id)), Timestamp::now(), (&record, Some(body))).await
+    put(deployment, table, key(PARKED, &place(queue, id)), Timestamp::now(), &record, Some(body)).await
 }
 
 /// Takes a message from those that were put aside.
 pub(crate) async fn unpark(deployment: &Deployment, table: &str, queue: &str, id: &str) -> Result<()> {
     let delete = deployment.dynamodb.delete_item().table_name(table);
-    delete.set_key(Some(key((PARKED, &place(queue, id))))).send().await?;
+    delete.set_key(Some(key(PARKED, &place(queue, id)))).send().await?;
     Ok(())
 }
 
@@ -90,7 +102,7 @@ fn place(queue: &str, id: &str) -> String {
     format!("{queue}#{id}")
 }
 
-fn key((kind, place): (&str, &str)) -> HashMap<String, AttributeValue> {
+fn key(kind: &str, place: &str) -> HashMap<String, AttributeValue> {
     let text = |text: &str| AttributeValue::S(text.to_owned());
     HashMap::from([("kind".to_owned(), text(kind)), ("at".to_owned(), text(place))])
 }
@@ -98,11 +110,12 @@ fn key((kind, place): (&str, &str)) -> HashMap<String, AttributeValue> {
 async fn put(
     deployment: &Deployment,
     table: &str,
-    at: (&str, &str),
+    key: HashMap<String, AttributeValue>,
     now: Timestamp,
-    (Record { kind: _, what, why, detail }, body): (&Record, Option<&str>),
+    Record { kind: _, what, why, detail }: &Record,
+    body: Option<&str>,
 ) -> Result<()> {
-    let mut item = key(at);
+    let mut item = key;
     let mut set = |name: &str, value: String| _ = item.insert(name.to_owned(), AttributeValue::S(value));
     set("done", now.to_string());
     set("who", deployment.operator().await?);

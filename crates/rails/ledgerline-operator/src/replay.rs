@@ -140,14 +140,14 @@ pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(Str
         bytes += record.to_string().len();
         records.push(record);
         if records.len() == RECORDS || bytes > BYTES {
-            hand(deployment, (to, &name), std::mem::take(&mut records)).await?;
+            hand(deployment, to, &name, std::mem::take(&mut records)).await?;
             bytes = 0;
         }
     }
-    if records.is_empty() { Ok(()) } else { hand(deployment, (to, &name), records).await }
+    if records.is_empty() { Ok(()) } else { hand(deployment, to, &name, records).await }
 }
 
-async fn hand(deployment: &Deployment, (to, name): (&str, &str), records: Vec<Value>) -> Result<()> {
+async fn hand(deployment: &Deployment, to: &str, name: &str, records: Vec<Value>) -> Result<()> {
     let payload = json!({ "Records": records }).to_string();
     let answer = deployment.lambda.invoke().function_name(name).payload(Blob::new(payload)).send().await?;
     let body: Value =

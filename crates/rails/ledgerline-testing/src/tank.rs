@@ -6,7 +6,7 @@ use ledgerline::{
     Aggregate, Commit, Consistency, decode, fold, load,
     tank::{State, Tank},
 };
-use ledgerline_dynamodb::{PageQuery, ReadTable};
+use ledgerline_dynamodb::{PageQuery, ReadTable, ScanPart};
 use ledgerline_lambda::queries::of_log;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ pub async fn state(stack: &LocalStack, id: &str) -> (u64, State) {
 pub async fn whole_log(stack: &LocalStack, category: &str) -> Vec<Commit> {
     let (store, mut commits, mut after) = (stack.store(), Vec::new(), None);
     loop {
-        let page = store.scan((0, 1), after.as_ref(), (&[category], 1_000)).await.unwrap();
+        let page = store.scan(ScanPart::WHOLE, after.as_ref(), &[category], 1_000).await.unwrap();
         commits.extend(page.commits);
         after = page.after;
         if after.is_none() {

@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::{
 };
 use ledgerline::{Commit, EventLog, Meta, StreamId, encode};
 use ledgerline_dynamodb::sdk_config;
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, ReadTable, RowKey};
 use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
@@ -89,7 +89,11 @@ impl World {
             ledgerline_testing::table("WelcomeEmailPositionsTable"),
         );
         let entry = format!("mail#{:020}#{:04}", 1, 0);
-        let mail = table.read::<serde_json::Value>(&POSITIONS, "user-ada", &entry).await.unwrap().unwrap();
+        let mail = table
+            .read::<serde_json::Value>(&POSITIONS, RowKey { partition: "user-ada", sort: &entry })
+            .await
+            .unwrap()
+            .unwrap();
         mail["status"].as_str().unwrap().to_owned()
     }
 

@@ -63,7 +63,7 @@ impl ReadTable {
     pub async fn delete_all(&self, keys: &LogTable, rows: &[Key]) -> Result<(), TableError> {
         let mut writes = Vec::new();
         for row in rows {
-            writes.push(delete_of(self.key(keys, (&row.0, &row.1)))?);
+            writes.push(delete_of(self.key(keys, row.into()))?);
         }
         self.write_all(writes).await.map(|_| ())
     }
@@ -107,7 +107,7 @@ impl ReadTable {
         keys: &LogTable,
         rows: &[Key],
     ) -> Result<Vec<Result<T, UnreadableRow>>, TableError> {
-        let rows = rows.iter().map(|row| self.key(keys, (&row.0, &row.1)));
+        let rows = rows.iter().map(|row| self.key(keys, row.into()));
         let found = self.items_of(rows.collect(), true).await?;
         Ok(self.rows_read(found, keys.sort, &[keys.partition]))
     }

@@ -20,8 +20,8 @@ use ledgerline::{Changes, LogTable, StreamId, all::CLOCK_SKEW};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, from_item, invalid, number,
-    refused, to_item,
+    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, RowKey, TableError, from_item, invalid,
+    number, refused, to_item,
 };
 use crate::error::table_error;
 
@@ -71,6 +71,26 @@ pub struct Reached {
     pub memory: Option<String>,
 }
 
+/// Where a checkpoint moves to.
+#[derive(Debug, Clone)]
+pub struct NextCheckpoint {
+    /// The cursor after the last commit that was applied.
+    pub cursor: String,
+    /// The state of the view, as JSON.
+    pub state: String,
+    /// The time until which the holder keeps it. A time that is over gives it back.
+    pub until: Timestamp,
+}
+
+/// The rows of a view in one order, and the positions in streams, that are written together with the checkpoint.
+#[derive(Debug, Clone, Copy)]
+pub struct OrderedRows<'a> {
+    /// The changes of rows.
+    pub changes: &'a Changes,
+    /// The positions.
+    pub positions: &'a BTreeMap<StreamId, Reached>,
+}
+
 impl ReadTable {
     /// How far the subscription got in these streams, read strongly, in one call for a hundred of them. A stream of which nothing was applied is left out.
     ///
@@ -83,7 +103,7 @@ impl ReadTable {
     ) -> Result<BTreeMap<StreamId, Reached>, TableError> {
         let (mut wanted, mut asked) = (Vec::new(), HashMap::new());
         for stream in streams {
-            let key = self.key(keys, (stream.as_str(), POSITION_ENTRY));
+            let key = self.key(keys, RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
             asked.insert(text(&key, keys.partition).to_owned(), *stream);
             wanted.push(key);
         }
@@ -167,24 +187,24 @@ impl ReadTable {
         &self,
         keys: &LogTable,
         from: &Checkpoint,
-        (cursor, state, until): (String, String, Timestamp),
-        (changes, positions): (&Changes, &BTreeMap<StreamId, Reached>),
+        to: NextCheckpoint,
+        rows: OrderedRows<'_>,
     ) -> Result<Option<Checkpoint>, TableError> {
         let moved = Checkpoint {
-            cursor,
-            state,
+            cursor: to.cursor,
+            state: to.state,
             moves: from.moves + 1,
-            until: until.as_millisecond(),
+            until: to.until.as_millisecond(),
             ..from.clone()
         };
         let mut item = to_item(&moved)?;
         item.extend(self.checkpoint_key(keys));
-        let is_moved = if changes.is_empty() && positions.is_empty() {
+        let is_moved = if rows.changes.is_empty() && rows.positions.is_empty() {
             self.put_checkpoint(item, from).await?
                 // An earlier try of this very write, whose reply was lost.
                 || self.checkpoint(keys).await? == moved
         } else {
-            self.put_checkpoint_and_rows(keys, item, from, (changes, positions)).await?
+            self.put_checkpoint_and_rows(keys, item, from, rows).await?
         };
         Ok(is_moved.then_some(moved))
     }
@@ -233,7 +253,7 @@ impl ReadTable {
         keys: &LogTable,
         item: Item,
         from: &Checkpoint,
-        (changes, positions): (&Changes, &BTreeMap<StreamId, Reached>),
+        OrderedRows { changes, positions }: OrderedRows<'_>,
     ) -> Result<bool, TableError> {
         if changes.len() + positions.len() > MAX_CHANGES {
             return Err(TableError::TooManyRows(changes.len() + positions.len()));

@@ -19,7 +19,8 @@ use ledgerline::{LogTable, StateTable, StreamId, manifest::Table};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Item, POSITION_ENTRY, Position, ReadTable, TableError, checkpoint::CHECKPOINT, from_item, number, to_item,
+    Item, POSITION_ENTRY, Position, ReadTable, RowKey, TableError, checkpoint::CHECKPOINT, from_item, number,
+    to_item,
 };
 use crate::error::table_error;
 
@@ -357,7 +358,11 @@ impl ReadTable {
     }
 
     /// The key of a row in this generation.
-    pub(super) fn key<'k>(&self, keys: impl Into<KeyNames<'k>>, (partition, sort): (&str, &str)) -> Item {
+    pub(super) fn key<'k>(
+        &self,
+        keys: impl Into<KeyNames<'k>>,
+        RowKey { partition, sort }: RowKey<'_>,
+    ) -> Item {
         let keys = keys.into();
         let mut key = HashMap::from([(keys.partition.to_owned(), self.partition(partition))]);
         key.extend(keys.sort.map(|name| (name.to_owned(), AttributeValue::S(sort.to_owned()))));
@@ -379,7 +384,7 @@ impl ReadTable {
         position: &Position,
     ) -> Result<Item, TableError> {
         let mut item = to_item(position)?;
-        item.extend(self.key(keys, (stream, POSITION_ENTRY)));
+        item.extend(self.key(keys, RowKey { partition: stream, sort: POSITION_ENTRY }));
         Ok(item)
     }
 

@@ -10,7 +10,7 @@ use ledgerline::{Changes, LogTable, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, TableError, after, batch,
+    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, Positions, ReadTable, TableError, after, batch,
     before_or_none, from_item,
     generations::{KeyNames, PART, generation_of},
     invalid, number, refused, to_item,
@@ -150,7 +150,7 @@ impl ReadTable {
         for Inserted { stream, from, commits } in streams {
             let mut of_stream = Vec::new();
             for (version, changes) in commits {
-                let rows = self.rows_of(keys, changes, (*from, *from))?;
+                let rows = self.rows_of(keys, changes, Positions { before: *from, after: *from })?;
                 of_stream.extend(rows.into_iter().map(|row| (*version, row)));
             }
             let last = of_stream.pop().map(|(version, mut row)| {

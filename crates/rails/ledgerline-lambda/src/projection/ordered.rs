@@ -22,7 +22,8 @@ use ledgerline::{
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
-    Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, Phase, Reached, ReadTable, TableError,
+    Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, Reached, ReadTable,
+    TableError,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -31,7 +32,7 @@ use tokio::time::Instant;
 use crate::{
     Error, config, grants, metrics,
     rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse, is_outage},
-    start::{Handle, dynamodb, start},
+    start::{Handle, dynamodb, handler, start},
 };
 
 /// The time for which one invocation begins new pages. Its function has a minute: the rest is for the last page.
@@ -96,7 +97,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
         let table = ReadTable::new(client.clone(), config::text(view.table.variable)?);
         let log = crate::store(client).await?;
         let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
-        Ok(Box::new(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
+        Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let subscriber = Arc::clone(&subscriber);
             async move {
                 let Some(asked) = event.get_mut("rebuild") else {
@@ -106,8 +107,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
                 let is_done = subscriber.rebuild(&asked).await?;
                 Ok(Answer::Rebuilt(RebuildResponse { is_done, ..RebuildResponse::default() }))
             }
-            .boxed_local()
-        }) as Handle<Value, Answer<()>>)
+        }))
     };
     serve(manifest(&view), build.boxed_local()).await
 }
@@ -628,9 +628,10 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     ) -> Result<bool, SubscribeError> {
         let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
         let until = if is_last { Timestamp::UNIX_EPOCH } else { Timestamp::now() + self.holding };
-        let (keys, rows) = (&self.view.table, (&work.changes, &work.positions));
         self.note_what_is_kept(&state, work);
-        let moved = self.table.move_checkpoint(keys, checkpoint, (cursor, state, until), rows).await;
+        let to = NextCheckpoint { cursor, state, until };
+        let rows = OrderedRows { changes: &work.changes, positions: &work.positions };
+        let moved = self.table.move_checkpoint(&self.view.table, checkpoint, to, rows).await;
         let moved = moved.map_err(|source| match work.applied.as_slice() {
             [(stream, version, _)] if !is_outage(&source) => {
                 SubscribeError::Refused { stream: stream.clone(), version: *version, source }

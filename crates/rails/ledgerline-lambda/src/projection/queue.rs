@@ -23,7 +23,7 @@ use crate::{
     line::Line,
     metrics,
     rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse},
-    start::{Handle, sdk_config, start, store},
+    start::{Handle, handler, sdk_config, start, store},
     wire::{Message, Reference},
 };
 
@@ -103,7 +103,7 @@ pub async fn run<C: Consumer + 'static>(
         let sdk = sdk_config().await;
         let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
         let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
-        Ok(Box::new(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
+        Ok(handler(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
             let runner = Arc::clone(&runner);
             async move {
                 let left = context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
@@ -112,8 +112,7 @@ pub async fn run<C: Consumer + 'static>(
                     Some(asked) => Answer::Rebuilt(runner.consumer.rebuild(&runner.store, &asked).await?),
                 })
             }
-            .boxed_local()
-        }) as Handle<_, Answer<SqsBatchResponse>>)
+        }))
     };
     serve(manifest.table(grants::read_streams()), build.boxed_local()).await
 }

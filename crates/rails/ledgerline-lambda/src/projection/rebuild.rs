@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use futures::{StreamExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Part, Phase, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Part, Phase, ReadTable, ScanPart, TableError};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -241,7 +241,9 @@ pub(crate) async fn rebuild(
     if !(0..parts).contains(&number) {
         return Err(RebuildError::NoPart { part: number, parts });
     }
-    let (of, name) = (view.of(), Part::name(number, parts));
+    let of = view.of();
+    let name = Part::name(number, parts);
+    let scanned = ScanPart { part: number, parts };
     let mut part = table.part(keys, &name).await?;
     let written_before = part.writes;
     // A page is written without a pause: it may not be more than the work of an invocation.
@@ -253,14 +255,14 @@ pub(crate) async fn rebuild(
     while !part.is_done && Instant::now() < until && pause.is_zero() {
         let page = match next.take() {
             Some(page) => page,
-            None => log.scan((number, parts), part.after.as_ref(), (&of, limit)).await?,
+            None => log.scan(scanned, part.after.as_ref(), &of, limit).await?,
         };
         let streams = by_stream(page.commits);
         let ends: Vec<_> = streams.iter().filter_map(|commits| End::of(commits)).collect();
         // The next page is read while this one is written.
         let read = async {
             let is_wanted = page.after.is_some() && Instant::now() < until;
-            let read = log.scan((number, parts), page.after.as_ref(), (&of, limit));
+            let read = log.scan(scanned, page.after.as_ref(), &of, limit);
             Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
         };
         let make = async { Ok(view.rebuild_page(&table, log, streams, until).await?) };

@@ -29,7 +29,7 @@ use crate::{
         AT_ONCE, Answer, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse, hole_in,
         is_outage, rebuild,
     },
-    start::{Handle, dynamodb, start},
+    start::{Handle, dynamodb, handler, start},
     wire::{BusEntry, field_or_root},
 };
 
@@ -73,7 +73,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
         // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
         let _ = table.recent_generations(KeyNames::from(&view.table)).await;
         let projector = Arc::new(StateProjector { table, log, view });
-        Ok(Box::new(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
+        Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let projector = Arc::clone(&projector);
             async move {
                 if let Some(asked) = event.get_mut("rebuild") {
@@ -83,8 +83,7 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
                 }
                 projector.all(details(event)?).await.map(Answer::Handled)
             }
-            .boxed_local()
-        }) as Handle<_, Answer<()>>)
+        }))
     };
     serve(manifest(&view), build.boxed_local()).await
 }

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use ledgerline_dynamodb::ScanPart;
 use std::collections::BTreeMap;
 
 use bank::{
@@ -158,7 +159,7 @@ impl Balances for LocalStack {
     async fn whole_log(&self, of: &[&str]) -> Vec<Commit> {
         let (store, mut commits, mut after) = (self.store(), Vec::new(), None);
         loop {
-            let page = store.scan((0, 1), after.as_ref(), (of, 1_000)).await.unwrap();
+            let page = store.scan(ScanPart::WHOLE, after.as_ref(), of, 1_000).await.unwrap();
             commits.extend(page.commits);
             after = page.after;
             if after.is_none() {

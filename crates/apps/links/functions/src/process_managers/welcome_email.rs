@@ -19,7 +19,7 @@ use ledgerline::{
     Aggregate, Commit, decode,
     manifest::{Action, Manifest, Table},
 };
-use ledgerline_dynamodb::ReadTable;
+use ledgerline_dynamodb::{ReadTable, RowKey};
 use ledgerline_lambda::{
     Error, config, metrics,
     process_manager::{self, POSITIONS, Reaction},
@@ -136,7 +136,8 @@ impl WelcomeEmail {
         let entry = format!("mail#{:020}#{index:04}", commit.version);
         let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim };
         if !self.mails.put_new(&POSITIONS, &mail(Status::Sending)).await? {
-            let found = self.mails.read::<Mail>(&POSITIONS, stream, &entry).await?;
+            let found =
+                self.mails.read::<Mail>(&POSITIONS, RowKey { partition: stream, sort: &entry }).await?;
             match found.map(|found| (found.status, found.claim == claim)) {
                 // This is the claim of this try, and only its answer was lost: nobody else sends
                 // the mail.
@@ -166,7 +167,14 @@ impl WelcomeEmail {
             Meaning::Later => {
                 // Under our claim only: should this request arrive late, another instance may have
                 // sent the mail, and its record must stay.
-                self.mails.delete_if(&POSITIONS, (stream, &entry), ("claim", &claim.to_string())).await?;
+                self.mails
+                    .delete_if(
+                        &POSITIONS,
+                        RowKey { partition: stream, sort: &entry },
+                        "claim",
+                        &claim.to_string(),
+                    )
+                    .await?;
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
             Meaning::Never => {

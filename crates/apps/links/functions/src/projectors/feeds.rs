@@ -6,7 +6,7 @@ use ledgerline::{
     guard::{Verdict, judge},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
-use ledgerline_dynamodb::{KeyNames, PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{KeyNames, PageQuery, ReadTable, RowKey, TableError};
 use ledgerline_lambda::{
     Error, config,
     queries::of_log,
@@ -106,7 +106,10 @@ impl FeedProjector {
     /// would read everything that its author ever rated.
     async fn from(&self, then: &Then) -> Result<String, TableError> {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
-        let follow = self.table.read::<Follow>(&TABLE, &feeds::following(follower), author).await?;
+        let follow = self
+            .table
+            .read::<Follow>(&TABLE, RowKey { partition: &feeds::following(follower), sort: author })
+            .await?;
         Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
     }
 

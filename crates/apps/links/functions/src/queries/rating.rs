@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use http::StatusCode;
 use ledgerline::manifest::{Action, Table};
-use ledgerline_dynamodb::{Page, PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{Page, PageQuery, ReadTable, RowKey, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     queries::{self, PAGE, Views, in_answers, limit, listed, of_log, problem},
@@ -53,7 +53,7 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     let (limit, cursor) = (limit(request)?, request.query("cursor")?);
     let query = of_log(&link_ratings::TABLE, url.get(), limit, cursor.as_deref());
     let query = PageQuery { starts_with: Some(RATINGS), ..query };
-    let summary = table.get::<Summary>(&link_ratings::TABLE, (url.get(), SUMMARY));
+    let summary = table.get::<Summary>(&link_ratings::TABLE, RowKey { partition: url.get(), sort: SUMMARY });
     let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
     let (summary, page) = (summary.map_err(problem)?.unwrap_or_default(), page.map_err(problem)?);
     let rating = |row: &link_ratings::Row| {
