@@ -15,7 +15,8 @@ fn documented() -> BTreeMap<String, u16> {
     let rows = problems.lines().filter(|line| line.starts_with("| `"));
     let codes = rows.flat_map(|row| {
         let mut cells = row.split('|').skip(1);
-        let (codes, status) = (cells.next().unwrap(), cells.next().unwrap().trim().parse().unwrap());
+        let codes = cells.next().unwrap();
+        let status = cells.next().unwrap().trim().parse().unwrap();
         codes.split('`').skip(1).step_by(2).map(move |code| (code.to_owned(), status))
     });
     codes.collect()

@@ -48,7 +48,8 @@ fn the_stack_serves_64_clients_with_its_output_closed_a_proxy_and_256_descriptor
         let address = url.split(|c| !is_of_address(c)).next()?.trim_end_matches('.');
         begins.then(|| address.to_owned())
     });
-    let (aws, api) = (addresses.next().unwrap(), addresses.next().unwrap());
+    let aws = addresses.next().unwrap();
+    let api = addresses.next().unwrap();
     // From here on, the output of the program has no reader.
     drop(addresses);
     drop(local.stderr.take());

@@ -69,7 +69,9 @@ async fn main() {
         sequencer.append(&sequence, &log, "batch", batch, Timestamp::now()).await.unwrap();
     }
     wire.take();
-    let (began, mut read, mut after) = (Instant::now(), 0, 0);
+    let began = Instant::now();
+    let mut read = 0;
+    let mut after = 0;
     loop {
         let (page, complete) = segments(&sequence, 0, after).await.unwrap();
         read += page.iter().map(|segment| segment.entries.len()).sum::<usize>();
@@ -93,7 +95,9 @@ async fn main() {
     }
     wire.take();
     let subscription = Subscription { sequence, log, partitions: 1, filter: Filter::default(), limit: 1_000 };
-    let (began, mut read, mut cursor) = (Instant::now(), 0, Cursor::beginning(1));
+    let began = Instant::now();
+    let mut read = 0;
+    let mut cursor = Cursor::beginning(1);
     while read < COMMITS {
         let page = subscription.next(&cursor).await.unwrap();
         read += page.delivered.iter().filter(|delivered| delivered.commit.is_ok()).count();

@@ -213,10 +213,12 @@ impl Comparison<'_> {
         partitions: u16,
         since: Timestamp,
     ) -> Result<Found, CompareError> {
-        let (mut found, mut window) = (Found::default(), BTreeSet::new());
+        let mut found = Found::default();
+        let mut window = BTreeSet::new();
         // The hashes of the compared streams, with a random key: no caller can choose two ids with
         // one hash. A stream beyond the limit is compared again.
-        let (hashes, mut compared) = (RandomState::new(), HashSet::new());
+        let hashes = RandomState::new();
+        let mut compared = HashSet::new();
         for partition in 0..partitions {
             let mut after = last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
             loop {
@@ -366,7 +368,8 @@ impl Comparison<'_> {
             head = newest.version.min(seen.newest());
         }
         let found = if seen.newest() > head { seen.newest() } else { seen.up_to };
-        let (who, stream) = (ORDER.to_owned(), stream.clone());
+        let who = ORDER.to_owned();
+        let stream = stream.clone();
         Ok(Difference { who, kind: None, stream, head, found, unreadable: None })
     }
 }
@@ -379,7 +382,8 @@ async fn look(follower: &Follower, stream: &StreamId, head: u64) -> Result<Diffe
         Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),
         Err(error) => return Err(error.into()),
     };
-    let (who, stream) = (follower.id.clone(), stream.clone());
+    let who = follower.id.clone();
+    let stream = stream.clone();
     Ok(Difference { who, kind: Some(follower.kind), stream, head, found, unreadable })
 }
 

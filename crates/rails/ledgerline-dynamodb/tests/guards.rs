@@ -225,7 +225,8 @@ async fn rule_9_rows_and_position_are_one_write() {
 }
 
 async fn insert(table: &ReadTable, version: u64, count: usize) -> (Verdict, u64) {
-    let (stream, changes) = (&tank(), inserted(&tank(), version, count));
+    let stream = &tank();
+    let changes = inserted(&tank(), version, count);
     table.insert(&KEYS, &[Insertion { stream, version, changes }]).await.unwrap()[0]
 }
 
@@ -430,7 +431,8 @@ impl HttpConnector for Busy {
 async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
     let busy = Busy::default();
     let table = busy.table();
-    let (a, b) = (StreamId::new("tank", "a").unwrap(), StreamId::new("tank", "b").unwrap());
+    let a = StreamId::new("tank", "a").unwrap();
+    let b = StreamId::new("tank", "b").unwrap();
     let of = |stream, version| Insertion { stream, version, changes: inserted(stream, version, 1) };
     let found = table.insert(&KEYS, &[of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
     assert_eq!(found, [(Verdict::Apply, 1), (Verdict::Apply, 2), (Verdict::Apply, 1), (Verdict::Apply, 2)]);
@@ -535,7 +537,9 @@ async fn pages_show_every_row_once_newest_first() {
 #[tokio::test]
 async fn two_generations_have_nothing_in_common() {
     let (table, _) = table("FillsTable").await;
-    let (keys, old, new) = (KeyNames::from(&KEYS), table.at(0), table.at(2));
+    let keys = KeyNames::from(&KEYS);
+    let old = table.at(0);
+    let new = table.at(2);
     let stream = StreamId::new("tank", "1").unwrap();
     for (rows, version, of) in [(&old, 1, "old"), (&new, 1, "new"), (&new, 2, "new")] {
         let mut changes = Changes::new(KEYS);

@@ -75,7 +75,8 @@ async fn send(
         source_address: Some("192.0.2.1".into()),
         trace_id: Some("Root=1-5759e988-bd862e3fe1be46a994272793".into()),
     };
-    let (stream, context) = (stream(), Context { at, actor: meta.actor.clone() });
+    let stream = stream();
+    let context = Context { at, actor: meta.actor.clone() };
     let execution = Execution {
         creates: matches!(command, Command::Install { .. }),
         idempotency: key.map(|key| Idempotency {
@@ -109,7 +110,8 @@ async fn what_a_fold_reads_is_less_than_its_commits_for_the_same_price() {
     }
     wire.take();
 
-    let (range, strong) = (Range { after: 0, up_to: 9, limit: None }, Consistency::Strong);
+    let range = Range { after: 0, up_to: 9, limit: None };
+    let strong = Consistency::Strong;
     store.read(&stream(), range, strong).await.unwrap();
     store.read_for_fold(&stream(), range, strong).await.unwrap();
     store.read_forwards(&stream(), 0, 9).await.unwrap();
@@ -170,7 +172,8 @@ const LAST: u64 = 200;
 /// Adds commits to the stream, from one version to another. The commands are decided in memory and
 /// the commits written by the hundred, because twenty thousand commands on the wire took minutes.
 async fn grow(store: &DynamoDbStore, from: u64, to: u64) {
-    let (memory, cache) = (MemoryStore::default(), cold());
+    let memory = MemoryStore::default();
+    let cache = cold();
     // The last commits are enough to decide the next command, because one of them embeds a state.
     for version in from.saturating_sub(LAST) + 1..=from {
         let commit = store.get(&stream(), version).await.unwrap().unwrap();

@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn one_caller_does_not_use_up_what_others_have() {
         let limit = Limit::new(NonZeroU32::new(3).unwrap());
-        let (greedy, other) = (request("greedy"), request("other"));
+        let greedy = request("greedy");
+        let other = request("other");
         let began = std::time::Instant::now();
         let answers: Vec<_> = (0..1_000).map(|_| limit.take(&greedy)).collect();
         let taken = answers.iter().filter(|answer| answer.is_ok()).count();

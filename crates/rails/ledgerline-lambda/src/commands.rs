@@ -588,7 +588,8 @@ mod tests {
             let id = Some(valid(ID));
             (id, tank::Command::Install { site: valid("North"), liquid: valid("water") })
         };
-        let (store, cache) = (MemoryStore::default(), Cache::new(CACHED_STREAMS));
+        let store = MemoryStore::default();
+        let cache = Cache::new(CACHED_STREAMS);
         let routes = vec![
             creates("POST /tanks", install, |_, _, version| version.into()),
             changes("POST /tanks/{id}/fills", tank::Command::Fill, |_, state: &tank::State, _| {

@@ -290,7 +290,8 @@ impl Fanout {
             failed.merge(sent.failed);
             for (index, reason) in sent.set_aside {
                 let Ok(commit) = &records[index].commit else { continue };
-                let (stream, version) = (&commit.stream, commit.version);
+                let stream = &commit.stream;
+                let version = commit.version;
                 let sequence_number = &records[index].sequence_number;
                 letters.push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
             }
@@ -314,7 +315,9 @@ impl Fanout {
             }
         }
 
-        let (mut passed_on, mut put_aside, mut not_yet) = (Line::default(), Line::default(), Line::default());
+        let mut passed_on = Line::default();
+        let mut put_aside = Line::default();
+        let mut not_yet = Line::default();
         for (index, commit) in &commits {
             if failed.covers(*index) {
                 not_yet.add(commit);
@@ -326,7 +329,8 @@ impl Fanout {
             }
         }
         if !commits.is_empty() {
-            let (failed, set_aside) = (not_yet.some(), put_aside.some());
+            let failed = not_yet.some();
+            let set_aside = put_aside.some();
             tracing::info!(passed_on = passed_on.some(), set_aside, failed, "fanout");
         }
         failed.first

@@ -60,7 +60,8 @@ fn serve(
     let build = async {
         let operators = Operators::from_env(&endpoints)?;
         let developer = developer(operators.as_ref().map(Operators::as_claim))?;
-        let (limit, answers) = (Limit::from_env()?, build.await?);
+        let limit = Limit::from_env()?;
+        let answers = build.await?;
         // The prefix can be set once in a process. Only a test runs a second function in a process, and it is of the same product.
         let _ = problem::PROBLEM_TYPE_PREFIX.set(config::text("PROBLEM_TYPES")?);
         Ok(handler(move |LambdaEvent { payload: mut request, .. }: LambdaEvent<ApiGatewayV2httpRequest>| {

@@ -138,7 +138,8 @@ pub struct ProcessManager<R> {
 impl<R: Reaction> Consumer for ProcessManager<R> {
     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(R::OF, commit)?;
-        let (stream, version) = (commit.stream.as_str(), commit.version);
+        let stream = commit.stream.as_str();
+        let version = commit.version;
         let (position, _) = self.positions.progress(&POSITIONS, stream).await?;
         match judge(position, version) {
             Verdict::Apply => {

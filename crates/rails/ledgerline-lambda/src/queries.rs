@@ -219,7 +219,8 @@ pub fn page<Row: DeserializeOwned + 'static>(
     assert!(table.indexes.contains(&index), "{} does not name the index {}", table.variable, index.name);
     let answer = async move |views: &Views, request: &HttpRequest| {
         request.actor()?;
-        let (part, cursor) = (part(request)?, request.query("cursor")?);
+        let part = part(request)?;
+        let cursor = request.query("cursor")?;
         let query = PageQuery {
             index: Some(index.name),
             partition: (index.partition, &part.partition),
@@ -263,7 +264,8 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         };
         // The position is read before the rows. So the rows, which are read strongly after it, show at least this version.
         let (version, ()) = views.read(request, &stream, read).await?;
-        let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+        let limit = limit(request)?;
+        let cursor = request.query("cursor")?;
         let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
         let rows = views.table(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
@@ -665,7 +667,8 @@ mod tests {
             conditional(&event.unwrap().into(), shown)
         };
         let ask = |tags: &str, body: Value| ask_with("if-none-match", tags, body).unwrap();
-        let (wrong, right) = (json!({ "balance": 9 }), json!({ "balance": 2 }));
+        let wrong = json!({ "balance": 9 });
+        let right = json!({ "balance": 2 });
         let before = ask("", wrong.clone());
         let tag = before.etag().unwrap().to_owned();
         assert!(tag.starts_with("\"2.") && tag.len() == "\"2.12345678\"".len(), "{tag}");

@@ -219,7 +219,8 @@ mod tests {
         assert!(format!("{error:?}").contains("4000"));
         let failure = Failure(error.into());
         // when the runtime logs it, and tells Lambda,
-        let (logged, told) = (format!("{failure:?}"), Diagnostic::from(failure).error_message);
+        let logged = format!("{failure:?}");
+        let told = Diagnostic::from(failure).error_message;
         // then both are what failed, and why.
         let expected = "the store is unavailable: the answer cannot be read";
         assert_eq!((&*logged, &*told), (expected, expected));

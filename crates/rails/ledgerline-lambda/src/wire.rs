@@ -99,7 +99,8 @@ pub(crate) fn told(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
     if !commit.events.is_empty() {
         return Cow::Borrowed(&commit.events);
     }
-    let (event_type, data) = (REPLAYED.to_owned(), "null".to_owned());
+    let event_type = REPLAYED.to_owned();
+    let data = "null".to_owned();
     Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
 }
 

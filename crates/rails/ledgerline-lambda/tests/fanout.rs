@@ -366,7 +366,8 @@ async fn a_view_gets_the_newest_state_of_each_stream_of_its_categories() {
     world.wiring.state_views.insert("sites".into(), vec!["site".into()]);
     world.wiring.bus_events = Some(["TankFilled".to_owned()].into());
     world.replace_store(world.store.clone());
-    let (mut first, second) = (history(&stream(1), 3, true), history(&stream(2), 2, true));
+    let mut first = history(&stream(1), 3, true);
+    let second = history(&stream(2), 2, true);
     first.reverse();
     let batch = batch([first, second].concat());
     assert_eq!(world.fanout.handle(&batch).await, None);
@@ -388,7 +389,8 @@ async fn a_replay_brings_the_state_once_more_to_whoever_follows_states() {
     let replay = Commit { version: 3, events: Vec::new(), ..written[1].clone() };
     let state: Value = serde_json::from_str(&replay.state.as_ref().unwrap().data).unwrap();
     let all = None;
-    let (named, none) = (Some(BTreeSet::from(["Replayed".to_owned()])), Some(BTreeSet::new()));
+    let named = Some(BTreeSet::from(["Replayed".to_owned()]));
+    let none = Some(BTreeSet::new());
     for (wanted, entries) in [(all, 1), (named, 2), (none, 2)] {
         world.wiring.bus_events = wanted;
         world.replace_store(world.store.clone());
@@ -450,7 +452,8 @@ async fn an_invocation_is_no_larger_than_lambda_takes() {
 #[tokio::test]
 async fn states_that_are_missing_are_folded_once_per_stream_and_batch() {
     let world = World::new().await;
-    let (long, short) = (history(&stream(1), 12, false), history(&stream(2), 2, false));
+    let long = history(&stream(1), 12, false);
+    let short = history(&stream(2), 2, false);
     for commit in long.iter().chain(&short) {
         world.store.append(commit, None).await.unwrap();
     }
@@ -676,7 +679,9 @@ fn bomb() -> Commit {
 /// Invokes the function as Lambda does, in the order of the shard: a batch that fails as a whole is
 /// halved and comes again. Returns how often the function was invoked until all records were done.
 async fn deliver(world: &World, records: &[Record], at_most: usize) -> usize {
-    let (mut at, mut end, mut invocations) = (0, records.len(), 0);
+    let mut at = 0;
+    let mut end = records.len();
+    let mut invocations = 0;
     while at < records.len() {
         invocations += 1;
         assert!(invocations <= at_most, "it does not come to an end: {at} of {} are done", records.len());

@@ -316,7 +316,9 @@ async fn a_page_is_what_lambda_can_return_and_little_less() {
             records.push(record(Ok(commit)));
         }
         assert_eq!(world.sequencing.sequence(&records, true).await, None);
-        let (mut after, mut found, mut largest) = ("beginning".to_owned(), Vec::new(), 0);
+        let mut after = "beginning".to_owned();
+        let mut found = Vec::new();
+        let mut largest = 0;
         loop {
             let page = world.get(&format!("after={after}&limit=1000")).await.unwrap();
             largest = largest.max(json!({ "body": page.to_string() }).to_string().len());
@@ -379,7 +381,9 @@ async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
     }
     // A cursor of another order: of one that was begun anew, of one that was restored, and of
     // another number of partitions.
-    let (anew, restored, more) = (World::new(1).await, World::new(1).await, World::new(2).await);
+    let anew = World::new(1).await;
+    let restored = World::new(1).await;
+    let more = World::new(2).await;
     anew.commit(&[("tank-b", 1)]).await;
     for (world, text) in [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")] {
         let problem = world.get(&format!("after={cursor}")).await.unwrap_err();
@@ -685,7 +689,8 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
     assert_eq!(error, "the generation 1 is not being built");
 
-    let (keys, now) = (KeyNames::from(&KEYS), Timestamp::now());
+    let keys = KeyNames::from(&KEYS);
+    let now = Timestamp::now();
     let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
     let first = world.rows.generations(keys).await.unwrap();
     assert!(world.rows.move_generations(keys, &first, first.begun(now).unwrap(), by("begin")).await.unwrap());
@@ -716,7 +721,8 @@ async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
         partition: KEYS.partition.into(),
         sort: Some(KEYS.sort.into()),
     };
-    let (log, sequence) = (world.log.clone(), world.sequence.clone());
+    let log = world.log.clone();
+    let sequence = world.sequence.clone();
     let found =
         Reconciler { log, sequence, partitions: 1, followers: vec![follower] }.reconcile(at).await.unwrap();
     let found = [found.missing, found.ahead, found.unreadable].concat().into_iter();

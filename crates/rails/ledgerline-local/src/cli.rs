@@ -188,7 +188,9 @@ const PAGE: i32 = 2_000;
 
 /// The number of commits that the aggregates cannot read, and the first of them with the reason.
 async fn unreadable_commits<L: Aggregates>(log: &DynamoDbStore) -> Result<(u64, String)> {
-    let (mut after, mut found, mut first) = (None, 0, String::new());
+    let mut after = None;
+    let mut found = 0;
+    let mut first = String::new();
     loop {
         let page = log.scan(ScanPart::WHOLE, after.as_ref(), &[], PAGE).await?;
         if found == 0 && page.damaged > 0 {

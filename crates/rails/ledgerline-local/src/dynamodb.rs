@@ -415,7 +415,8 @@ pub(crate) mod tests {
 
     #[tokio::test]
     async fn a_failed_condition_is_answered_here_in_the_words_of_the_databases_own_server() {
-        let (database, table) = (with_requests(), REQUESTS);
+        let database = with_requests();
+        let table = REQUESTS;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let own_url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(dynoxide::server::serve_on(listener, database.clone()));

@@ -737,7 +737,8 @@ mod tests {
         function: &Arc<Function>,
         payload: &str,
     ) -> impl Future<Output = Bytes> + Send + Unpin + 'static {
-        let (function, payload) = (Arc::clone(function), payload.as_bytes().to_vec());
+        let function = Arc::clone(function);
+        let payload = payload.as_bytes().to_vec();
         Box::pin(async move { function.invoke(payload).await.unwrap() })
     }
 
@@ -791,7 +792,8 @@ mod tests {
     async fn an_instance_takes_its_own_subjects_first_and_no_work_waits_long_for_its_instance() {
         let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
         let invoke_about = |subject: &str| {
-            let (function, subject) = (Arc::clone(&function), subject.to_owned());
+            let function = Arc::clone(&function);
+            let subject = subject.to_owned();
             tokio::spawn(async move { function.invoke_about(Some(subject.clone()), subject.into()).await })
         };
         let taken = async |instance| {

@@ -120,7 +120,8 @@ impl Iam {
     ) -> Result<Self> {
         let caller = |(key, policies): (String, Vec<Value>)| {
             let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{key}/{key}");
-            let (role, conditions) = (evaluator(&policies)?, policies.iter().any(has_conditions));
+            let role = evaluator(&policies)?;
+            let conditions = policies.iter().any(has_conditions);
             Ok::<_, anyhow::Error>((key, Caller { arn, role, conditions }))
         };
         let guarded = |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
@@ -363,7 +364,8 @@ impl Iam {
         };
         // The name of an index follows a dot: "table"."index".
         let mut names = table.split('.').map(|name| name.trim_matches('"'));
-        let (table, index) = (json!(names.next()?), names.next());
+        let table = json!(names.next()?);
+        let index = names.next();
         let guarded = self.tables.get(table.as_str()?)?;
         // The value of the partition key is the parameter whose `?` follows the key's name.
         let before = text.split_once(&format!("'{}':", guarded.partition));

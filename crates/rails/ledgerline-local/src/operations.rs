@@ -239,7 +239,8 @@ pub(crate) async fn move_messages(sqs: &Sqs, queues: &[Queue], body: &[u8]) -> R
             bail!("the queue takes the dead letters of {} queues: name the DestinationArn", of.len())
         }
     };
-    let (source, destination) = (sqs.queue_url(&source_arn)?, sqs.queue_url(&destination)?);
+    let source = sqs.queue_url(&source_arn)?;
+    let destination = sqs.queue_url(&destination)?;
     let is_fifo = destination.ends_with(".fifo");
     loop {
         let received = sqs

@@ -181,11 +181,13 @@ fn difference(wanted: &Value, kept: &Value, added: &BTreeSet<String>) -> Option<
         let index = |index: &Value| Some((index["IndexName"].as_str()?.to_owned(), described(index)));
         indexes.filter_map(index).collect()
     };
-    let (wanted_key, kept_key) = (key(&wanted["KeySchema"]), key(&kept["KeySchema"]));
+    let wanted_key = key(&wanted["KeySchema"]);
+    let kept_key = key(&kept["KeySchema"]);
     if wanted_key != kept_key {
         return Some(format!("its key is {kept_key}, that of the template {wanted_key}"));
     }
-    let (wanted, kept) = (indexes(wanted), indexes(kept));
+    let wanted = indexes(wanted);
+    let kept = indexes(kept);
     let mut of_template = wanted.iter().filter(|(name, _)| !added.contains(*name));
     let lacks = of_template.find(|(name, key)| kept.get(*name) != Some(*key));
     let more = kept.keys().find(|name| !wanted.contains_key(*name));

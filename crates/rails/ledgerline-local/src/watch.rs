@@ -108,7 +108,9 @@ impl Watch {
             if binaries.is_empty() {
                 continue;
             }
-            let (root, hops, seen) = (self.root.clone(), self.hops, seen.clone());
+            let root = self.root.clone();
+            let hops = self.hops;
+            let seen = seen.clone();
             let functions = self.functions.clone();
             let built = move || build_and_replace(&root, &binaries, &functions, hops, &seen);
             replaced += tokio::task::spawn_blocking(built).await??;

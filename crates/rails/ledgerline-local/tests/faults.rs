@@ -78,7 +78,8 @@ async fn a_poison_pill_becomes_a_dead_letter_and_blocks_no_other_stream() {
 async fn a_commit_with_damaged_metadata_stops_its_rows_and_no_command() {
     // Given a tank whose second commit is that of another tank, without metadata that can be read,
     let stack = LocalStack::start(None).await;
-    let (damaged, other) = (install(&stack, 0).await, install(&stack, 10).await);
+    let damaged = install(&stack, 0).await;
+    let other = install(&stack, 10).await;
     for id in [&damaged, &other] {
         settled(&stack, id).await;
     }
@@ -155,7 +156,8 @@ async fn the_local_stack_answers_the_calls_of_the_runbook() {
     let stack = LocalStack::start(None).await;
     stack.damage(STREAM).await;
     eventually("the dead letter arrives", async || stack.dead_letter().await).await;
-    let (client, aws) = (reqwest::Client::new(), stack.aws_url());
+    let client = reqwest::Client::new();
+    let aws = stack.aws_url();
     let name = async |of: &str| {
         let body = format!("Action=DescribeStackResource&StackName=tanks&LogicalResourceId={of}");
         let request =
@@ -222,7 +224,8 @@ async fn functions_killed_in_the_middle_of_a_batch_lose_and_double_no_commit() {
 #[tokio::test]
 async fn a_process_manager_killed_in_the_middle_moves_every_litre_once() {
     let stack = LocalStack::start(None).await;
-    let (from, to) = (install(&stack, 100_000).await, install(&stack, 0).await);
+    let from = install(&stack, 100_000).await;
+    let to = install(&stack, 0).await;
     let cut_off = AtomicBool::new(false);
     let requests = async {
         let mut requested = 0_usize;

@@ -78,7 +78,8 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     // Before it is sent: what was done must not be without a record.
     let table = records::table(deployment)?;
-    let (what, why) = (format!("{method} {path}"), options.writing.why());
+    let what = format!("{method} {path}");
+    let why = options.writing.why();
     records::keep(deployment, table, Record { kind: "command", what, why, detail: body.clone() }).await?;
     let key = options.key.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let sent = send(method, &url, &body, &key, options.token.as_deref()).await;

@@ -65,7 +65,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     if !options.writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let (why, detail) = (options.writing.why(), json!(rows));
+    let why = options.writing.why();
+    let detail = json!(rows);
     records::keep_if_possible(deployment, Record { kind: "concurrency", what, why, detail }).await?;
     let mut is_done = true;
     for function in reserved.keys() {

@@ -281,7 +281,8 @@ async fn act(deployment: &Deployment, queue: &Queue, options: &Options, out: Out
             // Of a page at a time: so it is kept, whenever the tool is ended, and however many there are. What is thrown away is kept one by one.
             if !options.throw_away && done.len() > before {
                 let ids = &done[before..];
-                let (detail, why) = (json!({ "queue": queue.id, "ids": ids }), options.writing.why());
+                let detail = json!({ "queue": queue.id, "ids": ids });
+                let why = options.writing.why();
                 let what = format!("{what}: {} of {from}", ids.len());
                 records::keep(deployment, kept, Record { kind: "dead-letters", what, why, detail }).await?;
             }
@@ -539,7 +540,8 @@ async fn look(
     options: &Options,
 ) -> Result<Vec<Looked>> {
     let mut found = BTreeMap::new();
-    let (mut empty, seconds) = (0, pass(messages));
+    let mut empty = 0;
+    let seconds = pass(messages);
     let until = Instant::now() + Duration::from_secs(seconds.unsigned_abs().into());
     while empty < EMPTY {
         if Instant::now() >= until {

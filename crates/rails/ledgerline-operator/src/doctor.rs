@@ -140,7 +140,8 @@ fn compare_templates(ours: &Value, deployed: &Value, findings: &mut Findings) {
     let ids = |template: &Value| -> BTreeSet<String> {
         template["Resources"].as_object().into_iter().flatten().map(|(id, _)| id.clone()).collect()
     };
-    let (known, there) = (ids(&ours), ids(&deployed));
+    let known = ids(&ours);
+    let there = ids(&deployed);
     findings.looked.push(("resources", known.len()));
     for id in known.difference(&there) {
         findings.wrong("template", id, "it is not deployed");
@@ -460,7 +461,8 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
         }
         // The number may be a text on either side.
         let number = |number: &Value| number.as_u64().or_else(|| number.as_str()?.parse().ok());
-        let (tries, wanted) = (number(&policy["maxReceiveCount"]), number(&wanted["maxReceiveCount"]));
+        let tries = number(&policy["maxReceiveCount"]);
+        let wanted = number(&wanted["maxReceiveCount"]);
         if wanted.is_some() && tries != wanted {
             findings.wrong("queue", id, format!("it gives a message up after {tries:?} tries"));
         }

@@ -41,7 +41,8 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
         };
         let table = variables.get(&*subscriber.table);
         let table = table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
-        let (name_of_table, table) = (table, deployment.table(table));
+        let name_of_table = table;
+        let table = deployment.table(table);
         table.recent_generations(KeyNames::from(keys)).await?;
         let events =
             function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());

@@ -139,7 +139,8 @@ pub(crate) async fn tail(
             let row = match delivered.commit {
                 Ok(commit) => row(&commit, payloads),
                 Err(reason) => {
-                    let (stream, version) = (delivered.entry.stream, delivered.entry.version);
+                    let stream = delivered.entry.stream;
+                    let version = delivered.entry.version;
                     json!({ "stream": stream, "version": version, "events": format!("cannot be read: {reason}"), "unreadable": reason })
                 }
             };

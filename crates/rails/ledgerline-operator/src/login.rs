@@ -63,7 +63,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     )?;
     // Each has 122 random bits; a verifier has 43 characters at least.
     let random = || uuid::Uuid::new_v4().simple().to_string();
-    let (state, verifier) = (random(), random() + &random());
+    let state = random();
+    let verifier = random() + &random();
     let template = deployed::template(deployment).await?;
     let listeners = listen().await?;
     let address =

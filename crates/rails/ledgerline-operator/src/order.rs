@@ -68,7 +68,8 @@ pub(crate) async fn run(deployment: &Deployment, order: &Order, out: Out) -> Res
     }
     // The order keeps no reason: the record does, and so comes first.
     let table = records::table(deployment)?;
-    let (what, why) = (format!("void {name}"), writing.why());
+    let what = format!("void {name}");
+    let why = writing.why();
     records::keep(deployment, table, Record { kind: "order", what, why, detail: json!(entry) }).await?;
     let payload = Blob::new(json!({ "void": NamedEntry { segment, entry: entry.clone() } }).to_string());
     let call = deployment.lambda.invoke().function_name(deployment.name(SEQUENCER)?).payload(payload);

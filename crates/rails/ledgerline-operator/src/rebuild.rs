@@ -184,7 +184,8 @@ impl View<'_> {
         what: &str,
         why: &str,
     ) -> Result<Generations> {
-        let (who, keys) = (self.deployment.operator().await?, self.follower.of_log.keys());
+        let who = self.deployment.operator().await?;
+        let keys = self.follower.of_log.keys();
         // After every question and every call: the time when reads go over counts from here, and everybody must know of it before.
         let now = Timestamp::now();
         let to = to(now)?;
@@ -233,7 +234,9 @@ impl View<'_> {
             }
         };
         self.until_everybody_knows(&leaving).await;
-        let (table, mut after, mut deleted) = (self.table.at(other.number), None, 0);
+        let table = self.table.at(other.number);
+        let mut after = None;
+        let mut deleted = 0;
         let bar = self.out.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
         loop {
             let page = table.clear(self.follower.of_log.keys(), after).await?;
@@ -381,7 +384,8 @@ impl View<'_> {
                         .map_err(|error| anyhow!("part {part} of {parts} cannot be made: {error:#}"))?;
                     failed.append(&mut answer.failed);
                     answer.failed.clone_from(&failed);
-                    let (is_done, pause) = (answer.is_done, Duration::from_millis(answer.pause));
+                    let is_done = answer.is_done;
+                    let pause = Duration::from_millis(answer.pause);
                     answers.borrow_mut().insert(part, std::mem::take(answer));
                     let sum = sum();
                     bar.set_position(sum.commits);
@@ -423,7 +427,9 @@ impl View<'_> {
         let of_it = heads.into_iter().filter(|(stream, _)| self.follower.of_log.takes(stream));
         let all = of_it.map(|(stream, head)| (stream, (head.version, 0))).collect();
         let mut missing = self.behind(&table, all).await?;
-        let (mut is_first, mut in_vain, mut reasons) = (true, 0, BTreeMap::new());
+        let mut is_first = true;
+        let mut in_vain = 0;
+        let mut reasons = BTreeMap::new();
         while !missing.is_empty() && in_vain < ROUNDS {
             if self.follower.of_log.kind == SubscriberKind::Subscription {
                 self.in_one_order(number).await?;

@@ -61,7 +61,8 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     }
     let wanted: Vec<_> = followers.iter().filter(|follower| is_wanted(&follower.of_log.id)).collect();
     let compared: Vec<_> = wanted.iter().map(|follower| follower.of_log.clone()).collect();
-    let (log, order) = (deployment.log()?, deployment.order());
+    let log = deployment.log()?;
+    let order = deployment.order();
     let comparison = Comparison {
         log: &log,
         parts: deployment.parts(),
@@ -186,7 +187,8 @@ async fn mend(
         return Ok(false);
     }
     // Nothing that could not be sent again is lost if the stack has no table for it.
-    let (what, why) = (format!("send {counts}"), writing.why());
+    let what = format!("send {counts}");
+    let why = writing.why();
     records::keep_if_possible(deployment, Record { kind: "reconcile", what, why, detail: Value::Null })
         .await?;
     let (ordered, others): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|missing| missing.kind.is_none());
@@ -272,7 +274,8 @@ fn state_of(commit: &Commit) -> Result<Value> {
 async fn sequence(deployment: &Deployment, found: &Found, missing: &Difference) -> Result<()> {
     let has_entry = |version: &u64| found.seen.get(&missing.stream).is_some_and(|seen| seen.has(*version));
     let versions: Vec<_> = (missing.found + 1..=missing.head).filter(|version| !has_entry(version)).collect();
-    let (log, mut commits) = (deployment.log()?, Vec::new());
+    let log = deployment.log()?;
+    let mut commits = Vec::new();
     for version in versions {
         // A version that the log does not have is a hole, which is said elsewhere.
         if log.has(&missing.stream, version).await? {

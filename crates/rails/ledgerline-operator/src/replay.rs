@@ -69,7 +69,8 @@ pub(crate) async fn run(deployment: &Deployment, options: &Options, out: Out) ->
     if !options.writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let (why, detail) = (options.writing.why(), json!({ "stream": options.stream }));
+    let why = options.writing.why();
+    let detail = json!({ "stream": options.stream });
     records::keep_if_possible(deployment, Record { kind: "replay", what, why, detail }).await?;
     let bar = out.bar(commits, "{elapsed_precise} {wide_bar} {pos}/{len} commits, {per_sec}, {eta} left");
     let sent = stream::iter(&streams).map(|(stream, (first, last))| {
@@ -122,7 +123,8 @@ impl Options {
 
 /// Hands the records of these commits to a reader of the table's stream, as the stream would, in as many invocations as it takes.
 pub(crate) async fn hand_over(deployment: &Deployment, to: &str, commits: &[(StreamId, u64)]) -> Result<()> {
-    let (log, name) = (deployment.log()?, deployment.name(to)?);
+    let log = deployment.log()?;
+    let name = deployment.name(to)?;
     // A queue takes the same message only once in five minutes: each time has a number of its own, so that its messages are not the same.
     let run = uuid::Uuid::new_v4();
     let (mut records, mut bytes) = (Vec::new(), 0);

@@ -45,7 +45,8 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     if !deployment.log()?.has(&stream, *version).await? {
         bail!("the log has no version {version} of {stream}: see `ledger order void`");
     }
-    let (table, keys) = (of_log.table.at(0), of_log.keys());
+    let table = of_log.table.at(0);
+    let keys = of_log.keys();
     let seen = table.generations(keys).await?;
     let is_skipped = seen.skips(&stream, *version);
     let show = |is| {
@@ -65,7 +66,8 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         return Ok(false);
     }
     let skipping = seen.skipping(&stream, *version)?;
-    let (what, why) = (format!("skip {stream} {version}"), writing.why());
+    let what = format!("skip {stream} {version}");
+    let why = writing.why();
     let detail = json!({ "view": of_log.id, "stream": stream, "version": version });
     // The view keeps the last changes only: the record is for good.
     let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };

@@ -98,7 +98,8 @@ pub(crate) async fn go_back(deployment: &Deployment, options: &Options, out: Out
     if !options.writing.is_agreed(&format!("{what}?"))? {
         return Ok(false);
     }
-    let (why, detail) = (options.writing.why(), json!(rows));
+    let why = options.writing.why();
+    let detail = json!(rows);
     records::keep_if_possible(deployment, Record { kind: "go-back", what, why, detail }).await?;
     Ok(move_all(deployment, moves).await? && cannot.is_empty())
 }
@@ -130,7 +131,8 @@ pub(crate) async fn publish(deployment: &Deployment, writing: &Writing, out: Out
         return Ok(false);
     }
     let versions: BTreeMap<_, _> = live.iter().map(|(function, alias)| (function, &alias.version)).collect();
-    let (why, detail) = (writing.why(), json!(versions));
+    let why = writing.why();
+    let detail = json!(versions);
     records::keep_if_possible(deployment, Record { kind: "publish", what, why, detail }).await?;
     let mut published = Vec::new();
     for function in live.into_keys() {

@@ -78,7 +78,8 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
 /// Prints how far each follower is. Returns whether nobody lacks an old commit.
 pub(crate) async fn lag(deployment: &Deployment, stack: &Stack, options: &Lag, out: Out) -> Result<bool> {
     let now = Timestamp::now();
-    let (log, order) = (deployment.log()?, deployment.order());
+    let log = deployment.log()?;
+    let order = deployment.order();
     let since = match (options.since, options.all) {
         (Some(since), _) => Some(since),
         (None, true) => None,

@@ -246,7 +246,9 @@ impl Application {
 
     /// A function that makes everything behind the log, at the end of a wire.
     pub(crate) fn pipeline(&self) -> Rc<dyn Fn(&Wire) -> Pipeline> {
-        let (fanout, stateful, logged) = (self.fanout, self.stateful.clone(), self.logged.clone());
+        let fanout = self.fanout;
+        let stateful = self.stateful.clone();
+        let logged = self.logged.clone();
         Rc::new(move |wire| Pipeline::of(fanout, &stateful, &logged, wire))
     }
 

@@ -119,7 +119,8 @@ impl Case {
                 .collect(),
         );
         let call = move |wire: Wire, _: Done| {
-            let (messages, consumer) = (Rc::clone(&messages), Rc::clone(&consumer));
+            let messages = Rc::clone(&messages);
+            let consumer = Rc::clone(&consumer);
             async move {
                 let runner = QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
                 let failed = runner.batch(&messages).await.batch_item_failures;

@@ -142,7 +142,8 @@ fn observe(application: &Application, world: &World, answers: Vec<String>) -> Ou
             tables.insert(format!("{name} {keys}"), item.to_string());
         }
     }
-    let (entries, states) = (services.take_entries(), services.take_states());
+    let entries = services.take_entries();
+    let states = services.take_states();
     let mut entries: Vec<_> = entries.iter().chain(&states).map(Value::to_string).collect();
     entries.sort();
     entries.dedup();
@@ -164,7 +165,8 @@ fn difference(case: &Case, after: usize, applied: bool, found: &Outcome, expecte
     let mut story = format!("{}, ended at call {after}, {applied}", case.name);
     let keys = found.tables.keys().chain(expected.tables.keys());
     for key in keys.filter(|key| found.tables.get(*key) != expected.tables.get(*key)) {
-        let (is, should) = (found.tables.get(key), expected.tables.get(key));
+        let is = found.tables.get(key);
+        let should = expected.tables.get(key);
         story += &format!("\n  {key}\n    is        {is:?}\n    should be {should:?}");
     }
     let rest = |outcome: &Outcome| {
@@ -222,7 +224,8 @@ fn commands(application: &Application, function: &CommandFunction) -> Result<Cas
     // Each call makes a cold instance of the application's function by this name.
     let instance = Arc::clone(&function.instance);
     let call = move |wire: Wire, done: Done| {
-        let (requests, function) = (requests.clone(), instance(Some(&wire)));
+        let requests = requests.clone();
+        let function = instance(Some(&wire));
         async move {
             each(&done, &requests, async |event| {
                 let event: ApiGatewayV2httpRequest = serde_json::from_value(event.clone()).ok()?;
@@ -243,7 +246,8 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
     batch.sort_by_key(|commit| commit.version);
     batch.extend_from_within(..batch.len().min(2));
     let call = move |wire: Wire, done: Done| {
-        let (batch, pipeline) = (batch.clone(), Rc::clone(&pipeline));
+        let batch = batch.clone();
+        let pipeline = Rc::clone(&pipeline);
         async move {
             let pipeline = pipeline(&wire);
             let first = done.borrow().len();
@@ -278,9 +282,12 @@ fn fanned_out(application: &Application, streams: Vec<Vec<Commit>>) -> Case {
 
 fn stateful(application: &Application, view: &StateFunction, stream: Vec<Commit>) -> Case {
     let log = vec![stream.clone()];
-    let (instance, pipeline) = (Arc::clone(&view.instance), application.pipeline());
+    let instance = Arc::clone(&view.instance);
+    let pipeline = application.pipeline();
     let call = move |wire: Wire, done: Done| {
-        let (stream, projector, pipeline) = (stream.clone(), instance(&wire), Rc::clone(&pipeline));
+        let stream = stream.clone();
+        let projector = instance(&wire);
+        let pipeline = Rc::clone(&pipeline);
         async move {
             // The entries that the fanout makes of the commits, over a wire of its own, whose calls
             // do not count.

@@ -366,7 +366,9 @@ impl<'a> Schedule<'a> {
             let queue = self.queues.entry(logged.url.clone()).or_default();
             for queued in self.wire.services().take_messages(&logged.url) {
                 self.messages += 1;
-                let (id, group, body) = (self.messages.to_string(), queued.group, queued.body);
+                let id = self.messages.to_string();
+                let group = queued.group;
+                let body = queued.body;
                 queue.messages.push_back(Message { id, group, body, receives: 0 });
             }
         }
@@ -388,7 +390,8 @@ impl<'a> Schedule<'a> {
         // Tombstones disappear a month after their aggregates are deleted. Then nothing keeps older
         // versions out any more.
         for stateful in &self.pipeline.stateful {
-            let (table, key) = (ledgerline_testing::table(stateful.table), stateful.key);
+            let table = ledgerline_testing::table(stateful.table);
+            let key = stateful.key;
             let scan = self.wire.services().call("Scan", &json!({ "TableName": table })).body;
             let scan: Value = serde_json::from_str(&scan).unwrap_or_default();
             let items = scan["Items"].as_array().into_iter().flatten();

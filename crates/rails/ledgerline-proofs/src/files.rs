@@ -52,7 +52,8 @@ fn in_folders(folder: &PathBuf) -> std::io::Result<Vec<String>> {
     for inner in fs::read_dir(folder)? {
         let inner = inner?;
         for file in fs::read_dir(inner.path())? {
-            let (inner, file) = (inner.file_name(), file?.file_name());
+            let inner = inner.file_name();
+            let file = file?.file_name();
             paths.push(format!("{}/{}", inner.to_string_lossy(), file.to_string_lossy()));
         }
     }

@@ -40,7 +40,8 @@ pub(crate) fn all(
     clocks: Clocks,
     application: &Application,
 ) -> Result<(Tally, u64), Finding> {
-    let (mut sum, mut faults) = (Tally::default(), 0);
+    let mut sum = Tally::default();
+    let mut faults = 0;
     let each = runs.div_ceil((application.streams.len() as u64).max(1));
     for streams in &application.streams {
         let (tally, happened) = (streams.play)(seed, each, clocks).map_err(|finding| Finding {

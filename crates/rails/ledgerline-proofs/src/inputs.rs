@@ -59,7 +59,8 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
     let samples = Samples::read(application).map_err(|story| Finding { seed: effort.seed, story })?;
     let decoders = samples.decoders();
     let world = || World::new(&application.tables());
-    let (mut sums, mut accepted) = (BTreeMap::new(), 0);
+    let mut sums = BTreeMap::new();
+    let mut accepted = 0;
     let play = |world: &mut World, seed: u64| {
         let decoder = decoders[usize::try_from(seed % decoders.len() as u64).unwrap_or(0)];
         let mut rng = Rng::with_seed(seed);

@@ -327,7 +327,8 @@ async fn versions(world: &World, limits: &mut Limits) {
     limits.note("2^53 of a version", unless(kept[0], &kept), unless(kept[1] && kept[2], &kept));
     let zero = serde_json::to_string(&Message::Commit(Box::new(commit(&stream("zero"), 0, 0))));
     let one = serde_json::to_string(&Message::Commit(Box::new(commit(&stream("zero"), 1, 0))));
-    let (zero, one) = (Message::read(&zero.unwrap_or_default()), Message::read(&one.unwrap_or_default()));
+    let zero = Message::read(&zero.unwrap_or_default());
+    let one = Message::read(&one.unwrap_or_default());
     limits.note("version 1", unless(one.is_ok(), &one), unless(zero.is_err(), &zero));
     let limit = |limit: &str| {
         let event = json!({

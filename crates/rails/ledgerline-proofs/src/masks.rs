@@ -210,7 +210,8 @@ fn complete(
     once: bool,
 ) -> Result<(), Finding> {
     let all: BTreeSet<_> = commits.iter().map(|commit| (commit.stream.to_string(), commit.version)).collect();
-    let (sent, queued) = (entries.len(), messages.len());
+    let sent = entries.len();
+    let queued = messages.len();
     if entries.into_iter().collect::<BTreeSet<_>>() != all || once && sent != all.len() {
         return Err(finding(mask, format!("{part:?}: {sent} entries on the bus, of {}", all.len())));
     }
@@ -261,7 +262,8 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     // A tank has two commits. The further ones are its fill again, with the next versions.
     let commits: Vec<_> = (0..TEN)
         .map(|place| {
-            let (tank, version) = (&tanks[place % 3], place as u64 / 3 + 1);
+            let tank = &tanks[place % 3];
+            let version = place as u64 / 3 + 1;
             let mut commit = tank[usize::from(version > 1)].clone();
             commit.version = version;
             commit

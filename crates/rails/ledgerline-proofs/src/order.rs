@@ -64,7 +64,8 @@ pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
     let mut sum = Tally::default();
     let world = || World::new(&["CommitsTable", "RequestsTable"]);
     let play = |world: &mut World, seed| {
-        let (wire, store) = (world.wire.clone(), world.store());
+        let wire = world.wire.clone();
+        let store = world.store();
         let played = world.runtime.block_on(History::new(wire, store, seed).play());
         played.map_err(|story| Finding { seed, story })
     };
@@ -214,7 +215,9 @@ impl History {
 
     /// Hands the records of a shard over, one batch after the other, as Lambda does.
     async fn deliver(&self, shard: &[&Commit], mut rng: Rng, again: &Mutex<u64>) -> Result<(), String> {
-        let (mut done, mut tries, mut last) = (0, 0, String::new());
+        let mut done = 0;
+        let mut tries = 0;
+        let mut last = String::new();
         while tries < DELIVERIES {
             if done == shard.len() {
                 return Ok(());
@@ -378,7 +381,8 @@ impl History {
             return Err(format!("void are {void:?} by {newly:?}, and should be {wrong:?}"));
         }
         // Readers read from partition 0 on, and each run has a partition of its own.
-        let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+        let sequence = MemoryStore::default();
+        let log = MemoryStore::default();
         let [from, to] = [self.partition, 0].map(|partition| StreamId::try_from(format!("$all-{partition}")));
         let (from, to) = (from.map_err(|error| error.to_string())?, to.map_err(|error| error.to_string())?);
         let segments =
@@ -464,7 +468,8 @@ impl History {
                     let reached =
                         positions.iter().find(|(known, _)| known.as_str() == stream).map_or(0, |(_, at)| *at);
                     if version.parse().is_ok_and(|version: u64| reached < version) {
-                        let (stream, at) = (&commit.stream, commit.version);
+                        let stream = &commit.stream;
+                        let at = commit.version;
                         return Err(format!("{stream} {at} stands before its cause {cause:?}"));
                     }
                 }

@@ -178,7 +178,8 @@ impl Pipeline {
             }
         }
         for logged in self.logged.iter().filter(|logged| logged.of.contains(&category)) {
-            let (keys, changes_of) = (logged.runner.consumer.view.table, logged.runner.consumer.view.changes);
+            let keys = logged.runner.consumer.view.table;
+            let changes_of = logged.runner.consumer.view.changes;
             let inserts = logged.runner.consumer.view.writes.contains(&Write::Insert);
             let mut folded: BTreeMap<Key, Fields> = BTreeMap::new();
             for stream in streams {
@@ -276,11 +277,13 @@ pub(crate) fn of_states<A: Aggregate, Row: Serialize + 'static>(
     name: &'static str,
     projector: StateProjector<A, Row>,
 ) -> Stateful {
-    let (keys, row) = (projector.view.table, projector.view.row);
+    let keys = projector.view.table;
+    let row = projector.view.row;
     let projector = Rc::new(projector);
     let of = move |commits: &[Commit]| {
         let last = commits.last()?;
-        let (id, version) = (last.stream.id(), last.version);
+        let id = last.stream.id();
+        let version = last.version;
         Some(match row(id, version, state::<A>(commits)?) {
             Some(row) => {
                 let mut row = serde_json::to_value(row).ok()?;

@@ -140,7 +140,8 @@ pub(crate) struct Subject<A: Aggregate> {
 impl<A: Aggregate> Subject<A> {
     /// Plays so many histories. The result is their counts, and the number of faults.
     pub(crate) fn all(&self, seed: u64, runs: u64, clocks: Clocks) -> Result<(Tally, u64), Finding> {
-        let (mut sum, mut faults) = (Tally::default(), 0);
+        let mut sum = Tally::default();
+        let mut faults = 0;
         let play = |(world, store): &mut (World, DynamoDbStore), seed: u64| {
             let played = if seed.is_multiple_of(2) {
                 world.runtime.block_on(play(self, store, store, &world.wire, seed, clocks))
@@ -429,7 +430,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             Ok((state, version)) => format!("{version} {}", (self.subject.shown)(state)),
             Err(refusal) => format!("no: {refusal}"),
         };
-        let (context, meta) = (Context { at, actor: Some(operation.actor.clone()) }, Meta::default());
+        let context = Context { at, actor: Some(operation.actor.clone()) };
+        let meta = Meta::default();
         let id = operation.id.as_str();
         let execution = Execution {
             precondition: operation.precondition.as_ref(),

@@ -430,7 +430,8 @@ impl<'a> Run<'a> {
             Instance::new(self.wire, self.kind, &self.role),
         ];
         let time = Duration::from_millis(if self.rng.bool() { self.rng.u64(1..400) } else { 300_000 });
-        let (one_asked, other_asked) = (asked(*one), asked(*other));
+        let one_asked = asked(*one);
+        let other_asked = asked(*other);
         let (first, second) = tokio::join!(
             timeout(time, workers[0].rebuild(&one_asked)),
             timeout(Duration::from_secs(300), workers[1].rebuild(&other_asked)),
@@ -493,7 +494,8 @@ impl<'a> Run<'a> {
     /// Once the generation is whole, it is never behind the one that was read before.
     async fn no_read_goes_back(&self) -> Result<(), String> {
         for stream in self.streams.iter().filter(|_| self.is_closed) {
-            let (made, before) = (self.reached(MADE, &stream[0]).await?, self.reached(0, &stream[0]).await?);
+            let made = self.reached(MADE, &stream[0]).await?;
+            let before = self.reached(0, &stream[0]).await?;
             if made < before {
                 return Err(format!("{} goes back from {before} to {made}", stream[0].stream));
             }
@@ -552,7 +554,9 @@ impl<'a> Run<'a> {
     }
 
     async fn states(&self) -> Result<BTreeMap<Key, Fields>, String> {
-        let (mut rows, log, view) = (BTreeMap::new(), World::store_at(self.quiet), SITES);
+        let mut rows = BTreeMap::new();
+        let log = World::store_at(self.quiet);
+        let view = SITES;
         for stream in self.streams.iter().map(|stream| &stream[0].stream) {
             let loaded = load::<Tank>(&log, stream, None, ledgerline::Consistency::Strong).await;
             let loaded = loaded.map_err(|error| error.to_string())?;
@@ -601,14 +605,16 @@ mod tests {
     fn a_rebuild_stream_by_stream_ends_in_invocations_of_ten_seconds() {
         let world = World::new(&["CommitsTable", "RequestsTable", "FillsTable"]).unwrap();
         world.runtime.block_on(async {
-            let (log, wire) = (World::store_at(&world.wire), &world.wire);
+            let log = World::store_at(&world.wire);
+            let wire = &world.wire;
             for tank in 0..600 {
                 for commit in crate::tank::filled(&format!("{tank:03}"), 5) {
                     log.append(&commit, None).await.unwrap();
                 }
             }
             let table = ReadTable::new(wire.dynamodb(), table("FillsTable"));
-            let (keys, none) = (KeyNames::from(&FILLS), ledgerline_dynamodb::Generations::default());
+            let keys = KeyNames::from(&FILLS);
+            let none = ledgerline_dynamodb::Generations::default();
             let begun = none.begun(Timestamp::UNIX_EPOCH).unwrap();
             let by = Move {
                 at: Timestamp::UNIX_EPOCH,

@@ -184,7 +184,8 @@ impl Services {
     fn queue(&self, url: &str, entry: &Value) {
         let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
         let mut messages = self.messages();
-        let (now, id) = (Instant::now(), text("MessageDeduplicationId"));
+        let now = Instant::now();
+        let id = text("MessageDeduplicationId");
         if !id.is_empty() {
             let known = messages.known.insert((url.to_owned(), id.clone()), now);
             if let Some(before) = known.filter(|before| now.duration_since(*before) < DEDUPLICATION) {
@@ -193,7 +194,8 @@ impl Services {
                 return;
             }
         }
-        let (group, body) = (text("MessageGroupId"), text("MessageBody"));
+        let group = text("MessageGroupId");
+        let body = text("MessageBody");
         let queued = Queued { group, deduplication: id, body };
         messages.queues.entry(url.to_owned()).or_default().push(queued);
     }

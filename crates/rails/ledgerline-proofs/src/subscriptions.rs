@@ -71,7 +71,8 @@ fn changes(
     *before = commit.version;
     last.number += 1;
     last.sum += commit.version;
-    let (tank_id, entry) = ("diary".to_owned(), format!("{:020}", last.number));
+    let tank_id = "diary".to_owned();
+    let entry = format!("{:020}", last.number);
     changes.put(&Row {
         tank_id,
         entry,
@@ -132,7 +133,8 @@ struct Tally {
 /// A run, over a wire with faults and one without.
 async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
     let mut rng = Rng::with_seed(seed);
-    let (log, shape) = (World::store_at(quiet), Shape::of(&mut rng));
+    let log = World::store_at(quiet);
+    let shape = Shape::of(&mut rng);
     let mut tally = Tally::default();
     for commit in shape.log.values().flatten() {
         log.append(commit, None).await.map_err(|error| error.to_string())?;
@@ -150,12 +152,14 @@ async fn play(wire: &Wire, quiet: &Wire, seed: u64) -> Result<Tally, String> {
             }
         }
         // Two at once; now and then one is ended in the middle, and begins anew or wakes up later.
-        let (one, other) = (rng.usize(0..3), rng.usize(0..3));
+        let one = rng.usize(0..3);
+        let other = rng.usize(0..3);
         let time = |rng: &mut Rng| match rng.u32(0..3) {
             0 => Duration::from_millis(rng.u64(1..300)),
             _ => Duration::from_secs(300),
         };
-        let (first, second) = (time(&mut rng), time(&mut rng));
+        let first = time(&mut rng);
+        let second = time(&mut rng);
         let pause = Duration::from_millis(rng.u64(0..100));
         let (first, second) = tokio::join!(timeout(first, instances[one].catch_up()), async {
             sleep(pause).await;
@@ -252,7 +256,8 @@ type Rows = BTreeMap<(String, String), serde_json::Map<String, serde_json::Value
 /// What one reader makes of it whom nothing disturbs.
 async fn fold(quiet: &Wire) -> Result<(Rows, BTreeMap<StreamId, u64>), String> {
     let filter = Filter { categories: BTreeSet::from(["tank".to_owned()]), events: BTreeSet::new() };
-    let (sequence, log) = (World::store_at(quiet), World::store_at(quiet));
+    let sequence = World::store_at(quiet);
+    let log = World::store_at(quiet);
     let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
     let (mut rows, mut positions, mut last) =
         (Rows::new(), BTreeMap::<StreamId, u64>::new(), Last::default());

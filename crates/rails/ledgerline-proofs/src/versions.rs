@@ -334,7 +334,9 @@ impl<'a> Mixture<'a> {
             self.consume().await;
         }
         let letters = self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
-        let (commits, states, queue) = (self.pending.len(), self.states.len(), self.queue.len());
+        let commits = self.pending.len();
+        let states = self.states.len();
+        let queue = self.queue.len();
         if commits + states + queue + letters > 0 {
             return Err(format!(
                 "{commits} commits, {states} states and {queue} messages do not get through, {letters} dead letters"

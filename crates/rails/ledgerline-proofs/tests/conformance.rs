@@ -122,7 +122,8 @@ async fn a_real_endpoint_is_like_that() {
     let mut busy = 0;
     for version in 1..=20 {
         let race = (0..20).map(|racer| {
-            let (store, commit) = (store.clone(), commit(&stream, version));
+            let store = store.clone();
+            let commit = commit(&stream, version);
             async move {
                 let commit = Commit { command: format!("{racer}"), ..commit };
                 if racer % 2 == 0 {
@@ -152,7 +153,8 @@ async fn a_real_endpoint_is_like_that() {
     }
     eprintln!("{busy} of 400 appends met another transaction");
 
-    let (sqs, url) = (aws_sdk_sqs::Client::new(&sdk), variable("QUEUE_URL"));
+    let sqs = aws_sdk_sqs::Client::new(&sdk);
+    let url = variable("QUEUE_URL");
     let text = run.to_string();
     send(&sqs, &url, &text).await;
     let mut received = Vec::new();

@@ -56,7 +56,8 @@ pub(crate) struct Build {
 impl Build {
     pub(crate) fn start(root: &Path, binaries: &[&str]) -> Self {
         let made = Arc::<Mutex<Made>>::default();
-        let (root, seen) = (root.to_owned(), Arc::clone(&made));
+        let root = root.to_owned();
+        let seen = Arc::clone(&made);
         let binaries: Vec<_> = binaries.iter().map(|binary| (*binary).to_owned()).collect();
         // A build that ends before the first line pays nothing for the question what there is to
         // build.

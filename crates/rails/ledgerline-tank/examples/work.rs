@@ -315,7 +315,8 @@ async fn shown(times: u64) {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let mut arguments = env::args().skip(1);
-    let (what, times) = (arguments.next().unwrap(), arguments.next().unwrap().parse().unwrap());
+    let what = arguments.next().unwrap();
+    let times = arguments.next().unwrap().parse().unwrap();
     let (what, note) = match what.strip_suffix("-without-note") {
         Some(what) => (what, None),
         None => (what.as_str(), NOTE),

@@ -46,8 +46,10 @@ fn shown(row: &Level) -> Value {
 async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
-    let (rows, levels) = (views.table(READINGS)?, views.table(LEVELS)?);
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let rows = views.table(READINGS)?;
+    let levels = views.table(LEVELS)?;
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     // The position is read first: the rows, which a strongly consistent read returns after it, show
     // at least this version.
     let position = async || {
@@ -85,7 +87,9 @@ pub fn stock() -> Vec<Query> {
 /// The rows of the stock, the oldest first, and the litres after the last one.
 async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
-    let (limit, cursor, table) = (limit(request)?, request.query("cursor")?, views.table(STOCK)?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
+    let table = views.table(STOCK)?;
     // The checkpoint is read first: the rows, which a strongly consistent read returns after it,
     // have at least its number.
     let checkpoint = table.checkpoint(&STOCK).await.map_err(problem)?;

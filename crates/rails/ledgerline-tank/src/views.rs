@@ -146,7 +146,8 @@ fn fills(commit: &Commit) -> Result<Changes, ChangesError> {
 /// When the row cannot be written as an item.
 pub fn fill(commit: &Commit, place: usize, event: &Event, changes: &mut Changes) -> Result<(), ChangesError> {
     let Some((amount, _)) = moved(event) else { return Ok(()) };
-    let (id, entry) = (commit.stream.id(), format!("{:020}#{place:04}", commit.version));
+    let id = commit.stream.id();
+    let entry = format!("{:020}#{place:04}", commit.version);
     changes.put(&Fill { tank_id: id.to_owned(), entry, amount })?;
     if amount > 0 {
         changes.add(id, "sum", "filled", amount);

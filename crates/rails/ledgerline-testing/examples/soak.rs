@@ -274,7 +274,9 @@ impl World {
     /// the stack is killed, is started again and resumes. Returns how often reads switched to a new
     /// generation, how often the tool failed, and its last error.
     async fn rebuild(self: Arc<Self>) -> Result<(u32, u32, String)> {
-        let (mut switched, mut failed, mut last) = (0, 0, String::new());
+        let mut switched = 0;
+        let mut failed = 0;
+        let mut last = String::new();
         for view in REBUILT.iter().cycle() {
             for drop in [&[][..], &["--drop"]] {
                 loop {
@@ -305,7 +307,8 @@ impl World {
 async fn soak(options: Options) -> Result<()> {
     let seed = options.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
     fastrand::seed(seed);
-    let (data, folder) = (tempfile::tempdir()?, tempfile::tempdir()?);
+    let data = tempfile::tempdir()?;
+    let folder = tempfile::tempdir()?;
     let clock = Clock::new(options.clock.as_deref(), folder.path())?;
     let mut stack = LocalStack::start_in(data.path(), &clock.environment).await;
     let world = Arc::new(World {
@@ -329,7 +332,8 @@ async fn soak(options: Options) -> Result<()> {
         clients.spawn(Arc::clone(&world).client());
     }
     let rebuilds = options.rebuilds.then(|| tokio::spawn(Arc::clone(&world).rebuild()));
-    let (began, length) = (Instant::now(), Duration::from_secs(options.minutes * 60));
+    let began = Instant::now();
+    let length = Duration::from_secs(options.minutes * 60);
     let (mut killed, mut restarts, mut failed, mut moved) =
         (BTreeMap::<&str, u32>::new(), 0, BTreeMap::<&str, u64>::new(), 0);
     let mut told = Instant::now();
@@ -399,7 +403,8 @@ async fn soak(options: Options) -> Result<()> {
 
 fn counted(world: &World) -> String {
     let hauls = world.hauls.read().unwrap_or_else(PoisonError::into_inner).len();
-    let (commands, retries) = (world.commands.load(Ordering::Relaxed), world.retries.load(Ordering::Relaxed));
+    let commands = world.commands.load(Ordering::Relaxed);
+    let retries = world.retries.load(Ordering::Relaxed);
     format!("{commands} commands, {hauls} hauls among them, {retries} retries")
 }
 
@@ -434,7 +439,8 @@ impl fmt::Display for Sizes {
 /// Waits until every comparison holds, and returns the number of dead letters. Fails if the same
 /// difference stays for twenty minutes.
 async fn settle(world: &World, stack: &LocalStack) -> Result<usize> {
-    let (mut told, mut difference) = (Instant::now(), String::new());
+    let mut told = Instant::now();
+    let mut difference = String::new();
     let mut quiet = Quiet::new(Duration::from_secs(1_200));
     loop {
         match compare(world, stack).await {
@@ -463,7 +469,9 @@ async fn settle(world: &World, stack: &LocalStack) -> Result<usize> {
 /// Compares the levels with the litres that were acknowledged, the rows of every view with the log,
 /// and checks that hauls have ended and that no queue holds a message.
 async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
-    let (store, mut sum, mut moves) = (stack.store(), 0, 0);
+    let store = stack.store();
+    let mut sum = 0;
+    let mut moves = 0;
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
     let fills = ReadTable::new(client, table("FillsTable"));
     let get = async |path: String| -> Result<Value> {
@@ -481,7 +489,10 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
             "tank {id} is shown as {shown:?}, and is at version {} with {level} litres",
             tank.version
         );
-        let (mut cursor, mut moved, mut filled, mut newest) = (String::new(), 0, 0, 0);
+        let mut cursor = String::new();
+        let mut moved = 0;
+        let mut filled = 0;
+        let mut newest = 0;
         loop {
             let page = get(format!("/tanks/{id}/readings?limit=100{cursor}")).await?;
             for row in page["readings"].as_array().context("a list")? {

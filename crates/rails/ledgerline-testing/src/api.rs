@@ -145,7 +145,8 @@ pub(super) fn note(line: &str) {
 /// total. Beside a writer, events get through for ever: the wait fails after 50,000 looks, each of
 /// which takes as long as the load makes it.
 pub async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-    let (mut quiet, mut done) = (Quiet::new(PATIENCE), None);
+    let mut quiet = Quiet::new(PATIENCE);
+    let mut done = None;
     for _ in 0..MOST_LOOKS {
         if let Some(found) = check().await {
             return found;

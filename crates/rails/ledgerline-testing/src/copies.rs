@@ -23,7 +23,8 @@ const BATCH: usize = 10_000;
 /// # Errors
 /// When the log has no stream of the category, or the database fails.
 pub fn copy_streams(database: &Database, category: &str, tables: &[&str], enough: usize) -> Result<usize> {
-    let (log, prefix) = (table("CommitsTable"), format!("{category}-"));
+    let log = table("CommitsTable");
+    let prefix = format!("{category}-");
     let mut streams = BTreeMap::<String, Vec<(&str, String)>>::new();
     for item in items(database, &log)? {
         if let Some(id) = item["stream"]["S"].as_str().and_then(|stream| stream.strip_prefix(&prefix)) {
@@ -91,7 +92,8 @@ mod tests {
     #[test]
     fn streams_are_copied_whole_and_under_ids_of_their_own() {
         let database = crate::database(&["CommitsTable", "LevelsTable"]);
-        let (log, levels) = (table("CommitsTable"), table("LevelsTable"));
+        let log = table("CommitsTable");
+        let levels = table("LevelsTable");
         let put = |table: &str, item: Value| {
             let items = vec![serde_json::from_value(item).unwrap()];
             database.import_items(table, items, ImportOptions::default()).unwrap();

@@ -49,7 +49,8 @@ pub async fn haul(api: &Api, from: &str, to: &str, amount: i64) -> String {
 
 /// The rows of a list, page by page.
 pub async fn list(api: &Api, path: &str, name: &str) -> Vec<Value> {
-    let (mut rows, mut cursor) = (Vec::new(), String::new());
+    let mut rows = Vec::new();
+    let mut cursor = String::new();
     loop {
         let page = api.get(&format!("{path}?limit=100{cursor}")).await;
         assert_eq!(page.status, StatusCode::OK, "{page:?}");
@@ -75,7 +76,9 @@ pub async fn state(stack: &LocalStack, id: &str) -> (u64, State) {
 
 /// The commits of a category, stream by stream, each stream in its order.
 pub async fn whole_log(stack: &LocalStack, category: &str) -> Vec<Commit> {
-    let (store, mut commits, mut after) = (stack.store(), Vec::new(), None);
+    let store = stack.store();
+    let mut commits = Vec::new();
+    let mut after = None;
     loop {
         let page = store.scan(ScanPart::WHOLE, after.as_ref(), &[category], 1_000).await.unwrap();
         commits.extend(page.commits);
@@ -163,7 +166,8 @@ pub async fn litres_moved_once(stack: &LocalStack) -> BTreeMap<String, usize> {
     })
     .await;
     let mut moved = BTreeMap::<&str, Vec<i64>>::new();
-    let (mut by_callers, mut levels) = (0, BTreeMap::new());
+    let mut by_callers = 0;
+    let mut levels = BTreeMap::new();
     let commits = whole_log(stack, Tank::CATEGORY).await;
     for commit in &commits {
         let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));
@@ -211,7 +215,8 @@ pub async fn stock_adds_up(stack: &LocalStack) {
     .await;
     let (mut levels, mut under_way) = (BTreeMap::<&str, i64>::new(), 0);
     for (number, row) in (1_u64..).zip(&rows) {
-        let (tank, version) = (row["tankId"].as_str().unwrap(), row["version"].as_u64().unwrap());
+        let tank = row["tankId"].as_str().unwrap();
+        let version = row["version"].as_u64().unwrap();
         let of_a_haul = expected.remove(&(tank.to_owned(), version)).expect("each reading has one row");
         let amount = row["amount"].as_i64().unwrap();
         under_way -= if of_a_haul { amount } else { 0 };

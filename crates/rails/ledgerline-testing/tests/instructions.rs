@@ -73,7 +73,8 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
     let services = dynamodb(&["CommitsTable", "RequestsTable"]).await;
     let tls = behind_tls(&services.url, (Duration::ZERO, Duration::ZERO)).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let (script, pid) = (folder.path().join("tank-commands"), folder.path().join("pid"));
+    let script = folder.path().join("tank-commands");
+    let pid = folder.path().join("pid");
     // The function runs in a session of its own: if it were killed with the script, callgrind would
     // not write its counts.
     let run = format!(
@@ -83,7 +84,8 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
     );
     fs::write(&script, run).unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let (install, fill) = (sample("install").unwrap(), sample("fill").unwrap());
+    let install = sample("install").unwrap();
+    let fill = sample("fill").unwrap();
     let events = iter::once(install).chain(iter::repeat_n(fill, commands - 1));
     let answers = invoked(&script, environment(&tls, None).unwrap(), events).await.unwrap();
     for answer in answers {
@@ -100,7 +102,8 @@ async fn resident(prefix: &str, program: &Path, commands: usize) -> (u64, String
 /// The instructions of a start and of this number of commands.
 async fn instructions(program: &Path, commands: usize) -> u64 {
     let folder = tempfile::tempdir().unwrap();
-    let (clock, counts) = (folder.path().join("slow_clock.so"), folder.path().join("counts"));
+    let clock = folder.path().join("slow_clock.so");
+    let counts = folder.path().join("counts");
     // Otherwise the machine's speed would decide whether a start makes one connection or two:
     // slow_clock.c says why.
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/slow_clock.c");

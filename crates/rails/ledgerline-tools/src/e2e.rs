@@ -366,7 +366,8 @@ impl Emulator {
             .spawn()
             .context("cannot start the emulator")?;
         let mut this = Self { process, python: python.to_owned(), url, ledger, empty };
-        let (mut since, mut worked) = (Instant::now(), 0);
+        let mut since = Instant::now();
+        let mut worked = 0;
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
             if let Some(status) = this.process.try_wait()? {
                 bail!("the emulator ended with {status}: see target/e2e.err.log");

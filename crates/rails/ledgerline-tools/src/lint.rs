@@ -32,7 +32,8 @@ fn advisories(deny: &Path) -> Result<()> {
 const TANKS: &str = "crates/rails/ledgerline-tank/template.yaml";
 
 pub(crate) fn run<L: Aggregates>() -> Result<()> {
-    let (sam, cfn_lint) = (tools::sam()?, tools::cfn_lint()?);
+    let sam = tools::sam()?;
+    let cfn_lint = tools::cfn_lint()?;
     for template in ["template.yaml", TANKS] {
         if !Path::new(template).exists() {
             continue;

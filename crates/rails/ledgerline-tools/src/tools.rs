@@ -43,7 +43,8 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 /// the folder of its programs.
 fn python(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = folder(name)?;
-    let (bin, stamp) = (root.join("bin"), root.join("packages"));
+    let bin = root.join("bin");
+    let stamp = root.join("packages");
     // The programs name the folder that they were installed in.
     let wanted = format!("{}\n{}", packages.join("\n"), root.display());
     if fs::read_to_string(&stamp).ok().as_ref() != Some(&wanted) {

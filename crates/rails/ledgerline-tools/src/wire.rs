@@ -54,7 +54,8 @@ pub(crate) fn run(template: &Path, mode: Mode) -> Result<()> {
 /// Writes `manifest.json` and the generated blocks of the template, where they differ. Returns what
 /// is written.
 pub(crate) fn write(template: &Path, source: &Source, manifests: &Manifests) -> Result<Vec<String>> {
-    let (mut written, file) = (Vec::new(), template.with_file_name(FILE));
+    let mut written = Vec::new();
+    let file = template.with_file_name(FILE);
     let wired = wire::wire(source, manifests)?;
     let text = wire::text(manifests);
     if fs::read_to_string(&file).ok().as_ref() != Some(&text) {

@@ -248,7 +248,8 @@ fn contiguous(stream: &StreamId, before: u64, commit: &Commit) -> Result<(), Sto
     if commit.version == before + 1 {
         return Ok(());
     }
-    let (stream, version) = (stream.to_string(), before + 1);
+    let stream = stream.to_string();
+    let version = before + 1;
     Err(StoreError::Corrupt {
         stream,
         version,
@@ -515,9 +516,11 @@ mod tests {
 
     #[test]
     fn a_consequence_stands_after_its_cause_even_if_its_record_comes_first() {
-        let (cause, mut consequence) = (commit(&entry("a", 1).stream, 7), commit(&entry("b", 1).stream, 1));
+        let cause = commit(&entry("a", 1).stream, 7);
+        let mut consequence = commit(&entry("b", 1).stream, 1);
         consequence.meta.causation_id = Some("tank-a:7".into());
-        let (named, caused) = (Candidate::claimed(entry("a", 7)), Candidate::proven(entry("b", 1)));
+        let named = Candidate::claimed(entry("a", 7));
+        let caused = Candidate::proven(entry("b", 1));
         let expected = [named, caused.clone(), Candidate::proven(entry("a", 7))];
         assert_eq!(candidates([&consequence, &cause]), expected);
         for other in ["request-1", "tank-a:0", "tank-a:", ":7", "tank-a:x", "Tank-a:7"] {
@@ -585,7 +588,8 @@ mod tests {
     #[test]
     fn a_claimed_entry_is_appended_only_if_the_log_has_its_commit() {
         // Given a log with one commit
-        let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+        let sequence = MemoryStore::default();
+        let log = MemoryStore::default();
         block_on(log.append(&commit(&entry("a", 1).stream, 1), None)).unwrap();
         let mut sequencer = Sequencer::new(0, MemoryStore::HOST.pause);
         // when entries are claimed, and a record proves one of them,
@@ -605,7 +609,8 @@ mod tests {
 
     #[test]
     fn an_entry_is_void_only_without_its_commit_and_has_another_entry_once_the_commit_exists() {
-        let (sequence, log) = (MemoryStore::default(), MemoryStore::default());
+        let sequence = MemoryStore::default();
+        let log = MemoryStore::default();
         let (mut first, mut other) =
             (Sequencer::new(0, MemoryStore::HOST.pause), Sequencer::new(0, MemoryStore::HOST.pause));
         let at = Timestamp::UNIX_EPOCH;

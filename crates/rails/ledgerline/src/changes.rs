@@ -341,7 +341,9 @@ mod tests {
         /// A rebuild writes what many commits of a stream come to.
         #[test]
         fn changes_of_later_commits_come_after_those_of_earlier_ones(commits in prop::collection::vec(steps(), 0..6)) {
-            let (mut one_by_one, mut at_once, mut all) = (BTreeMap::new(), BTreeMap::new(), Changes::new(TABLE));
+            let mut one_by_one = BTreeMap::new();
+            let mut at_once = BTreeMap::new();
+            let mut all = Changes::new(TABLE);
             for steps in &commits {
                 let mut changes = Changes::new(TABLE);
                 steps.iter().for_each(|step| step.take(&mut changes));

@@ -279,7 +279,8 @@ async fn fold_forward<A: Aggregate>(
             loaded.step(stream, step)?;
         }
         if page.complete && loaded.version < up_to {
-            let (version, stream) = (loaded.version + 1, stream.to_string());
+            let version = loaded.version + 1;
+            let stream = stream.to_string();
             let reason = format!("it is missing, and {up_to} is there");
             return Err(StoreError::Corrupt { stream, version, reason }.into());
         }

@@ -129,7 +129,8 @@ mod tests {
             a in ("[a-z][a-z0-9]{0,3}", "[a-z0-9-]{1,4}"),
             b in ("[a-z][a-z0-9]{0,3}", "[a-z0-9-]{1,4}"),
         ) {
-            let (left, right) = (StreamId::new(&a.0, &a.1).unwrap(), StreamId::new(&b.0, &b.1).unwrap());
+            let left = StreamId::new(&a.0, &a.1).unwrap();
+            let right = StreamId::new(&b.0, &b.1).unwrap();
             prop_assert_eq!(left == right, a == b);
             prop_assert_eq!((left.category(), left.id()), (a.0.as_str(), a.1.as_str()));
             prop_assert_eq!(StreamId::try_from(left.to_string()), Ok(left));

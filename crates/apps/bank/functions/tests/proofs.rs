@@ -78,7 +78,8 @@ fn requested(id: &str, amount: i64) -> Vec<Commit> {
 
 /// A transfer from one account to the other.
 fn request(id: &str, amount: i64) -> transfer::Command {
-    let (from, to) = (valid(payer(id)), valid(receiver(id)));
+    let from = valid(payer(id));
+    let to = valid(receiver(id));
     transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference: None }
 }
 
@@ -152,7 +153,9 @@ fn transfer(world: &mut World, seed: u64) -> Result<(), Finding> {
         fastrand::seed(seed);
         let quiet = Wire::new(world.wire.services().database().clone());
         let store = World::store_at(&quiet);
-        let (id, amount, received) = (format!("t{seed}"), rng.i64(1..60), rng.u32(0..4) > 0);
+        let id = format!("t{seed}");
+        let amount = rng.i64(1..60);
+        let received = rng.u32(0..4) > 0;
         let accounts = [(payer(&id), 40), (receiver(&id), 1)];
         let opened = accounts.iter().filter(|(account, _)| received || *account == accounts[0].0);
         let mut log: Vec<_> = opened.flat_map(|(account, amount)| balance(account, *amount)).collect();

@@ -177,7 +177,8 @@ async fn a_request_sent_again_with_its_key_gets_its_first_answer_and_makes_one_c
 async fn bad_input_is_answered_with_a_problem_that_names_the_field_and_makes_no_commit() {
     let bank = UnderTest::start().await;
     let id = bank.account(100).await;
-    let (credits, close) = (format!("/accounts/{id}/credits"), format!("/accounts/{id}/close"));
+    let credits = format!("/accounts/{id}/credits");
+    let close = format!("/accounts/{id}/close");
     let long = "x".repeat(141);
     for (path, body, field) in [
         (&credits, "not json", Value::Null),
@@ -357,7 +358,8 @@ async fn an_account_belongs_to_who_opened_it() {
 async fn money_is_transferred_or_comes_back() {
     let bank = UnderTest::start().await;
     let other = bank.stranger();
-    let (from, to) = (bank.account(100).await, other.account(0).await);
+    let from = bank.account(100).await;
+    let to = other.account(0).await;
     let transfer = async |amount: i64, currency: &str| {
         let id = fresh_id();
         let body = json!({
@@ -397,7 +399,8 @@ async fn money_is_transferred_or_comes_back() {
 /// too, between the debit and its return. If the return was first, another transfer is tried.
 async fn stuck(bank: &UnderTest) -> String {
     for _ in 0..100 {
-        let (from, to) = (bank.account(30).await, bank.account(0).await);
+        let from = bank.account(30).await;
+        let to = bank.account(0).await;
         bank.post(&format!("/accounts/{to}/close"), json!({})).await;
         let id = fresh_id();
         let body = json!({
@@ -423,7 +426,8 @@ async fn stuck(bank: &UnderTest) -> String {
 async fn an_operator_settles_a_stuck_transfer_and_nobody_else_does() {
     // Given a transfer that is stuck,
     let bank = UnderTest::start().await;
-    let (id, other) = (stuck(&bank).await, bank.account(5).await);
+    let id = stuck(&bank).await;
+    let other = bank.account(5).await;
     let settle = async |api: &Api| {
         let body = json!({ "toAccountId": &other, "reason": "agreed with the customer" });
         api.post(&format!("/transfers/{id}/settlements"), body).await

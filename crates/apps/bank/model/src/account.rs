@@ -179,7 +179,8 @@ fn in_currency<'a>(account: &'a Opened, currency: &Currency) -> Result<&'a Opene
 }
 
 fn credit(account: &Opened, booking: &Booking, booked_on: Date) -> Result<Event, Refusal> {
-    let (amount, reference) = (*booking.amount.get(), booking.reference.as_ref().map(ToString::to_string));
+    let amount = *booking.amount.get();
+    let reference = booking.reference.as_ref().map(ToString::to_string);
     if amount > MAX_MINOR_UNITS - account.total_balance {
         return Err(BALANCE_LIMIT);
     }
@@ -187,7 +188,8 @@ fn credit(account: &Opened, booking: &Booking, booked_on: Date) -> Result<Event,
 }
 
 fn debit(account: &Opened, booking: &Booking, booked_on: Date) -> Result<Event, Refusal> {
-    let (amount, reference) = (*booking.amount.get(), booking.reference.as_ref().map(ToString::to_string));
+    let amount = *booking.amount.get();
+    let reference = booking.reference.as_ref().map(ToString::to_string);
     let balance = account.total_balance;
     if amount > balance {
         return Err(
@@ -531,7 +533,8 @@ mod tests {
         let currency = prop_oneof![4 => Just("EUR"), 1 => Just("USD"), 1 => Just("euro")];
         (amount, currency, 0..24_u8).prop_map(|(amount, currency, kind)| {
             let listed = ListedCurrency::new(currency);
-            let (currency, amount) = (Currency::new(currency), Amount::new(amount));
+            let currency = Currency::new(currency);
+            let amount = Amount::new(amount);
             let booking = amount.map(|amount| Booking { amount, reference: Some(valid("rent")) });
             Some(match kind {
                 0 => Command::Open(valid("Ada"), listed.ok()?),

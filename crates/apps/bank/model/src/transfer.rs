@@ -420,7 +420,8 @@ mod tests {
     }
 
     fn settling(decision: u64, to: &str) -> Event {
-        let (reason, requested_by) = ("agreed".into(), Some("ada".into()));
+        let reason = "agreed".into();
+        let requested_by = Some("ada".into());
         Event::TransferSettlementRequested { decision, to_account_id: to.into(), reason, requested_by }
     }
 

@@ -160,7 +160,8 @@ struct World<C> {
 impl<C: Consumer> World<C> {
     async fn new(id: &str, log: &[Commit], consumer: impl FnOnce(ReadTable) -> C) -> Self {
         let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", id]).await;
-        let (wire, crash) = (Wire::default(), Crash::default());
+        let wire = Wire::default();
+        let crash = Crash::default();
         let config = Builder::from(&dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
             .interceptor(crash.clone())

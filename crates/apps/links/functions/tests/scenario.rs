@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 #[tokio::test]
 async fn a_feed_has_the_ratings_of_those_whom_one_follows_now() {
     let links = UnderTest::start().await;
-    let (me, other) = (links.me(), links.stranger());
+    let me = links.me();
+    let other = links.stranger();
     let bob = subject(&other).unwrap_or_else(|| "somebody-else".to_owned());
     for (api, id, name) in [(&*links, &me, "Ada"), (&other, &bob, "Bob")] {
         let registered =

@@ -104,7 +104,8 @@ impl World {
 
 /// A user registers, and has mails sent elsewhere.
 fn commit(version: u64) -> Commit {
-    let (user_id, email) = ("ada".to_owned(), "ada@example.com".to_owned());
+    let user_id = "ada".to_owned();
+    let email = "ada@example.com".to_owned();
     let event = match version {
         1 => Event::UserRegistered { user_id, name: "Ada".into(), email },
         _ => Event::UserEmailUpdated { user_id, email },

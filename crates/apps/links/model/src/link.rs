@@ -160,7 +160,9 @@ mod tests {
     }
 
     fn rate(rating: u8) -> Command {
-        let (user_id, link_url, rating) = (valid("ada"), valid(URL), valid(rating));
+        let user_id = valid("ada");
+        let link_url = valid(URL);
+        let rating = valid(rating);
         Command { user_id, link_url, rating, title: None, image: None, tags: None }
     }
 

@@ -309,7 +309,8 @@ mod tests {
         let id = prop_oneof![4 => "[abc]", 1 => Just("ada".to_owned()), 1 => ".*"];
         let email = prop_oneof![3 => "[ab]@example\\.com", 1 => ".*"];
         (0..6, id, email, ".*").prop_map(|(kind, id, email, name)| {
-            let (id, email) = (UserId::new(id), Email::new(email));
+            let id = UserId::new(id);
+            let email = Email::new(email);
             Some(ada(match kind {
                 0 => Action::Register(Name::new(name).ok()?, email.ok()?),
                 1 => Action::UpdateEmail(email.ok()?),
@@ -329,7 +330,8 @@ mod tests {
             let commands = commands.into_iter().filter_map(|(command, eve)| Some((command?, by(if eve { "eve" } else { "ada" }))));
             let commands = std::iter::once((ada(register()), by("ada"))).chain(commands);
             let (_, events) = live::<User>(commands);
-            let (mut followed, mut last) = (std::collections::BTreeMap::new(), 0);
+            let mut followed = std::collections::BTreeMap::new();
+            let mut last = 0;
             for event in &events {
                 match event {
                     Event::UserFollowed { followed_user_id, following, .. } => {

@@ -257,7 +257,9 @@ mod tests {
 
     #[test]
     fn what_is_named_is_changed_in_one_commit() {
-        let (title, message, status) = (Some(valid("Now")), Some(valid("Two")), Some(Status::Done));
+        let title = Some(valid("Now"));
+        let message = Some(valid("Two"));
+        let status = Some(Status::Done);
         let update = Command::Update(Update { title, message, status });
         given::<Todo>([created()]).when(update.clone(), &by("ada")).then([
             Event::TodoUpdated { title: "Now".into(), message: "Two".into() },
@@ -327,7 +329,8 @@ mod tests {
         let text = || prop_oneof![3 => "[a-z]{1,3}", 1 => ".*", 1 => Just("x".repeat(4_001))];
         let status = prop::option::of(prop_oneof![Just(Status::Open), Just(Status::Done)]);
         (0..4, text(), text(), status).prop_map(|(kind, title, message, status)| {
-            let (title, message) = (Title::new(title), Message::new(message));
+            let title = Title::new(title);
+            let message = Message::new(message);
             Some(match kind {
                 0 => Command::Create(title.ok()?, message.ok()?),
                 1 => Command::Delete,

@@ -72,7 +72,8 @@ impl Article {
         for (name, sorted) in [("aggregate", false), ("event", true), ("snapshot", true)] {
             let key = |name: &str, kind: &str| json!({ "AttributeName": name, "KeyType": kind });
             let number = |name: &str| json!({ "AttributeName": name, "AttributeType": "N" });
-            let (mut keys, mut attributes) = (vec![key("PK", "HASH")], vec![number("PK")]);
+            let mut keys = vec![key("PK", "HASH")];
+            let mut attributes = vec![number("PK")];
             if sorted {
                 keys.push(key("SK", "RANGE"));
                 attributes.push(number("SK"));

@@ -259,7 +259,8 @@ mod tests {
         let stock =
             prop_oneof![2 => 0..3_i64, 1 => any::<i64>(), 1 => Just(MAX_STOCK), 1 => Just(MAX_STOCK + 1)];
         (0..5, text(), text(), stock).prop_map(|(kind, name, description, stock)| {
-            let (name, description) = (Name::new(name), Description::new(description));
+            let name = Name::new(name);
+            let description = Description::new(description);
             let stock = Stock::new(stock);
             Some(match kind {
                 0 => Command::Create(name.ok()?, description.ok()?, stock.ok()?),

@@ -101,7 +101,8 @@ impl ReadTable {
         keys: &LogTable,
         streams: &BTreeSet<&StreamId>,
     ) -> Result<BTreeMap<StreamId, Reached>, TableError> {
-        let (mut wanted, mut asked) = (Vec::new(), HashMap::new());
+        let mut wanted = Vec::new();
+        let mut asked = HashMap::new();
         for stream in streams {
             let key = self.key(keys, RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
             asked.insert(text(&key, keys.partition).to_owned(), *stream);

@@ -19,7 +19,8 @@ pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableEr
     for (name, value) in key.iter().filter(|(name, _)| *name != query.partition.0) {
         rest.insert(name, value.as_s().map_err(|_| TableError::Row(format!("the key {name} is no text")))?);
     }
-    let (name, list) = (LIST.to_owned(), checksum(query));
+    let name = LIST.to_owned();
+    let list = checksum(query);
     rest.insert(&name, &list);
     let json = serde_json::to_vec(&rest).map_err(|error| TableError::Row(error.to_string()))?;
     Ok(BASE64_URL_SAFE_NO_PAD.encode(json))

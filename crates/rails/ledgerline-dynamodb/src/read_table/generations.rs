@@ -502,7 +502,8 @@ mod tests {
     #[test]
     fn reads_go_over_and_back_and_numbers_are_not_given_twice() {
         let now = Timestamp::UNIX_EPOCH;
-        let (soon, later) = (now + FRESH, now + SWITCHING);
+        let soon = now + FRESH;
+        let later = now + SWITCHING;
         let none = Generations::default();
         assert_eq!(none.written_at(now), [0]);
         assert!(none.switched(now).is_err() && none.leaving(now).is_err());

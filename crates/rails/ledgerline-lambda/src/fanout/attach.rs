@@ -55,7 +55,8 @@ impl<S: EventStore> Attach<S> {
         match self.0.get(category) {
             Some(states) => states(store, &commits, until).await,
             None => {
-                let (stream, version) = (&commits[0].stream, commits[0].version);
+                let stream = &commits[0].stream;
+                let version = commits[0].version;
                 tracing::warn!(%stream, version, "no aggregate has this category: it goes without its state");
                 commits.iter().map(|_| Ok(unknown_state())).collect()
             }
@@ -78,14 +79,16 @@ async fn recorded_states<A: Aggregate>(
     let wanting: Vec<_> = commits.iter().copied().filter(|commit| embedded(commit).is_none()).collect();
     let Ok(folded) = timeout_at(until, states::<A>(store, &wanting)).await else {
         // The fold keeps its state on the way (every 2,000 commits), so the next invocation goes on from there.
-        let (stream, version) = (&commits[0].stream, commits[0].version);
+        let stream = &commits[0].stream;
+        let version = commits[0].version;
         tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");
         return commits.iter().map(|_| Err(Missing::Now)).collect();
     };
     let mut folded = match folded {
         Ok(states) => states.into_iter(),
         Err(error @ LoadError::Decode { .. }) => {
-            let (stream, version) = (&commits[0].stream, commits[0].version);
+            let stream = &commits[0].stream;
+            let version = commits[0].version;
             let error = Causes(&error).to_string();
             tracing::warn!(%stream, version, error, "a commit cannot be read: it goes without its state");
             return commits.iter().map(|commit| Ok(embedded(commit).unwrap_or_else(unknown_state))).collect();

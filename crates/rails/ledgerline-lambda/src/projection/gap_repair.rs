@@ -31,7 +31,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         commit: &Commit,
         (verdict, position): (Verdict, u64),
     ) -> Result<Verdict, ApplyError> {
-        let (stream, version) = (&commit.stream, commit.version);
+        let stream = &commit.stream;
+        let version = commit.version;
         match verdict {
             Verdict::Apply => {
                 metrics::position_lag(0);

@@ -86,7 +86,9 @@ impl Consumer for LogProjector {
         }
         ApplyError::unless_of(self.view.of, commit)?;
         let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        let (keys, stream, version) = (&self.view.table, commit.stream.as_str(), commit.version);
+        let keys = &self.view.table;
+        let stream = commit.stream.as_str();
+        let version = commit.version;
         Ok(self.table.apply(keys, stream, version, &changes).await?)
     }
 

@@ -308,7 +308,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is not read does not hold up the one that is.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
         let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await?;
-        let (now, mut others) = (Timestamp::now(), Ok(()));
+        let now = Timestamp::now();
+        let mut others = Ok(());
         let mut numbers = generations.written_at(now);
         if generations.in_phase(Phase::Building).is_some() {
             numbers.reverse();
@@ -466,7 +467,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         // Whatever happens, what is before this need not be read again once the work is written.
         let mut cursor = checkpoint.cursor.clone();
         for delivered in page.delivered {
-            let (stream, version) = (delivered.entry.stream.clone(), delivered.entry.version);
+            let stream = delivered.entry.stream.clone();
+            let version = delivered.entry.version;
             // From the log and the order alone, so that a rebuild writes the same rows.
             let latest = delivered.at.saturating_add(CLOCK_SKEW).unwrap_or(Timestamp::MAX);
             loop {
@@ -605,7 +607,8 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             [("state", state.len(), work.state_bytes), ("memory of the stream", memory.len(), before)]
         {
             if bytes > MAX_KEPT.max(before) {
-                let (stream, version) = (commit.stream.clone(), commit.version);
+                let stream = commit.stream.clone();
+                let version = commit.version;
                 return Err(SubscribeError::TooLarge { stream, version, what, bytes });
             }
         }

@@ -160,7 +160,8 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 return response;
             }
         };
-        let (mut applied, mut skipped) = (Line::default(), Line::default());
+        let mut applied = Line::default();
+        let mut skipped = Line::default();
         let read: Vec<_> = messages.iter().map(read).collect();
         let limit = (left * 2 / 3).clamp(LEAST, MOST);
         let together = self.together(messages, &read, &generations, limit).await;
@@ -232,7 +233,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         if messages.iter().any(comes_again) {
             return taken;
         }
-        let (mut places, mut commits, mut waiting) = (Vec::new(), Vec::new(), HashSet::new());
+        let mut places = Vec::new();
+        let mut commits = Vec::new();
+        let mut waiting = HashSet::new();
         for (place, (message, read)) in messages.iter().zip(read).enumerate() {
             match read {
                 Ok(Message::Commit(commit)) if !waiting.contains(group(message)) => {

@@ -251,7 +251,8 @@ pub(crate) async fn rebuild(
     let limit = asked
         .write_units
         .map_or(PAGE, |units| (units * WORKING.as_secs_f64()).clamp(1.0, f64::from(PAGE)) as i32);
-    let (mut next, mut pause) = (None, Duration::ZERO);
+    let mut next = None;
+    let mut pause = Duration::ZERO;
     while !part.is_done && Instant::now() < until && pause.is_zero() {
         let page = match next.take() {
             Some(page) => page,

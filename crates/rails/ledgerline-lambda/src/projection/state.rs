@@ -205,7 +205,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// When an entry is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went
     /// backwards, or a table fails. The error is that of the first such entry.
     pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
-        let (mut written, mut older) = (Line::default(), Line::default());
+        let mut written = Line::default();
+        let mut older = Line::default();
         let mut failed = Ok(());
         let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await;
         // Nothing is written otherwise: what would be written into one generation alone might never come into the other one.
@@ -255,7 +256,8 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
 
     async fn write(&self, detail: Value, generations: &[u32]) -> Result<Projected, ProjectError> {
         let entry: BusEntry = serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
-        let (stream, version) = (&entry.stream, entry.aggregate.last_known_version);
+        let stream = &entry.stream;
+        let version = entry.aggregate.last_known_version;
         let (shown, state) =
             self.state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
         let row = (self.view.row)(stream.id(), shown, state);

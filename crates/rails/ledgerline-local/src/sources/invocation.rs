@@ -50,7 +50,9 @@ impl Invocations {
         let targets = self.targets.get().and_then(|targets| targets.get(arn));
         let Some(target) = targets.map(Arc::clone) else { return false };
         let event = event.to_owned();
-        let (sqs, hops, under_way) = (self.sqs.clone(), self.hops, Arc::clone(&self.under_way));
+        let sqs = self.sqs.clone();
+        let hops = self.hops;
+        let under_way = Arc::clone(&self.under_way);
         under_way.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
             invoke(&target, &event, &sqs, hops).await;

@@ -140,7 +140,8 @@ impl Mapping {
     async fn give_up(&self, records: &[Value], attempts: i64) {
         self.hops.line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
         let Some((sqs, queue)) = &self.on_failure else { return };
-        let (first, last) = (&records[0], &records[records.len() - 1]);
+        let first = &records[0];
+        let last = &records[records.len() - 1];
         let message = json!({
             "requestContext": {
                 "functionArn": self.function.arn(),
@@ -338,7 +339,8 @@ mod tests {
             (r#", "MaximumBatchingWindowInSeconds": 3"#, 2, 2, 1),
         ] {
             let source = source(&format!(r#"{window}, "BatchSize": {full}"#));
-            let (began, there) = (tokio::time::Instant::now(), Cell::new(1));
+            let began = tokio::time::Instant::now();
+            let there = Cell::new(1);
             let looked = RefCell::new(Vec::new());
             let writes = async {
                 loop {

@@ -96,7 +96,8 @@ async fn dead_letters_are_counted_redriven_and_parked() {
     assert!(format!("{with:?}").contains("TankFilled"), "{with:?}");
 
     // One is parked, and redriven later.
-    let (id, sure) = (letters[0]["id"].as_str().unwrap().to_owned(), ["--write", "--yes", "--why", "a test"]);
+    let id = letters[0]["id"].as_str().unwrap().to_owned();
+    let sure = ["--write", "--yes", "--why", "a test"];
     let act = |arguments: &[&str]| ledger.run(&[&["dead-letters"], arguments, &sure].concat());
     let (code, parked) = act(&["Readings", "--park", "--stream", &streams[2]]);
     assert_eq!((code, &parked[0]["messages"]), (0, &json!(2)));
@@ -159,12 +160,14 @@ async fn queue(client: &aws_sdk_sqs::Client, name: &str) -> String {
 async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_cause_is_repaired() {
     const FILLS: i64 = 9;
     let stack = LocalStack::start(None).await;
-    let (poisoned, healthy) = (install(&stack, 0).await, install(&stack, 1_000).await);
+    let poisoned = install(&stack, 0).await;
+    let healthy = install(&stack, 1_000).await;
     for id in [&poisoned, &healthy] {
         settled(&stack, id).await;
     }
     let aws = ledgerline_dynamodb::sdk_config(&stack.aws_url());
-    let (sqs, dynamodb) = (aws_sdk_sqs::Client::new(&aws), aws_sdk_dynamodb::Client::new(&aws));
+    let sqs = aws_sdk_sqs::Client::new(&aws);
+    let dynamodb = aws_sdk_dynamodb::Client::new(&aws);
     // Two tries in two seconds, and not ninety in an hour and a half.
     let url = queue(&sqs, "ReadingsQueue.fifo").await;
     let get = sqs.get_queue_attributes().queue_url(&url).attribute_names(Name::RedrivePolicy);
@@ -193,7 +196,8 @@ async fn a_poison_pill_and_the_commits_behind_it_are_redriven_in_order_once_the_
 
     // Find: the queue, the first commit of the stream, the reason in the logs, and the commit
     // itself.
-    let (ledger, stream) = (Tool::at(&stack), format!("tank-{poisoned}"));
+    let ledger = Tool::at(&stack);
+    let stream = format!("tank-{poisoned}");
     let listed = eventually("all of them are dead letters", async || {
         // Other tanks are filled meanwhile. Their messages also wake the emulated queue, which does
         // not wake by itself when a message may be retried.

@@ -47,7 +47,8 @@ async fn missing_commits_are_found_and_sent_to_the_subscriber_that_lacks_them() 
         update.update_expression("SET #version = :version").expression_attribute_names("#version", "version");
     update.expression_attribute_values(":version", AttributeValue::N("9".into())).send().await.unwrap();
 
-    let (who, log) = ("LevelsProjectorFunction", "ReadingsProjectorFunction");
+    let who = "LevelsProjectorFunction";
+    let log = "ReadingsProjectorFunction";
     let ahead = ("ahead".to_owned(), who.to_owned(), stream(3), 9);
     let missing = |who: &str, tank, there| ("missing".to_owned(), who.to_owned(), stream(tank), there);
     let expected =
@@ -165,7 +166,8 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
 
     // Somebody changes things by hand.
     let sdk = ledgerline_dynamodb::sdk_config(&stack.aws_url());
-    let (dynamodb, sqs) = (aws_sdk_dynamodb::Client::new(&sdk), aws_sdk_sqs::Client::new(&sdk));
+    let dynamodb = aws_sdk_dynamodb::Client::new(&sdk);
+    let sqs = aws_sdk_sqs::Client::new(&sdk);
     dynamodb.delete_table().table_name(table("FillsTable")).send().await.unwrap();
     let queue =
         sqs.get_queue_url().queue_name(format!("{}.fifo", table("ReadingsQueue"))).send().await.unwrap();
@@ -207,7 +209,8 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
 #[tokio::test]
 async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     let stack = LocalStack::start(None).await;
-    let (id, other) = (install(&stack, 1_000).await, install(&stack, 5).await);
+    let id = install(&stack, 1_000).await;
+    let other = install(&stack, 5).await;
     for id in [&id, &other] {
         settled(&stack, id).await;
     }
@@ -223,7 +226,8 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
     let update = update.update_expression("SET #level = :wrong");
     let update = update.expression_attribute_names("#level", "level");
     update.expression_attribute_values(":wrong", AttributeValue::N("7".into())).send().await.unwrap();
-    let (ledger, stream) = (Tool::at(&stack), format!("tank-{id}"));
+    let ledger = Tool::at(&stack);
+    let stream = format!("tank-{id}");
     let sure = ["--write", "--yes", "--why", "a wrong row"];
     assert_eq!(ledger.run(&[&["replay", &stream][..], &sure].concat()).0, 0);
     assert_eq!(stack.get(&format!("/tanks/{id}")).await.body["level"], 7);
@@ -268,7 +272,8 @@ async fn republished_state_overwrites_a_wrong_row_of_one_stream() {
 #[tokio::test]
 async fn streams_commits_and_traces_are_shown_without_payloads() {
     let stack = LocalStack::start(None).await;
-    let (from, to) = (install(&stack, 1_000).await, install(&stack, 0).await);
+    let from = install(&stack, 1_000).await;
+    let to = install(&stack, 0).await;
     let asked = json!({ "fromTankId": from, "toTankId": to, "amount": 30 });
     let headers = [("x-correlation-id", "the-delivery")];
     let requested = stack.post_with("/hauls", &headers, asked).await;

@@ -76,7 +76,8 @@ async fn a_rebuild_replaces_wrong_rows_while_they_are_read_and_written_and_worke
     // Reconciling, and delivering everything again, would change nothing: the rows are as new as
     // the log.
 
-    let (ends, right_ones) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ends = AtomicBool::new(false);
+    let right_ones = AtomicUsize::new(0);
     let write = async |id: &String| {
         while !ends.load(Ordering::Relaxed) {
             fill(&stack, id, 1).await;
@@ -241,7 +242,8 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
 
     // Half of the tanks are not written to any more once the switch is decided. What came to them
     // just before it has to be in the new rows: no later commit fills a gap.
-    let (ends, is_decided) = (AtomicBool::new(false), AtomicBool::new(false));
+    let ends = AtomicBool::new(false);
+    let is_decided = AtomicBool::new(false);
     let write = async |client: usize| {
         let (mut answered, mut turn) = (0, client);
         let (ids, until) = if client.is_multiple_of(2) {
@@ -250,7 +252,8 @@ async fn views_are_rebuilt_under_load_and_no_haul_moves_its_litres_twice() {
             (&ids[tanks / 2..], &ends)
         };
         while !until.load(Ordering::Relaxed) {
-            let (from, to) = (&ids[turn % ids.len()], &ids[(turn * 7 + 3) % ids.len()]);
+            let from = &ids[turn % ids.len()];
+            let to = &ids[(turn * 7 + 3) % ids.len()];
             let answer = match turn % 4 {
                 0 => fill(&stack, from, 3).await,
                 1 | 2 => draw(&stack, from, 2).await,

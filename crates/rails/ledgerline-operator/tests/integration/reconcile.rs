@@ -69,7 +69,8 @@ async fn lost_last_commits_are_found_and_mended(streams: usize, lost: usize) {
     let before = [rows(&client, VIEWS[0]).await, rows(&client, VIEWS[1]).await];
     assert_eq!(before[0].len(), streams);
 
-    let (half, mut expected) = (lost / 2, BTreeSet::new());
+    let half = lost / 2;
+    let mut expected = BTreeSet::new();
     for (place, (id, sort, who)) in VIEWS.into_iter().enumerate() {
         // Streams from everywhere, and others in each view.
         let ids = before[0].keys().map(|[id, _]| id).skip(place).step_by(streams / half).take(half);

@@ -101,7 +101,8 @@ impl Watched {
         let mut dimensions: Vec<_> =
             dimensions.iter().map(|(name, value)| format!("{name}={value}")).collect();
         dimensions.sort_unstable();
-        let (resource, namespace) = (resource.to_owned(), namespace.to_owned());
+        let resource = resource.to_owned();
+        let namespace = namespace.to_owned();
         Self { resource, namespace, metric: metric.to_owned(), dimensions, most }
     }
 

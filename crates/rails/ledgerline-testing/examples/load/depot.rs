@@ -81,7 +81,8 @@ impl Depot {
             1 => format!("/tanks/{id}?minVersion={version}"),
             _ => format!("/tanks/{id}/readings?minVersion={version}&limit=1"),
         };
-        let (mut last, mut quiet) = (None, Quiet::new(PATIENCE));
+        let mut last = None;
+        let mut quiet = Quiet::new(PATIENCE);
         loop {
             let response = self.http.get(format!("{}{path}", self.url)).send().await?;
             let shown =
@@ -162,7 +163,8 @@ impl Depot {
 
     /// All readings as they are shown, oldest first.
     async fn readings(&self, id: &str) -> Result<Vec<Value>> {
-        let (mut all, mut cursor) = (Vec::new(), String::new());
+        let mut all = Vec::new();
+        let mut cursor = String::new();
         loop {
             let page = self.get(&format!("/tanks/{id}/readings?limit=100{cursor}")).await?;
             all.extend(page["readings"].as_array().into_iter().flatten().map(compared));

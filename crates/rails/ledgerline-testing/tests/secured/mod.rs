@@ -49,7 +49,8 @@ pub(crate) async fn behind_tls(url: &str, (stuck, handshake): Slowness) -> anyho
     tokio::spawn(async move {
         let began = Instant::now();
         while let Ok((client, _)) = listener.accept().await {
-            let (acceptor, address) = (acceptor.clone(), address.clone());
+            let acceptor = acceptor.clone();
+            let address = address.clone();
             let wait = if began.elapsed() < stuck { Duration::from_secs(3) } else { handshake };
             tokio::spawn(async move {
                 tokio::time::sleep(wait).await;

@@ -123,7 +123,8 @@ pub(super) struct Names(Vec<(String, String)>);
 
 /// The forms of a name that need no English.
 fn forms(name: &str) -> [String; 6] {
-    let (words, snake) = (name.replace('-', " "), snake(name));
+    let words = name.replace('-', " ");
+    let snake = snake(name);
     [name.to_owned(), snake.to_uppercase(), snake, upper_camel(name), capital(&words), words]
 }
 
@@ -145,7 +146,8 @@ impl Names {
     /// Puts an aggregate in the place of another: the name of its module, that of its type, and the
     /// category of its streams.
     pub(super) fn aggregate(self, from: &str, name: &str, of_type: &str, category: &str) -> Self {
-        let (from_words, words) = (from.replace('-', " "), name.replace('-', " "));
+        let from_words = from.replace('-', " ");
+        let words = name.replace('-', " ");
         let from_category = from.replace('-', "");
         self.name(from, name)
             .text(&upper_camel(from), of_type)

@@ -143,7 +143,8 @@ pub(super) fn without_parts(path: &str) -> Result<String> {
             let text = lines(&|line| !is_of_a_part(line));
             let histories = text.find("\n/// ").context("the proofs of the starter have no history")?;
             let tests = text.find("\nledgerline_proofs::application_tests!");
-            let (before, after) = (&text[..histories], &text[tests.context("the starter has no proofs")?..]);
+            let before = &text[..histories];
+            let after = &text[tests.context("the starter has no proofs")?..];
             format!("{before}{after}")
         }
         _ if path.ends_with("functions/src/lib.rs") => lines(&|line| {

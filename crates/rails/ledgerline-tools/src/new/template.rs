@@ -167,7 +167,8 @@ mod tests {
         };
         let section = |name: &str| format!("  # --- {name} ---\n\n  {name}:\n\n");
         let template = |sections: &[&str]| format!("{base}{}Outputs:\n  X:\n", sections.concat());
-        let (depot, yard) = (part("depot"), part("yard"));
+        let depot = part("depot");
+        let yard = part("yard");
         let one = template(&[&depot, &section("Fills"), &section("Sites")]);
         for (application, name, expected) in [
             ("depot", "Levels", vec![&*depot, &section("Fills"), &section("Levels"), &section("Sites")]),

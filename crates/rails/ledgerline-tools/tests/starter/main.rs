@@ -66,8 +66,10 @@ fn a_new_workspace_builds_passes_and_grows() {
     shop.cargo(&["xtask", "wire"]);
     shop.commit();
 
-    let (model, functions) = ("shop/model/src", "shop/functions/src");
-    let (views, queries) = (format!("{model}/views.rs"), format!("{functions}/queries.rs"));
+    let model = "shop/model/src";
+    let functions = "shop/functions/src";
+    let views = format!("{model}/views.rs");
+    let queries = format!("{functions}/queries.rs");
     let aggregate = ["aggregate", "purchase-order", "--in", "shop"];
     let changed = shop.lay_down(&aggregate);
     assert!(changed.contains(&format!("2 0 crates/apps/{model}/lib.rs")), "{changed:?}");
@@ -101,7 +103,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     // other view.
     let changed = shop.lay_down(&["subscription", "diary", "--of", "purchaseorder"]);
     let others: Vec<_> = changed.iter().filter(|line| !is_wired(line)).collect();
-    let (library, view) = (format!("1 0 crates/apps/{functions}/lib.rs"), format!("1 0 crates/apps/{views}"));
+    let library = format!("1 0 crates/apps/{functions}/lib.rs");
+    let view = format!("1 0 crates/apps/{views}");
     let fanout = ["12 0 crates/fanout/Cargo.toml", "2 0 crates/fanout/src/lib.rs"];
     assert_eq!(others, [&library, &view, fanout[0], fanout[1], "47 0 docs/runbook.md"]);
     let changed = shop.lay_down(&["operators"]);

@@ -67,7 +67,8 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     let page = fs::read_to_string(page).unwrap();
     let steps = page.split_once("\n## Manifests\n").unwrap().1.split_once("\n## ").unwrap().0;
     let edited = |path| Edited { workspace: &shop, path };
-    let (manifest, template) = (edited("Cargo.toml"), edited("template.yaml"));
+    let manifest = edited("Cargo.toml");
+    let template = edited("template.yaml");
     let mut done = Vec::new();
     let mut step = |number: usize, text: &str| {
         let line = steps.lines().find(|line| line.starts_with(&format!("{number}. ")));

@@ -89,8 +89,11 @@ impl FromStr for Cursor {
     fn from_str(text: &str) -> Result<Self, CursorError> {
         let place = |text: &str| {
             let mut parts = text.split('.');
-            let (segment, entries, check) = (parts.next()?, parts.next()?, parts.next()?);
-            let (segment, entries) = (segment.parse().ok()?, entries.parse().ok()?);
+            let segment = parts.next()?;
+            let entries = parts.next()?;
+            let check = parts.next()?;
+            let segment = segment.parse().ok()?;
+            let entries = entries.parse().ok()?;
             let check = u32::from_str_radix(check, 16).ok()?;
             parts.next().is_none().then_some(Place { segment, entries, check })
         };

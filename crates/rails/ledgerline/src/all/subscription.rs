@@ -162,7 +162,9 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 }
                 let (segments, ended) = self.after(partition, cursor.places[place]).await?;
                 for segment in segments {
-                    let (number, made_at, check) = (segment.number, segment.at, segment.check());
+                    let number = segment.number;
+                    let made_at = segment.at;
+                    let check = segment.check();
                     let at = cursor.places[place];
                     let read = if at.segment == number { at.entries } else { 0 };
                     if segment.entries.is_empty() {
@@ -194,7 +196,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
 
     /// Fills a page with the commits that these entries name, until it has enough bytes.
     async fn deliver(&self, named: &[Named], page: &mut Page) -> Result<(), StoreError> {
-        let (mut there, mut bytes) = (HashSet::new(), 0);
+        let mut there = HashSet::new();
+        let mut bytes = 0;
         let mut voids = None;
         let mut looked_through = None::<&Named>;
         for part in named.chunks(PART) {
@@ -225,7 +228,8 @@ impl<Sequence: EventLog, Log: EventLog> Subscription<Sequence, Log> {
                 bytes += commit.as_ref().map_or(0, Commit::bytes);
                 // Nobody knows what is in a commit that cannot be read.
                 if is_wanted || commit.is_err() {
-                    let (entry, cursor) = (entry.clone(), cursor.clone());
+                    let entry = entry.clone();
+                    let cursor = cursor.clone();
                     page.delivered.push(Delivered { entry, commit, at: *at, cursor });
                 }
             }
@@ -394,7 +398,8 @@ mod tests {
 
     /// A log with these numbers of commits of tanks and lamps, whose records came one by one, in turns, each at its second.
     fn given(streams: &[u64], partitions: u16) -> (Subscription<MemoryStore, MemoryStore>, Vec<Entry>) {
-        let (log, sequence) = (MemoryStore::default(), MemoryStore::default());
+        let log = MemoryStore::default();
+        let sequence = MemoryStore::default();
         let mut sequencers: Vec<_> =
             (0..partitions).map(|partition| Sequencer::new(partition, MemoryStore::HOST.pause)).collect();
         let mut order = Vec::new();
@@ -552,7 +557,8 @@ mod tests {
         let (subscription, order) = given(&[3, 2], 1);
         let wrong = |version| Entry { stream: StreamId::new("tank", "forged").unwrap(), version };
         let named = [wrong(7), wrong(9)].map(Candidate::proven).to_vec();
-        let (whole, at) = (Subscription { limit: 100, ..subscription }, Timestamp::UNIX_EPOCH);
+        let whole = Subscription { limit: 100, ..subscription };
+        let at = Timestamp::UNIX_EPOCH;
         block_on(Sequencer::new(0, MemoryStore::HOST.pause).append(
             &whole.sequence,
             &whole.log,

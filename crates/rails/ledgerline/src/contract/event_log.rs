@@ -197,7 +197,8 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
 
 /// Commits of several streams are stored together or not at all: otherwise money could leave one stream and never arrive in the other.
 pub async fn commits_of_several_streams_are_stored_all_or_none(store: &(impl EventLog + IdempotencyStore)) {
-    let (from, to) = (stream("from"), stream("to"));
+    let from = stream("from");
+    let to = stream("to");
     store.append(&commit(&from, 1), None).await.unwrap();
     let both = [commit(&from, 2), commit(&to, 1)];
     store.append_all(&both, Some(&request("k-all", "both"))).await.unwrap();

@@ -8,7 +8,8 @@ use crate::{RecordedState, SnapshotStore};
 /// Given a state that was kept, it is found by stream and schema, and a state that is kept later replaces it.
 pub async fn a_snapshot_is_found_by_its_schema_until_a_newer_one_replaces_it(store: &impl SnapshotStore) {
     let state = |schema, data: &str| RecordedState { schema, data: data.into() };
-    let (one, other) = (stream("kept"), stream("other"));
+    let one = stream("kept");
+    let other = stream("other");
     assert_eq!(store.load_snapshot(&one, 1).await.unwrap(), None);
     store.save_snapshot(&one, 10, &state(1, r#"{"n":10}"#)).await.unwrap();
     store.save_snapshot(&one, 12, &state(2, r#"{"m":12}"#)).await.unwrap();

@@ -282,7 +282,9 @@ impl<'a> Client<'a> {
             answer: &answer,
         });
         let at = jiff::Timestamp::from_second(options.at).unwrap();
-        let (stream, meta, context) = (stream(), Meta::default(), Context { at, actor: Some("ada".into()) });
+        let stream = stream();
+        let meta = Meta::default();
+        let context = Context { at, actor: Some("ada".into()) };
         let id = options.id.unwrap_or(&fresh);
         let execution = Execution {
             precondition: options.precondition,
@@ -394,7 +396,8 @@ async fn an_instance_that_is_behind_catches_up_without_a_pause() {
     store.fail_next(Fault::OnlyTheVersionIsNamed);
     store.fail_next(Fault::LostRace);
     assert_eq!(committed(stale.send_with(draw(40), later).await), (7, 121));
-    let (once, again) = (["append", "strong read"], ["append", "strong read", "pause", "append"]);
+    let once = ["append", "strong read"];
+    let again = ["append", "strong read", "pause", "append"];
     assert_eq!(store.calls(), [&once[..], &again[..]].concat());
 
     store.fail_next(Fault::OnlyTheVersionIsNamed);
@@ -405,7 +408,8 @@ async fn an_instance_that_is_behind_catches_up_without_a_pause() {
 impl Client<'_> {
     async fn replay(&self) -> Result<Outcome<Tank>, ExecuteError> {
         let context = Context { at: jiff::Timestamp::UNIX_EPOCH, actor: Some("ops".into()) };
-        let (stream, meta) = (stream(), Meta::default());
+        let stream = stream();
+        let meta = Meta::default();
         execute(self.store, &self.cache, &HOST, &Execution::replay(&stream, &context, "replay", &meta)).await
     }
 }
@@ -731,7 +735,8 @@ proptest! {
 #[tokio::test]
 async fn a_request_repeated_on_an_instance_that_is_behind_gets_its_first_answer() {
     let store = Spy::default();
-    let (first, behind) = (Client::new(&store), Client::new(&store));
+    let first = Client::new(&store);
+    let behind = Client::new(&store);
     first.send(install()).await.unwrap();
     behind.send(fill(100)).await.unwrap();
     let keyed = |at| Options { id: Some("k"), key: Some(("k", "draw 7")), at, ..Options::default() };

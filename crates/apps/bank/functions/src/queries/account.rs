@@ -51,8 +51,10 @@ fn owned(request: &HttpRequest) -> Result<Part, Problem> {
 async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
-    let (rows, balances) = (views.table(transactions::TABLE)?, views.table(balances::TABLE)?);
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let rows = views.table(transactions::TABLE)?;
+    let balances = views.table(balances::TABLE)?;
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     // The position is read first, so that the rows, which are read strongly after it, show at least this version.
     let shown = async || {
         let (position, balance) = tokio::join!(

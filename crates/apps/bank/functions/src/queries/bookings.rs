@@ -29,7 +29,8 @@ pub fn routes() -> Vec<Query> {
 async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
     let day = request.query_value::<Day>("day", "day is a date: 2026-11-24")?;
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     if cursor.is_some() && day.is_none() {
         // Another day may be the last one by now.
         return Err(Problem::field("day", "a cursor goes with the day of its page"));

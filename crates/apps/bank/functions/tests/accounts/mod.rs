@@ -86,7 +86,8 @@ impl Accounts for Api {
     }
 
     async fn shows_its_month(&self, shown: &Value) {
-        let (id, month) = (shown["accountId"].as_str().unwrap(), shown["lastMonth"].as_str().unwrap());
+        let id = shown["accountId"].as_str().unwrap();
+        let month = shown["lastMonth"].as_str().unwrap();
         self.shows_its_transactions(id, shown["version"].as_u64().unwrap()).await;
         // The day is the last part of a date.
         let month = month.rsplit_once('-').unwrap().0;
@@ -142,7 +143,8 @@ pub(crate) trait Balances {
 
 impl Balances for LocalStack {
     async fn log(&self, id: &str) -> Vec<Commit> {
-        let (store, stream) = (self.store(), StreamId::new("account", id).unwrap());
+        let store = self.store();
+        let stream = StreamId::new("account", id).unwrap();
         let mut commits = Vec::new();
         while let Some(commit) = store.get(&stream, commits.len() as u64 + 1).await.unwrap() {
             commits.push(commit);
@@ -193,7 +195,8 @@ impl Balances for LocalStack {
         // By transfer: the steps that it made due, and the money that they added to accounts and
         // took from them.
         let mut moved = BTreeMap::<&str, (Vec<&str>, i64)>::new();
-        let (mut paid_in, mut balances) = (0, BTreeMap::new());
+        let mut paid_in = 0;
+        let mut balances = BTreeMap::new();
         let commits = self.whole_log(&[Account::CATEGORY]).await;
         for commit in &commits {
             let cause = commit.meta.causation_id.as_deref().and_then(|cause| cause.rsplit_once(':'));

@@ -69,7 +69,8 @@ impl Consumer<'_> {
             }
         }
         kept.cursor = Some(page.cursor);
-        let (new, file) = (self.folder.join("new"), self.folder.join("books.json"));
+        let new = self.folder.join("new");
+        let file = self.folder.join("books.json");
         std::fs::write(&new, serde_json::to_string(&kept).unwrap()).unwrap();
         std::fs::rename(new, file).unwrap();
         !page.complete
@@ -86,7 +87,8 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     assert_eq!(credited.status, StatusCode::OK);
     // Transfers and bookings at once, while instances are killed.
     let transfers = (0..30).map(|number: usize| {
-        let (from, to) = (&accounts[number % 6], &accounts[(number * 5 + 1) % 6]);
+        let from = &accounts[number % 6];
+        let to = &accounts[(number * 5 + 1) % 6];
         let asked =
             json!({ "fromAccountId": from, "toAccountId": to, "amount": number + 1, "currency": "EUR" });
         let bank = &bank;
@@ -151,13 +153,15 @@ async fn the_ledger_of_all_bookings_adds_up_and_money_moves_once_while_functions
     let folder = tempfile::tempdir().unwrap();
     let filter = Filter { categories: BTreeSet::from(["account".to_owned()]), events: BTreeSet::new() };
     let more = async || {
-        let (sequence, log) = (bank.streams("SequenceTable"), bank.store());
+        let sequence = bank.streams("SequenceTable");
+        let log = bank.store();
         let subscription = Subscription { sequence, log, partitions: 1, filter: filter.clone(), limit: 7 };
         let consumer = Consumer { subscription, folder: folder.path() };
         consumer.page().await
     };
     while more().await {}
-    let (sequence, log) = (bank.streams("SequenceTable"), bank.store());
+    let sequence = bank.streams("SequenceTable");
+    let log = bank.store();
     let subscription = Subscription { sequence, log, partitions: 1, filter, limit: 7 };
     let kept = Consumer { subscription, folder: folder.path() }.kept();
     let compared =

@@ -272,7 +272,8 @@ async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<b
 async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was() {
     let transactions = Transactions::new().await;
     let commits = transactions.longer_log(10).await;
-    let (consumer, keys) = (&transactions.projector.consumer, KeyNames::from(&transactions::TABLE));
+    let consumer = &transactions.projector.consumer;
+    let keys = KeyNames::from(&transactions::TABLE);
     let now = consumer.table.generations(keys).await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
     let begun = now.begun(by.at).unwrap();

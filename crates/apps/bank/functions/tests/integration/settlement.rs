@@ -41,7 +41,9 @@ async fn stuck(bank: &LocalStack, from: &str, to: &str) -> String {
 #[tokio::test]
 async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason() {
     let bank = LocalStack::start(None).await;
-    let (from, to, other) = (bank.account(0).await, bank.account(0).await, bank.account(5).await);
+    let from = bank.account(0).await;
+    let to = bank.account(0).await;
+    let other = bank.account(5).await;
     let id = stuck(&bank, &from, &to).await;
     let status = async |wanted: &str| {
         eventually(wanted, async || {
@@ -51,7 +53,8 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
         .await
     };
     status("stuck").await;
-    let (ledger, api) = (Tool::at(&bank), bank.url());
+    let ledger = Tool::at(&bank);
+    let api = bank.url();
     let (code, commands) = ledger.run(&["command"]);
     let commands: Vec<_> = commands.iter().map(|row| row["command"].as_str().unwrap()).collect();
     assert_eq!(
@@ -59,7 +62,8 @@ async fn an_operator_settles_a_transfer_that_is_stuck_by_a_command_with_a_reason
         (0, &["POST /accounts/{id}/replays", "POST /transfers/{id}/settlements"][..])
     );
 
-    let (path, body) = (format!("/transfers/{id}/settlements"), json!({ "toAccountId": other }).to_string());
+    let path = format!("/transfers/{id}/settlements");
+    let body = json!({ "toAccountId": other }).to_string();
     let command = ["command", "POST", &path, "--body", &body, "--api", api];
     let sure = ["--write", "--yes", "--why", "agreed with the customer"];
     assert_eq!(ledger.run(&command).0, 0, "it says what it would send");

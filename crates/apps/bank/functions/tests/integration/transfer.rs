@@ -132,7 +132,9 @@ fn the_transfer() -> StreamId {
 }
 
 fn requested(from: &str, to: &str, amount: i64) -> transfer::Command {
-    let (from, to, reference) = (valid(from), valid(to), Some(valid("rent")));
+    let from = valid(from);
+    let to = valid(to);
+    let reference = Some(valid("rent"));
     transfer::Command::Request { from, to, amount: valid(amount), currency: valid("EUR"), reference }
 }
 
@@ -232,7 +234,8 @@ async fn money_is_conserved_wherever_a_transfer_is_interrupted() {
         for calls in 0.. {
             let bank = Bank::new().await;
             way.prepare(&bank).await;
-            let (a, b) = (bank.balance(A).await, bank.balance(B).await);
+            let a = bank.balance(A).await;
+            let b = bank.balance(B).await;
             bank.crash.after(calls);
             let finished = bank.deliver(&bank.manager()).await;
             bank.crash.recover();
@@ -387,7 +390,9 @@ async fn nobody_sends_somebody_elses_money() {
     let bank = Bank::new().await;
     bank.open(A, "EUR", 30).await;
     bank.open(B, "EUR", 0).await;
-    let (stream, command, meta) = (the_transfer(), requested(A, B, 30), Meta::default());
+    let stream = the_transfer();
+    let command = requested(A, B, 30);
+    let meta = Meta::default();
     let context = Context { at: jiff::Timestamp::now(), actor: Some("eve".into()) };
     let execution = Execution::<Transfer>::new(&stream, &command, &context, "request", &meta);
     assert!(

@@ -197,7 +197,8 @@ mod tests {
     }
 
     fn opened(currency: &str) -> Event {
-        let (owner, currency) = ("Ada".into(), currency.into());
+        let owner = "Ada".into();
+        let currency = currency.into();
         Event::AccountOpened { owner, currency, opened_by: None, booked_on: Date::default() }
     }
 
@@ -244,7 +245,8 @@ mod tests {
     fn sums_beyond_64_bits_are_kept_and_the_nearest_number_is_shown() {
         let mut books = Books::default();
         let mut add = |id: &str, event: &Event| {
-            let (mut memory, mut rows) = ("EUR".to_owned(), Changes::new(TABLE));
+            let mut memory = "EUR".to_owned();
+            let mut rows = Changes::new(TABLE);
             changes(&mut books, &mut memory, &commit(id, 2, None, event), &mut rows).unwrap();
             books = serde_json::from_str(&serde_json::to_string(&books).unwrap()).unwrap();
             let (_, change) = rows.iter().next().unwrap();
@@ -260,7 +262,8 @@ mod tests {
     fn callers_cannot_make_the_state_grow_by_accounts_of_ever_more_currencies() {
         let mut books = Books::default();
         let mut book = |currency: &str| {
-            let (mut memory, mut rows) = (currency.to_owned(), Changes::new(TABLE));
+            let mut memory = currency.to_owned();
+            let mut rows = Changes::new(TABLE);
             changes(&mut books, &mut memory, &commit("a", 2, None, &credited(1, 1)), &mut rows).unwrap();
             let (_, change) = rows.iter().next().unwrap();
             let ledgerline::changes::Change::Put(fields) = change else { panic!("{change:?}") };
@@ -292,7 +295,8 @@ mod tests {
         fn a_booking_has_another_day_only_if_its_own_clock_is_wrong(
             wrong in prop::collection::vec(prop::option::weighted(0.3, wrong()), 1..20),
         ) {
-            let (mut books, mut memory) = (Books::default(), "EUR".to_owned());
+            let mut books = Books::default();
+            let mut memory = "EUR".to_owned();
             for (number, wrong) in wrong.into_iter().enumerate() {
                 let right = Timestamp::from_second(1_795_253_400 + 40_000 * i64::try_from(number).unwrap()).unwrap();
                 let mut booking = commit("a", 2, None, &credited(1, 1));

@@ -132,7 +132,8 @@ impl Reaction for WelcomeEmail {
 impl WelcomeEmail {
     /// Sends the mail for one event, unless it was sent, or may have been.
     async fn once(&self, commit: &Commit, index: usize, sender: &str, email: &str) -> Result<(), ApplyError> {
-        let (stream, claim) = (commit.stream.as_str(), Uuid::new_v4());
+        let stream = commit.stream.as_str();
+        let claim = Uuid::new_v4();
         let entry = format!("mail#{:020}#{index:04}", commit.version);
         let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim };
         if !self.mails.put_new(&POSITIONS, &mail(Status::Sending)).await? {

@@ -58,7 +58,8 @@ impl Consumer for FeedProjector {
     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(OF, commit)?;
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        let (stream, version) = (commit.stream.as_str(), commit.version);
+        let stream = commit.stream.as_str();
+        let version = commit.version;
         let Some(then) = work.then else {
             return Ok(self.table.apply(&TABLE, stream, version, &work.changes).await?);
         };

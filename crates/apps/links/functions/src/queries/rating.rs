@@ -50,12 +50,14 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     let table = views.table(link_ratings::TABLE)?;
     let url = request.query("url")?.ok_or_else(|| Problem::field("url", "say which link: ?url="))?;
     let url = WebUrl::new(url).map_err(|invalid| Problem::field("url", invalid.to_string()))?;
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     let query = of_log(&link_ratings::TABLE, url.get(), limit, cursor.as_deref());
     let query = PageQuery { starts_with: Some(RATINGS), ..query };
     let summary = table.get::<Summary>(&link_ratings::TABLE, RowKey { partition: url.get(), sort: SUMMARY });
     let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
-    let (summary, page) = (summary.map_err(problem)?.unwrap_or_default(), page.map_err(problem)?);
+    let summary = summary.map_err(problem)?.unwrap_or_default();
+    let page = page.map_err(problem)?;
     let rating = |row: &link_ratings::Row| {
         let link_ratings::Row { user_id, rating, title, image, tags } = row;
         said(json!({ "userId": user_id, "rating": rating, "tags": tags }), title, image)
@@ -77,7 +79,8 @@ async fn of_user(views: &Views, request: &HttpRequest) -> Result<Response, Probl
     request.actor()?;
     let table = views.table(user_ratings::TABLE)?;
     let owner = user_ratings::partition(request.path_value::<UserId>("id")?.get());
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     let query = of_log(&user_ratings::TABLE, &owner, limit, cursor.as_deref());
     let page = table.page::<user_ratings::Row>(&query).await.map_err(problem)?;
     let rating = |row: &user_ratings::Row| {
@@ -95,7 +98,8 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
         return Err(Problem::from(&NOT_YOU.saying("this is another user's feed")));
     }
     let table = views.table(feeds::TABLE)?;
-    let (limit, cursor) = (limit(request)?, request.query("cursor")?);
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
     let entries = entries(&table, id.get(), limit, cursor).await.map_err(problem)?;
     let keys = entries.rows.iter().flatten();
     let keys: Vec<_> = keys.map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
@@ -131,7 +135,8 @@ async fn entries(
     limit: i32,
     mut cursor: Option<String>,
 ) -> Result<Page<Entry>, TableError> {
-    let (owner, feed) = (feeds::following(id), feeds::feed(id));
+    let owner = feeds::following(id);
+    let feed = feeds::feed(id);
     let mut following = BTreeMap::new();
     let mut next = None;
     loop {

@@ -41,7 +41,8 @@ struct UpdateStock {
 #[must_use]
 pub fn routes() -> Vec<Route<Widget>> {
     let create = |Create { widget_id, name, description, stock }| {
-        let (description, stock) = (description.unwrap_or_default(), stock.unwrap_or_default());
+        let description = description.unwrap_or_default();
+        let stock = stock.unwrap_or_default();
         (widget_id, Command::Create(name, description, stock))
     };
     let name = |body: ChangeName| Command::ChangeName(body.name);

@@ -67,7 +67,8 @@ impl Rebuild for LogProjector {
         if inserts(&self.view) {
             return self.reinsert(table, log, streams, until).await;
         }
-        let (mut made, mut batch) = (Progress::default(), Batch::new(&self.view));
+        let mut made = Progress::default();
+        let mut batch = Batch::new(&self.view);
         // Streams whose commits are not all there are made from the log.
         let mut alone = BTreeSet::new();
         for commits in streams {
@@ -112,7 +113,8 @@ impl Rebuild for LogProjector {
         stream: &StreamId,
         until: Instant,
     ) -> Result<f64, RebuildError> {
-        let (mut made, mut busy) = (Progress::default(), 0);
+        let mut made = Progress::default();
+        let mut busy = 0;
         loop {
             let position = self.position_now(table, stream).await?;
             let page = log.read_forwards(stream, position, u64::MAX).await?;
@@ -238,7 +240,9 @@ impl LogProjector {
         streams: Vec<Vec<Commit>>,
         until: Instant,
     ) -> Result<Progress, TableError> {
-        let (mut made, mut alone, mut all) = (Progress::default(), BTreeSet::new(), Vec::new());
+        let mut made = Progress::default();
+        let mut alone = BTreeSet::new();
+        let mut all = Vec::new();
         for commits in streams {
             let Some(first) = commits.first() else { continue };
             // A page begins within a stream if the one before it ended there: its rows are there, or the stream is made from the log.

@@ -70,7 +70,8 @@ mod tests {
     #[test]
     fn every_event_has_the_next_number() {
         let event = |name: &str| RecordedEvent { event_type: name.into(), schema: 1, data: "{}".into() };
-        let (mut last, mut rows) = (Last::default(), BTreeMap::new());
+        let mut last = Last::default();
+        let mut rows = BTreeMap::new();
         for (id, events) in [("1", vec![event("First")]), ("2", vec![event("Second"), event("Third")])] {
             let commit = Commit {
                 stream: StockItem::stream(id).unwrap(),
