@@ -202,6 +202,30 @@ struct Positions {
     after: u64,
 }
 
+/// The item of a position, and the first version that it is moved over: the position must be right before it.
+struct NextPosition {
+    item: Item,
+    version: u64,
+}
+
+/// Whether changes and positions were written.
+enum Written {
+    /// They were, for so many write units.
+    Units(f64),
+    /// They were not, because a position is here.
+    Not { position: u64 },
+}
+
+impl Written {
+    /// The position that kept them from being written.
+    fn found(self) -> Option<u64> {
+        match self {
+            Self::Units(_) => None,
+            Self::Not { position } => Some(position),
+        }
+    }
+}
+
 impl ReadTable {
     /// The table of this name.
     #[must_use]
@@ -389,7 +413,8 @@ impl ReadTable {
             let written = if changes.is_empty() {
                 self.put_position(position.clone(), after(version)).await
             } else {
-                self.put_changes_and_position(keys, changes, position.clone(), version).await
+                let next = NextPosition { item: position.clone(), version };
+                self.put_changes_and_positions(keys, changes, vec![next]).await.map(Written::found)
             };
             match (written, delays.next()) {
                 // Usually another stream changes the same row, such as a sum. Waiting here costs less than a second delivery of the message, for
@@ -523,49 +548,46 @@ impl ReadTable {
         }
     }
 
-    async fn put_changes_and_position(
+    /// Makes these changes, and moves these positions, in one write (rule 9).
+    pub(in crate::read_table) async fn put_changes_and_positions(
         &self,
         keys: &LogTable,
         changes: &Changes,
-        position: Item,
-        version: u64,
-    ) -> Result<Option<u64>, TableError> {
-        if changes.len() >= MAX_TRANSACTION_ITEMS {
+        positions: Vec<NextPosition>,
+    ) -> Result<Written, TableError> {
+        if changes.len() + positions.len() > MAX_TRANSACTION_ITEMS {
             return Err(TableError::TooManyRows(changes.len()));
         }
-        let (condition, values) = after(version);
-        let guarded = Put::builder()
-            .table_name(&self.name)
-            .set_item(Some(position))
-            .condition_expression(condition)
-            .expression_attribute_names("#position", POSITION)
-            .set_expression_attribute_values(values)
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-            .build()
-            .map_err(invalid)?;
-        let mut writes = vec![TransactWriteItem::builder().put(guarded).build()];
+        let mut writes = Vec::new();
+        for NextPosition { item, version } in positions {
+            let (condition, values) = after(version);
+            let guarded = Put::builder()
+                .table_name(&self.name)
+                .set_item(Some(item))
+                .condition_expression(condition)
+                .expression_attribute_names("#position", POSITION)
+                .set_expression_attribute_values(values)
+                .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+                .build()
+                .map_err(invalid)?;
+            writes.push(TransactWriteItem::builder().put(guarded).build());
+        }
         for (key, change) in changes.iter() {
             writes.push(self.write(keys, key, change)?);
         }
-        let result = self
-            .client
-            .transact_write_items()
-            .set_transact_items(Some(writes))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total)
-            .send()
-            .await;
-        let error = match result {
-            Ok(_) => return Ok(None),
+        let write = self.client.transact_write_items().set_transact_items(Some(writes));
+        let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await {
+            Ok(output) => return Ok(Written::Units(batch::units_of(output.consumed_capacity()))),
             Err(error) => error,
         };
         let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
         else {
             return Err(table_error(error));
         };
-        let reasons = cancelled.cancellation_reasons();
-        if let Some(guard) = reasons.first().filter(|reason| reason.code() == Some("ConditionalCheckFailed"))
-        {
-            return Ok(Some(number_of(guard.item(), POSITION)));
+        // Nothing but a position has a condition.
+        let mut reasons = cancelled.cancellation_reasons().iter();
+        if let Some(guard) = reasons.find(|reason| reason.code() == Some("ConditionalCheckFailed")) {
+            return Ok(Written::Not { position: number_of(guard.item(), POSITION) });
         }
         Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
     }

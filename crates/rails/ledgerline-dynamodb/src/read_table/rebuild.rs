@@ -2,18 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use aws_sdk_dynamodb::{
-    operation::transact_write_items::TransactWriteItemsError,
-    types::{AttributeValue, Put, ReturnConsumedCapacity, TransactWriteItem},
-};
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
 use ledgerline::{Changes, LogTable, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, Positions, ReadTable, TableError, after, batch,
+    Item, NextPosition, POSITION_ENTRY, Position, Positions, ReadTable, TableError, Written, batch,
     before_or_none, from_item,
     generations::{KeyNames, PART, generation_of},
-    invalid, number, refused, to_item,
+    number, to_item,
 };
 use crate::error::table_error;
 
@@ -103,39 +100,15 @@ impl ReadTable {
         streams: &BTreeMap<StreamId, (u64, u64)>,
         changes: &Changes,
     ) -> Result<Option<f64>, TableError> {
-        if changes.len() + streams.len() > MAX_TRANSACTION_ITEMS {
-            return Err(TableError::TooManyRows(changes.len()));
-        }
-        let mut writes = Vec::new();
+        let mut positions = Vec::new();
         for (stream, (from, to)) in streams {
-            let (condition, values) = after(from + 1);
-            let put = Put::builder()
-                .table_name(&self.name)
-                .set_item(Some(self.position_item(keys, stream.as_str(), &Position::at(*to))?))
-                .condition_expression(condition)
-                .expression_attribute_names("#position", super::POSITION)
-                .set_expression_attribute_values(values)
-                .build()
-                .map_err(invalid)?;
-            writes.push(TransactWriteItem::builder().put(put).build());
+            let item = self.position_item(keys, stream.as_str(), &Position::at(*to))?;
+            positions.push(NextPosition { item, version: from + 1 });
         }
-        for (key, change) in changes.iter() {
-            writes.push(self.write(keys, key, change)?);
-        }
-        let write = self.client.transact_write_items().set_transact_items(Some(writes));
-        let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await {
-            Ok(output) => return Ok(Some(batch::units_of(output.consumed_capacity()))),
-            Err(error) => error,
-        };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
-        else {
-            return Err(table_error(error));
-        };
-        let mut reasons = cancelled.cancellation_reasons().iter();
-        if reasons.any(|reason| reason.code() == Some("ConditionalCheckFailed")) {
-            return Ok(None);
-        }
-        Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
+        Ok(match self.put_changes_and_positions(keys, changes, positions).await? {
+            Written::Units(units) => Some(units),
+            Written::Not { .. } => None,
+        })
     }
 
     /// Inserts the rows of many commits. Returns the write units that it took.
