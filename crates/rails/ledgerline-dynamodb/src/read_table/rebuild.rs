@@ -7,9 +7,9 @@ use ledgerline::{Changes, LogTable, StreamId};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, NextPosition, POSITION_ENTRY, Position, Positions, ReadTable, TableError, Written, batch,
-    before_or_none, from_item,
+    Item, POSITION_ENTRY, Position, ReadTable, TableError, batch, before_or_none, from_item,
     generations::{KeyNames, PART, generation_of},
+    log::{NextPosition, Positions, Written},
     number, to_item,
 };
 use crate::error::table_error;

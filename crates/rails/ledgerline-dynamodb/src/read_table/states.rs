@@ -1,0 +1,113 @@
+//! Rows that are written from states: each shows the newest state of its aggregate (rule 8).
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::{
+    operation::put_item::PutItemError,
+    types::{AttributeValue, ConsumedCapacity, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure},
+};
+use ledgerline::StateTable;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Item, ReadTable, TOMBSTONE, TableError, VERSION, number, number_of, to_item};
+use crate::error::table_error;
+
+/// The result of overwriting a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overwrite {
+    /// The row was written.
+    Written,
+    /// The row was not written: the table shows this version already, which is the same or a newer one.
+    Shows(u64),
+}
+
+impl ReadTable {
+    /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8). Returns the write units that it took as well.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_newer(
+        &self,
+        table: &StateTable,
+        row: &impl Serialize,
+        version: u64,
+    ) -> Result<(Overwrite, f64), TableError> {
+        self.overwrite(table, to_item(row)?, version).await
+    }
+
+    /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone, which keeps older versions
+    /// out (rule 8) until `expires`, in Unix seconds. By then no older version may arrive any more.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn forget(
+        &self,
+        table: &StateTable,
+        id: &str,
+        version: u64,
+        expires: i64,
+    ) -> Result<(Overwrite, f64), TableError> {
+        let tombstone = HashMap::from([
+            (table.key.to_owned(), AttributeValue::S(id.to_owned())),
+            (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
+        ]);
+        self.overwrite(table, tombstone, version).await
+    }
+
+    async fn overwrite(
+        &self,
+        table: &StateTable,
+        mut item: Item,
+        version: u64,
+    ) -> Result<(Overwrite, f64), TableError> {
+        item.insert(VERSION.into(), number(version));
+        self.name_keys(&mut item, table.partitions());
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(item))
+            .condition_expression("attribute_not_exists(#version) OR #version < :version")
+            .expression_attribute_names("#version", VERSION)
+            .expression_attribute_values(":version", number(version))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        let error = match result {
+            Ok(output) => {
+                let units = output.consumed_capacity().and_then(ConsumedCapacity::capacity_units);
+                return Ok((Overwrite::Written, units.unwrap_or(1.0)));
+            }
+            Err(error) => error,
+        };
+        match error.as_service_error() {
+            Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                let shows = failed.item().and_then(|row| row.get(VERSION)?.as_n().ok()?.parse().ok());
+                // A write that is refused by its condition costs as much as one that is not.
+                Ok((Overwrite::Shows(shows.unwrap_or(version)), 1.0))
+            }
+            Some(_) | None => Err(table_error(error)),
+        }
+    }
+
+    /// The row of an aggregate and the version that the table shows of it. A row that was forgotten has a version too; without a row it is 0.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn shown<T: DeserializeOwned>(
+        &self,
+        table: &StateTable,
+        id: &str,
+    ) -> Result<(u64, Option<T>), TableError> {
+        let key = HashMap::from([(table.key.to_owned(), self.partition(id))]);
+        let Some(item) = self.item(key, false).await? else { return Ok((0, None)) };
+        let version = number_of(Some(&item), VERSION);
+        let row = if item.contains_key(TOMBSTONE) {
+            None
+        } else {
+            Some(self.read_row(item, &table.partitions().collect::<Vec<_>>())?)
+        };
+        Ok((version, row))
+    }
+}
