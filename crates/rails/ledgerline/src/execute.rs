@@ -62,11 +62,7 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     execution: &Execution<'_, A>,
 ) -> Result<Outcome<A>, ExecuteError> {
     let stream = execution.stream;
-    let mut loaded = match cache.get(stream) {
-        Some(cached) => cached,
-        None if execution.creates => Loaded::nothing(),
-        None => load(store, stream, None, Consistency::Eventual).await?,
-    };
+    let mut loaded = first_state(store, cache, execution).await?;
     let mut knowledge = Knowledge::Stale;
     let mut delays = delays();
     loop {
@@ -116,6 +112,20 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         if may_contend {
             (host.pause)(delay).await;
         }
+    }
+}
+
+/// The state that a command is decided on first: what a warm instance has of it, nothing if the command starts the
+/// stream, or what the log has.
+async fn first_state<A: Aggregate>(
+    store: &impl EventStore,
+    cache: &Cache<A>,
+    execution: &Execution<'_, A>,
+) -> Result<Loaded<A>, LoadError> {
+    match cache.get(execution.stream) {
+        Some(cached) => Ok(cached),
+        None if execution.creates => Ok(Loaded::nothing()),
+        None => load(store, execution.stream, None, Consistency::Eventual).await,
     }
 }
 

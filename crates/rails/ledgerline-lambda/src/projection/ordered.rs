@@ -4,6 +4,8 @@
 //! checkpoint. One instance works at a time; another one that is woken meanwhile ends at once, and what it was woken for is found by the first, which looks once more after it has given
 //! the checkpoint back.
 
+mod error;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -17,18 +19,18 @@ use futures::{FutureExt, future::LocalBoxFuture};
 use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::{
-    Causes, Changes, ChangesError, Commit, EventLog, OrderedView, StoreError, StreamId, Write,
-    all::{CLOCK_SKEW, Cursor, CursorError, Filter, Page, Subscription, SubscriptionError},
+    Causes, Changes, Commit, EventLog, OrderedView, StoreError, StreamId, Write,
+    all::{CLOCK_SKEW, Cursor, Filter, Page, Subscription},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
     Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, Reached, ReadTable,
-    TableError,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
 
+pub use self::error::SubscribeError;
 use crate::{
     Error, config, grants, metrics,
     rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse, is_outage},
@@ -135,92 +137,6 @@ fn serve(
     build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
 ) -> LocalBoxFuture<'_, Result<(), Error>> {
     start(manifest, build)
-}
-
-/// Why a subscription did not get on. It goes on from its checkpoint when it is woken again.
-#[derive(Debug, thiserror::Error)]
-pub enum SubscribeError {
-    /// `$all` or the log failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// `$all` is not the one that the checkpoint is of.
-    #[error("the checkpoint cannot be gone on from")]
-    Cursor(#[from] CursorError),
-    /// The table of the view failed.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// A commit cannot be read.
-    #[error("version {version} of {stream} cannot be read: {reason}")]
-    Unreadable {
-        /// Its stream.
-        stream: StreamId,
-        /// Its version.
-        version: u64,
-        /// The reason, without values (rule 14).
-        reason: String,
-    },
-    /// The view could not work out the changes of a commit.
-    #[error("the changes of version {version} of {stream} cannot be worked out")]
-    Changes {
-        /// Its stream.
-        stream: StreamId,
-        /// Its version.
-        version: u64,
-        /// The reason.
-        source: ChangesError,
-    },
-    /// The view would keep more than it may.
-    #[error(
-        "version {version} of {stream} makes the view's {what} {bytes} bytes, and {MAX_KEPT} are the most: keep such data in rows"
-    )]
-    TooLarge {
-        /// Its stream.
-        stream: StreamId,
-        /// Its version.
-        version: u64,
-        /// State, or memory of the stream.
-        what: &'static str,
-        /// The bytes.
-        bytes: usize,
-    },
-    /// The table refuses the rows of a commit, and will each time.
-    #[error("the rows of version {version} of {stream} cannot be written")]
-    Refused {
-        /// Its stream.
-        stream: StreamId,
-        /// Its version.
-        version: u64,
-        /// The refusal.
-        source: TableError,
-    },
-    /// A generation cannot be made.
-    #[error(transparent)]
-    Rebuild(#[from] RebuildError),
-    /// What was kept with the checkpoint, or of a stream, is not of this program.
-    #[error("what was kept cannot be read: its shape has changed, and the view must be made again")]
-    Kept,
-}
-
-impl SubscribeError {
-    /// The commit at fault, if it is one.
-    fn commit(&self) -> Option<(StreamId, u64)> {
-        match self {
-            Self::Unreadable { stream, version, .. }
-            | Self::Changes { stream, version, .. }
-            | Self::TooLarge { stream, version, .. }
-            | Self::Refused { stream, version, .. } => Some((stream.clone(), *version)),
-            Self::Store(_) | Self::Cursor(_) | Self::Table(_) | Self::Rebuild(_) | Self::Kept => None,
-        }
-    }
-}
-
-impl From<SubscriptionError> for SubscribeError {
-    fn from(error: SubscriptionError) -> Self {
-        match error {
-            SubscriptionError::Cursor(error) => error.into(),
-            SubscriptionError::Store(error) => error.into(),
-        }
-    }
 }
 
 /// The parts of a subscription.

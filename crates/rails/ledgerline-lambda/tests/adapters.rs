@@ -1,0 +1,124 @@
+//! Another adapter in front of the engine, and another store behind it, by public items alone: a
+//! stream of Kinesis feeds a view in memory.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use ledgerline::{
+    Commit, EventLog, LogTable, LogView, MemoryStore, RecordedEvent, StreamId, Write,
+    changes::{Changes, ChangesError, Fields, Key},
+    contract::commit,
+    guard::{Verdict, judge},
+};
+use ledgerline_lambda::{
+    queue::{ApplyError, Consumer, QueueRunner},
+    wire::Message,
+};
+use serde::Deserialize;
+
+// --- The adapter ------------------------------------------------------------------------------------------------
+
+/// An event of a function behind a stream of Kinesis.
+#[derive(Deserialize)]
+struct KinesisEvent {
+    #[serde(rename = "Records")]
+    records: Vec<KinesisRecord>,
+}
+
+#[derive(Deserialize)]
+struct KinesisRecord {
+    kinesis: KinesisData,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct KinesisData {
+    sequence_number: String,
+    data: String,
+}
+
+/// Applies the records of an event, in their order. Returns the record from which on Lambda must
+/// redeliver, as `ReportBatchItemFailures` has it.
+async fn handle<S: EventLog, C: Consumer>(runner: &QueueRunner<S, C>, event: KinesisEvent) -> Option<String> {
+    for KinesisRecord { kinesis } in event.records {
+        let body = BASE64_STANDARD.decode(kinesis.data).ok().and_then(|data| String::from_utf8(data).ok());
+        if runner.message(&body.unwrap_or_default()).await.is_err() {
+            return Some(kinesis.sequence_number);
+        }
+    }
+    None
+}
+
+// --- The store --------------------------------------------------------------------------------------------------
+
+/// A view in memory, with its position in each stream.
+struct InMemory {
+    view: LogView,
+    rows: RefCell<BTreeMap<Key, Fields>>,
+    positions: RefCell<BTreeMap<StreamId, u64>>,
+}
+
+impl Consumer for InMemory {
+    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        ApplyError::unless_of(self.view.of, commit)?;
+        let mut positions = self.positions.borrow_mut();
+        let position = positions.entry(commit.stream.clone()).or_default();
+        let verdict = judge(*position, commit.version);
+        if verdict == Verdict::Apply {
+            let changes = (self.view.changes)(commit).map_err(|error| ApplyError::changes(commit, error))?;
+            changes.fold(&mut self.rows.borrow_mut());
+            *position = commit.version;
+        }
+        Ok((verdict, *position))
+    }
+}
+
+// --- The test ---------------------------------------------------------------------------------------------------
+
+const COUNTS: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
+const VIEW: LogView = LogView { table: COUNTS, of: &["contract"], writes: &[Write::Update], changes: counts };
+
+fn counts(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut changes = Changes::new(COUNTS);
+    for RecordedEvent { event_type, .. } in &commit.events {
+        changes.add(commit.stream.id(), event_type, "count", 1);
+    }
+    Ok(changes)
+}
+
+/// An event with these commits.
+fn event(commits: &[&Commit]) -> KinesisEvent {
+    let record = |(place, commit): (usize, &&Commit)| {
+        let body = serde_json::to_string(&Message::Commit(Box::new((*commit).clone()))).unwrap();
+        let kinesis = KinesisData { sequence_number: place.to_string(), data: BASE64_STANDARD.encode(body) };
+        KinesisRecord { kinesis }
+    };
+    KinesisEvent { records: commits.iter().enumerate().map(record).collect() }
+}
+
+/// Given records that are lost, doubled and out of order, the rows are the fold of the log.
+#[tokio::test]
+async fn a_stream_of_kinesis_feeds_a_view_in_memory() {
+    let store = MemoryStore::default();
+    let stream = StreamId::new("contract", "1").unwrap();
+    let commits: Vec<_> = (1..=9).map(|version| commit(&stream, version)).collect();
+    for commit in &commits {
+        store.append(commit, None).await.unwrap();
+    }
+    let view = InMemory { view: VIEW, rows: RefCell::default(), positions: RefCell::default() };
+    let runner = QueueRunner { store, consumer: view };
+    for delivered in [&[0, 1, 1][..], &[5, 3], &[8, 0]] {
+        let delivered: Vec<_> = delivered.iter().map(|place| &commits[*place]).collect();
+        assert_eq!(handle(&runner, event(&delivered)).await, None);
+    }
+    let rows = runner.consumer.rows.borrow();
+    let counted: Vec<_> = rows.values().map(|row| row["count"].as_i64().unwrap()).collect();
+    assert_eq!(counted, [9]);
+    drop(rows);
+
+    // What is no commit of this program is redelivered, with all records after it.
+    let broken = KinesisRecord { kinesis: KinesisData { sequence_number: "7".into(), data: "e30=".into() } };
+    assert_eq!(handle(&runner, KinesisEvent { records: vec![broken] }).await.as_deref(), Some("7"));
+}
