@@ -113,10 +113,10 @@ async fn a_stream_of_kinesis_feeds_a_view_in_memory() {
         let delivered: Vec<_> = delivered.iter().map(|place| &commits[*place]).collect();
         assert_eq!(handle(&runner, event(&delivered)).await, None);
     }
-    let rows = runner.consumer.rows.borrow();
-    let counted: Vec<_> = rows.values().map(|row| row["count"].as_i64().unwrap()).collect();
-    assert_eq!(counted, [9]);
-    drop(rows);
+    let counted = |rows: &BTreeMap<Key, Fields>| -> Vec<_> {
+        rows.values().map(|row| row["count"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(counted(&runner.consumer.rows.borrow()), [9]);
 
     // What is no commit of this program is redelivered, with all records after it.
     let broken = KinesisRecord { kinesis: KinesisData { sequence_number: "7".into(), data: "e30=".into() } };

@@ -1,6 +1,6 @@
 //! Requests as functions see them.
 
-use std::{collections::BTreeSet, fmt::Display, ops::RangeInclusive, str::FromStr};
+use std::{cell::OnceCell, collections::BTreeSet, fmt::Display, ops::RangeInclusive, str::FromStr};
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -18,31 +18,31 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 /// keys.
 const MAX_SUBJECT: usize = 255;
 
-/// A request as the HTTP API passes it on. Caller, origin and body are read once, for everything that uses them.
+/// A request as the HTTP API passes it on. Caller and origin are read once, for everything that uses them, and the body
+/// when it is first asked for: a request that is refused before costs no decoding.
 #[derive(Debug)]
 pub struct HttpRequest {
     event: ApiGatewayV2httpRequest,
     caller: Option<String>,
     meta: Meta,
-    body: Result<Vec<u8>, Problem>,
+    body: OnceCell<Result<Vec<u8>, Problem>>,
 }
 
 impl From<ApiGatewayV2httpRequest> for HttpRequest {
-    fn from(mut event: ApiGatewayV2httpRequest) -> Self {
-        let body = bytes(event.body.take().unwrap_or_default(), event.is_base64_encoded);
+    fn from(event: ApiGatewayV2httpRequest) -> Self {
         let caller = caller(&event);
         let meta = meta(&event, caller.clone());
-        Self { event, caller, meta, body }
+        Self { event, caller, meta, body: OnceCell::new() }
     }
 }
 
 /// The bytes of a body.
-fn bytes(text: String, is_base64: bool) -> Result<Vec<u8>, Problem> {
+fn bytes(text: &str, is_base64: bool) -> Result<Vec<u8>, Problem> {
     let body = if is_base64 {
         let decoded = BASE64_STANDARD.decode(text);
         decoded.map_err(|_| Problem::new(INVALID_REQUEST, "the body is not base64"))?
     } else {
-        text.into_bytes()
+        text.as_bytes().to_vec()
     };
     if body.len() > MAX_BODY_BYTES {
         let detail = format!("the body has {} bytes, the limit is {MAX_BODY_BYTES}", body.len());
@@ -207,7 +207,9 @@ impl HttpRequest {
     /// # Errors
     /// When it is larger than [`MAX_BODY_BYTES`], or is said to be base64 and is not.
     pub fn body(&self) -> Result<&[u8], Problem> {
-        self.body.as_deref().map_err(Problem::clone)
+        let text = self.event.body.as_deref().unwrap_or_default();
+        let body = self.body.get_or_init(|| bytes(text, self.event.is_base64_encoded));
+        body.as_deref().map_err(Problem::clone)
     }
 
     /// The body, read as JSON of this shape.

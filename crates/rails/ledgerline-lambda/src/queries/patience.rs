@@ -21,6 +21,7 @@ pub(super) const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// The longest pause between two reads: a reader waits at most this much longer than necessary.
 const MAX_PAUSE: Duration = Duration::from_millis(200);
+
 /// The version that a view shows to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shown {

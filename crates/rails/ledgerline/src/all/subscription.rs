@@ -18,7 +18,7 @@ const SEGMENTS: u64 = 16;
 const AT_ONCE: usize = 16;
 /// The commits after which is asked whether the page has enough bytes. Each may have 400 KB, and they are in memory together.
 const PART: usize = 100;
-/// The bytes of commits after which a page ends, as the store keeps them.
+/// The bytes of commits after which a page ends, by [`Commit::bytes`].
 const PAGE_BYTES: usize = 4_000_000;
 
 /// What a reader wants.
