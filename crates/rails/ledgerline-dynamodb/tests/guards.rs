@@ -706,6 +706,20 @@ async fn a_list_never_shows_a_row_that_has_left_it() {
     writer.abort();
 }
 
+/// Given a row whose field of an index is null, it is written, and is in no list of that index.
+#[tokio::test]
+async fn a_row_without_the_key_of_an_index_is_in_no_list_of_it() {
+    let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
+    let client = Client::new(&dynamodb.sdk_config());
+    let table = ReadTable::new(client, ledgerline_testing::table("InspectionsTable"));
+    let row = json!({ "tankId": "1", "site": "Here", "inspector": null });
+    table.put_newer(&INSPECTIONS, &row, 1).await.unwrap();
+    let shown: Option<serde_json::Value> = table.shown(&INSPECTIONS, "1").await.unwrap().1;
+    assert_eq!(shown, Some(json!({ "tankId": "1", "site": "Here", "version": 1 })));
+    // The inspector is the sort key of this index.
+    assert_eq!(listed(&table, BY_SITE, "Here", None).await, Vec::<serde_json::Value>::new());
+}
+
 /// Texts that look like the library's own keys, in both indexes and in generations 0 and 1.
 #[tokio::test]
 async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_it_was_sent() {

@@ -45,9 +45,9 @@ pub(crate) enum Kind {
     Subscription,
     /// A function that answers from a read model.
     Query,
-    /// What operators need: policies for their roles, the table that keeps what they did, and a
-    /// function that finds once a day what is missing behind the log. There is one of it, without a
-    /// name. If the order of everything is not there yet, it is laid down too.
+    /// The part for operators: policies for their roles, the table with what they did, and the
+    /// reconciler. A workspace has one, without a name. If the workspace has no `$all`, this adds
+    /// it.
     Operators,
     /// A workspace of its own, with a small application. Its name is the folder, which must be new
     /// or empty.
@@ -60,7 +60,7 @@ pub(crate) struct Part {
     /// The kind of thing that is laid down.
     pub(crate) kind: Kind,
     /// Its name: lower-case words with dashes. For a workspace it is the folder, whose last part is
-    /// such a name. What operators need has none.
+    /// such a name. `operators` has none.
     name: Option<String>,
     /// The application that a new aggregate is in. If the application is not there yet, it is laid
     /// down too.
@@ -98,12 +98,12 @@ impl Part {
             (
                 of.is_some(),
                 !matches!(kind, Kind::Aggregate | Kind::Operators | Kind::Workspace),
-                "--of is for what is about an aggregate",
+                "--of is not for this kind",
             ),
             (
                 application.is_some(),
                 *kind == Kind::Aggregate,
-                "--in is for aggregates: what is --of an aggregate is in the same application",
+                "--in is for aggregates: other parts are in the application of their aggregate",
             ),
         ] {
             if is_given && !is_right {
@@ -129,7 +129,7 @@ impl Part {
     }
 }
 
-/// What the words of the starter become, and what is known of the aggregate that a part is about.
+/// The new names, and the facts about the aggregate of a part.
 struct Plan {
     names: Names,
     facts: Option<Facts>,
@@ -139,7 +139,7 @@ impl Plan {
     fn of<L: Aggregates>(part: &Part, root: &Path) -> Result<Self> {
         if part.kind == Kind::Operators {
             if part.name.is_some() {
-                bail!("what operators need has no name, and is for all applications");
+                bail!("operators takes no name: omit it");
             }
             return Ok(Self { names: Names::default(), facts: None });
         }
@@ -181,14 +181,14 @@ impl Plan {
 
 /// The names with a field by which rows are listed.
 fn with_field(names: Names, view: &str, field: &str) -> Result<Names> {
-    if !field.starts_with(|c: char| c.is_ascii_lowercase())
-        || !field.chars().all(|c| c.is_ascii_alphanumeric())
-    {
+    let is_of_field = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !field.starts_with(|c: char| c.is_ascii_lowercase()) || !field.chars().all(is_of_field) {
         bail!("{field:?} is no field of a row: write it as the rows have it, such as createdBy");
     }
     let dashed: String = field
         .chars()
         .flat_map(|c| c.is_ascii_uppercase().then_some('-').into_iter().chain([c.to_ascii_lowercase()]))
+        .map(|c| if c == '_' { '-' } else { c })
         .collect();
     // The view has the words of both views of states.
     Ok(names
@@ -238,8 +238,9 @@ pub(crate) fn run<L: Aggregates>(part: &Part) -> Result<()> {
     // The loops make resources from the function's manifest, and one of them may have the name
     // already. The workspace must build before that is known.
     if let Err(error) = finish(root).and_then(|()| wire::run(Path::new(TEMPLATE), wire::Mode::Write)) {
-        restore(root, replaced)?;
-        return Err(error.context("nothing is laid down; choose another name if the name is taken"));
+        let cause =
+            "nothing is laid down: if the workspace builds, the name is taken, and you need another one";
+        return restore(root, replaced).context(format!("{error:#}")).and(Err(error.context(cause)));
     }
     println!("\n{}", next_steps(part, &names));
     Ok(())
@@ -286,7 +287,7 @@ fn next_steps(part: &Part, names: &Names) -> String {
     let category = names.rename("stockitem");
     let mut steps = match part.kind {
         Kind::Aggregate => vec![
-            ("its rules", format!("{model}/{module}.rs, tried by: {test}")),
+            ("its rules", format!("{model}/{module}.rs, tested by: {test}")),
             (
                 "try it",
                 names.rename("cargo run -p local, and then: curl -i localhost:3000/stock-items -d '{\"name\": \"First\"}'"),
@@ -296,20 +297,20 @@ fn next_steps(part: &Part, names: &Names) -> String {
         Kind::Projector => {
             let log = if part.log || part.sums { " --log" } else { "" };
             vec![
-                ("its rows", format!("{model}/views/{module}.rs, tried by: {test}")),
+                ("its rows", format!("{model}/views/{module}.rs, tested by: {test}")),
                 ("read it", format!("cargo xtask new query {name} --of {category}{log}")),
             ]
         }
         Kind::Subscription => vec![
-            ("its rows", format!("{model}/views/{module}.rs, tried by: {test}")),
+            ("its rows", format!("{model}/views/{module}.rs, tested by: {test}")),
             ("its order", names.rename(&format!("GET /events, with the scope {APPLICATION}/events"))),
         ],
         Kind::Query => vec![
-            ("who may see it", format!("{functions}/queries/{module}.rs: whoever is signed in")),
+            ("who may see it", format!("{functions}/queries/{module}.rs: every signed-in caller")),
             ("try it", format!("cargo run -p local, and then: curl localhost:3000/{name}/ID")),
         ],
         Kind::ProcessManager => vec![
-            ("what it does", format!("{functions}/process_managers/{module}.rs, tried by: {test}-functions")),
+            ("what it does", format!("{functions}/process_managers/{module}.rs, tested by: {test}-functions")),
             ("try it", "cargo run -p local".to_owned()),
         ],
         Kind::Operators => vec![

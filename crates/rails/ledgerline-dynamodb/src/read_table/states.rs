@@ -32,7 +32,16 @@ impl ReadTable {
         row: &impl Serialize,
         version: u64,
     ) -> Result<(Overwrite, f64), TableError> {
-        self.overwrite(table, to_item(row)?, version).await
+        let mut item = to_item(row)?;
+        // DynamoDB refuses a row whose key of an index is null. Without the field, the row is in no list of the index.
+        for index in table.indexes {
+            for key in [index.partition, index.sort] {
+                if item.get(key).is_some_and(AttributeValue::is_null) {
+                    item.remove(key);
+                }
+            }
+        }
+        self.overwrite(table, item, version).await
     }
 
     /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone, which keeps older versions

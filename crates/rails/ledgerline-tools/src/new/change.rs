@@ -29,20 +29,27 @@ const DECLARED: &str = "ledgerline_lambda::handlers! {";
 pub(super) type Replaced = BTreeMap<PathBuf, Option<String>>;
 
 /// Gives files what they had, and removes new ones with the folders that they leave empty.
+///
+/// # Errors
+/// The first failure. The other files are restored nevertheless.
 pub(super) fn restore(root: &Path, replaced: Replaced) -> Result<()> {
+    let mut restored = Ok(());
     for (path, text) in replaced {
         let path = root.join(path);
-        match text {
+        let done = match text {
             Some(text) => fs::write(&path, text),
             None if path.exists() => fs::remove_file(&path),
             None => continue,
+        };
+        if let Err(error) = done {
+            restored =
+                restored.and(Err(error).with_context(|| format!("{} is not restored", path.display())));
         }
-        .with_context(|| path.display().to_string())?;
         let folders = path.ancestors().skip(1).take_while(|folder| *folder != root);
         // Only an empty folder can be removed so.
         _ = folders.map(fs::remove_dir).find(Result::is_err);
     }
-    Ok(())
+    restored
 }
 
 /// Everything that is about to be written. All of it is checked before the first file is written,
@@ -326,15 +333,18 @@ impl Texts {
         for lock in ["Cargo.lock", FILE] {
             replaced.insert(lock.into(), fs::read_to_string(self.root.join(lock)).ok());
         }
-        for (path, text) in self.new.iter().chain(&self.changed) {
-            let at = self.root.join(path);
-            replaced.insert(path.clone(), fs::read_to_string(&at).ok());
-            if let Some(folder) = at.parent() {
-                fs::create_dir_all(folder)?;
-            }
-            fs::write(at, text).with_context(|| path.display().to_string())?;
+        for path in self.new.keys().chain(self.changed.keys()) {
+            replaced.insert(path.clone(), fs::read_to_string(self.root.join(path)).ok());
         }
-        Ok(replaced)
+        let write = |(path, text): (&PathBuf, &String)| {
+            let at = self.root.join(path);
+            fs::create_dir_all(at.parent().unwrap_or(&self.root))?;
+            fs::write(at, text).with_context(|| path.display().to_string())
+        };
+        match self.new.iter().chain(&self.changed).try_for_each(write) {
+            Ok(()) => Ok(replaced),
+            Err(error) => restore(&self.root, replaced).context(error.to_string()).and(Err(error)),
+        }
     }
 }
 

@@ -13,7 +13,7 @@ const KEYWORDS: [&str; 51] = [
 
 /// Types that the modules that are laid down define or name. A type of the same name would clash
 /// with them.
-const TYPES: [&str; 48] = [
+const TYPES: [&str; 55] = [
     "Aggregate",
     "Application",
     "ApplyError",
@@ -27,9 +27,10 @@ const TYPES: [&str; 48] = [
     "Created",
     "Deserialize",
     "Due",
+    "Err",
     "Event",
-    "EventType",
     "EventStore",
+    "EventType",
     "EventTypes",
     "History",
     "Id",
@@ -39,11 +40,15 @@ const TYPES: [&str; 48] = [
     "LogTable",
     "LogView",
     "Main",
+    "Meta",
     "NonZeroUsize",
+    "None",
+    "Ok",
     "Option",
     "OrderedView",
     "Query",
     "Reaction",
+    "RecordedEvent",
     "Refusal",
     "Rename",
     "Result",
@@ -51,6 +56,7 @@ const TYPES: [&str; 48] = [
     "Route",
     "Row",
     "Serialize",
+    "Some",
     "State",
     "StateTable",
     "StateView",
@@ -62,15 +68,18 @@ const TYPES: [&str; 48] = [
     "Vec",
     "Views",
     "VisibleTo",
+    "Write",
 ];
 
-/// Packages of a workspace, and those that the packages of an application name. An application must
-/// not have such a name, nor must a function have the name of a program of the workspace.
-const PACKAGES: [&str; 25] = [
+/// Packages of a workspace, those that the packages of an application name, and names by which the
+/// resources of `$all` and of operators would be there twice. Nothing that is laid down may have
+/// such a name.
+const PACKAGES: [&str; 29] = [
     "alloc",
     "anyhow",
     "applications",
     "core",
+    "events",
     "fanout",
     "fastrand",
     "handlers",
@@ -79,9 +88,12 @@ const PACKAGES: [&str; 25] = [
     "ledger",
     "ledgerline",
     "local",
+    "operations",
     "proofs",
+    "proptest",
     "reconciler",
     "reqwest",
+    "sequence",
     "sequencer",
     "serde",
     "serde-json",
@@ -102,7 +114,7 @@ pub(super) fn check(name: &str) -> Result<()> {
     };
     if !name.split('-').all(lower) {
         bail!(
-            "{name:?} is no name: write words of lower-case letters and digits, with dashes in between, such as open-orders"
+            "{name:?} is no name: write words of lower-case letters and digits that begin with a letter, with dashes in between, such as open-orders"
         );
     }
     let is_taken = KEYWORDS.contains(&name)
@@ -149,8 +161,9 @@ impl Names {
         let from_words = from.replace('-', " ");
         let words = name.replace('-', " ");
         let from_category = from.replace('-', "");
-        self.name(from, name)
-            .text(&upper_camel(from), of_type)
+        // Of two texts for one, the first counts: the type may have another name than its module.
+        self.text(&upper_camel(from), of_type)
+            .name(from, name)
             .text(&plural(from), &plural(name))
             .text(&plural(&from_words), &plural(&words))
             .text(&capital(&plural(&from_words)), &capital(&plural(&words)))
@@ -161,7 +174,7 @@ impl Names {
             .text(&with_article(&from_category), &with_article(category))
     }
 
-    /// The text with the new words. A word is replaced where it begins: `in_stock_item` stays.
+    /// The text with the new words. A word is replaced where it begins: `restock-items` stays.
     pub(super) fn rename(&self, text: &str) -> String {
         let mut renamed = String::with_capacity(text.len());
         let mut before = None;
@@ -250,6 +263,12 @@ mod tests {
         ] {
             assert_eq!(names.rename(text), expected);
         }
+        // A type may have another name than its module.
+        let names = Names::default().aggregate("stock-item", "account", "BankAccount", "bankaccount");
+        assert_eq!(
+            names.rename("stock_item::{State, StockItem}, \"stockitem\""),
+            "account::{State, BankAccount}, \"bankaccount\""
+        );
         // What a new name has in common with the starter is not replaced again.
         let names = Names::default().name("stock-cards", "stock-diary").name("stock-diary", "stock-cards");
         assert_eq!(names.rename("stock-cards StockDiary"), "stock-diary StockCards");

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use ledgerline::manifest::{Endpoint, Manifest, Manifests, Source};
+use ledgerline::manifest::{Endpoint, Manifest, Manifests, Scope, Source};
 use ledgerline_sam::{
     grants::scope_prefix,
     samples::{ANSWERS, EVENTS, Step},
@@ -94,27 +94,51 @@ pub(super) fn commit(names: &Names, function: &str, facts: &Facts) -> Result<Sam
     })
 }
 
-/// Writes samples for the functions and routes in the workspace of this folder that have none, and
-/// overwrites nothing. Returns the paths of the events.
-pub(crate) fn write_missing(root: &Path, manifests: &Manifests) -> Result<Vec<PathBuf>> {
-    let template = template::Source::read(&root.join("template.yaml"))?.json();
-    let scope = scope_prefix(&template).unwrap_or("ledgerline");
+/// Writes samples for the functions and routes of a template that have none, beside the template,
+/// and overwrites nothing. Returns the paths of the events.
+pub(crate) fn write_missing(
+    root: &Path,
+    source: &template::Source,
+    manifests: &Manifests,
+) -> Result<Vec<PathBuf>> {
+    let template = source.json();
+    let workspace = Workspace {
+        scope: scope_prefix(&template).unwrap_or("ledgerline"),
+        category: manifests.values().find_map(|manifest| manifest.categories().into_iter().next()),
+    };
     let mut written = Vec::new();
     for (function, manifest) in manifests {
-        let known = Known::of(root, function)?;
-        for (case, sample) in missing(root, function, manifest, &known, scope)? {
-            for (folder, text) in [(ANSWERS, sample.answers), (EVENTS, sample.event)] {
-                let path = root.join(folder).join(function).join(format!("{case}.json"));
-                if path.exists() {
-                    continue;
-                }
-                fs::create_dir_all(path.parent().unwrap_or(root))?;
-                fs::write(&path, text).with_context(|| path.display().to_string())?;
-                written.extend((folder == EVENTS).then_some(path));
-            }
+        let of_function = || format!("the samples of `{function}`");
+        let known = Known::of(root, function).with_context(of_function)?;
+        for (case, sample) in workspace.missing(function, manifest, &known).with_context(of_function)? {
+            written.push(write_sample(root, function, &case, &sample)?);
         }
     }
     Ok(written)
+}
+
+/// Writes a sample, and overwrites nothing: if another route has a sample of this name, it gets a
+/// number. Returns the path of the event.
+fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Result<PathBuf> {
+    let paths =
+        |name: &str| [EVENTS, ANSWERS].map(|of| root.join(of).join(function).join(format!("{name}.json")));
+    let numbered = (2..).map(|number| format!("{case}-{number}"));
+    let mut names = std::iter::once(case.to_owned()).chain(numbered).map(|name| paths(&name));
+    let free = names.find(|paths| !paths.iter().any(|path| path.exists()));
+    let [event, answers] = free.context("every name is taken")?;
+    for (path, text) in [(&answers, &sample.answers), (&event, &sample.event)] {
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        fs::write(path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(event)
+}
+
+/// What the samples of a workspace have in common.
+struct Workspace<'w> {
+    /// The beginning of each scope.
+    scope: &'w str,
+    /// A category of its aggregates, if there is one.
+    category: Option<&'w str>,
 }
 
 /// What the samples of a function have.
@@ -134,7 +158,7 @@ impl Known {
             known.routes.extend(event["routeKey"].as_str().map(ToOwned::to_owned));
         }
         for answers in json_files(&root.join(ANSWERS).join(function))? {
-            let steps: Vec<Step> = serde_json::from_value(answers)?;
+            let steps: Vec<Step> = serde_json::from_value(answers).context("answers are a list of steps")?;
             known.last = steps.iter().map(|step| step.step).chain([known.last]).max().unwrap_or_default();
         }
         Ok(known)
@@ -143,53 +167,54 @@ impl Known {
 
 fn json_files(folder: &Path) -> Result<Vec<Value>> {
     let Ok(entries) = fs::read_dir(folder) else { return Ok(Vec::new()) };
-    let read = |entry: std::io::Result<fs::DirEntry>| {
-        let path = entry?.path();
-        let text = fs::read_to_string(&path)?;
+    let paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let read = |path: PathBuf| {
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     };
-    entries.map(read).collect()
+    paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "json")).map(read).collect()
 }
 
-/// The samples that a function lacks, by their cases.
-fn missing(
-    root: &Path,
-    function: &str,
-    manifest: &Manifest,
-    known: &Known,
-    scope: &str,
-) -> Result<Vec<(String, Sample)>> {
-    let facts = |categories: &mut dyn Iterator<Item = &str>| {
-        let category = categories.next().context("the function takes the commits of no category")?;
-        Facts::read(root, category)
-    };
-    // What the function's queue is named by.
-    let name = function.strip_suffix("-projector").unwrap_or(function);
-    let names = |facts: &Facts| {
-        let names = Names::default().name("stock-journal", name).text(APPLICATION, scope);
-        names.aggregate(AGGREGATE, &facts.category, &upper_camel(&facts.category), &facts.category)
-    };
-    let one = |case: &str, sample: Result<Sample>| Ok(vec![(case.to_owned(), sample?)]);
-    match &manifest.source {
-        Source::Http(endpoints) => {
-            let endpoints = endpoints.iter().filter(|endpoint| !known.routes.contains(&*endpoint.route));
-            let steps = known.last + 1..;
-            endpoints.zip(steps).map(|(endpoint, step)| request(endpoint, step, scope)).collect()
+impl Workspace<'_> {
+    /// The samples that a function lacks, by their cases.
+    fn missing(&self, function: &str, manifest: &Manifest, known: &Known) -> Result<Vec<(String, Sample)>> {
+        let facts = |category: Option<&str>| {
+            Facts::read(Path::new(""), category.context("the function takes the commits of no category")?)
+        };
+        // The queue of a function is named like this.
+        let name = function.strip_suffix("-projector").unwrap_or(function);
+        let names = |category: &str| self.names(category).name("stock-journal", name);
+        let one = |case: &str, sample: Result<Sample>| Ok(vec![(case.to_owned(), sample?)]);
+        match &manifest.source {
+            Source::Http(endpoints) => {
+                let endpoints = endpoints.iter().filter(|endpoint| !known.routes.contains(&*endpoint.route));
+                let steps = known.last + 1..;
+                endpoints.zip(steps).map(|(endpoint, step)| request(endpoint, step, self.scope)).collect()
+            }
+            _ if known.events > 0 => Ok(Vec::new()),
+            Source::States { category, .. } => {
+                let facts = facts(Some(category))?;
+                one("changed", state(&names(category), &facts))
+            }
+            Source::Queue(categories) => {
+                let facts = facts(categories.iter().next().map(|category| &**category))?;
+                one("commit", commit(&names(&facts.category), "stock-journal-projector", &facts))
+            }
+            Source::Stream => {
+                let names = self.category.map(|category| self.names(category)).unwrap_or_default();
+                one("commits", of_starter(&names, "fanout", "commits"))
+            }
+            Source::Sequence(_) => {
+                one("again", of_starter(&Names::default(), "stock-diary-subscription", "again"))
+            }
+            Source::Schedule => one("again", of_starter(&Names::default(), "reconciler", "daily")),
         }
-        _ if known.events > 0 => Ok(Vec::new()),
-        Source::States { category, .. } => {
-            let facts = facts(&mut [&**category].into_iter())?;
-            one("changed", state(&names(&facts), &facts))
-        }
-        Source::Queue(categories) => {
-            let facts = facts(&mut categories.iter().map(|category| &**category))?;
-            one("commit", commit(&names(&facts), "stock-journal-projector", &facts))
-        }
-        Source::Stream => one("commits", of_starter(&Names::default(), "fanout", "commits")),
-        Source::Sequence(_) => {
-            one("again", of_starter(&Names::default(), "stock-diary-subscription", "again"))
-        }
-        Source::Schedule => one("again", of_starter(&Names::default(), "reconciler", "daily")),
+    }
+
+    /// The names of the workspace, and of an aggregate that is known by its category alone.
+    fn names(&self, category: &str) -> Names {
+        let names = Names::default().text(APPLICATION, self.scope);
+        names.aggregate(AGGREGATE, category, &upper_camel(category), category)
     }
 }
 
@@ -213,6 +238,9 @@ fn request(endpoint: &Endpoint, step: usize, scope: &str) -> Result<(String, Sam
         let scope = format!("{scope}/{}", endpoint.scope.as_str());
         jwt["claims"]["scope"] = json!(scope);
         jwt["scopes"] = json!([scope]);
+        if endpoint.scope == Scope::Operate {
+            jwt["claims"]["cognito:groups"] = json!("[operators]");
+        }
         let fields = event.as_object_mut().context("an event has fields")?;
         fields.remove("pathParameters");
         if !parameters.is_empty() {

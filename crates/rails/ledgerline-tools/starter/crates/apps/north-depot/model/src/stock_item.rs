@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 // --- Values -----------------------------------------------------------------------------------------------------
 
-/// What stock item is called. What is not allowed here cannot be asked for.
+/// The name of a stock item. A command cannot hold any other text.
 pub type StockItemName = Text<200>;
 
 // --- Events -----------------------------------------------------------------------------------------------------

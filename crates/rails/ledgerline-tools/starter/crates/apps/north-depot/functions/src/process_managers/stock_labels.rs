@@ -12,11 +12,11 @@ use north_depot::{
     stock_item::StockItem,
 };
 
-/// The number of price tags that a warm instance remembers.
+/// The size of a warm instance's cache, in price tags.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
 /// The command that is due after a commit: after the first one of a stream. Pure, so that it can be tested without
-/// sending it. What reads payloads decodes them here: `decode::<StockItem>(recorded)`.
+/// sending it. Decode payloads here: `decode::<StockItem>(recorded)`.
 ///
 /// # Errors
 /// When the command cannot have such a value.

@@ -4,7 +4,7 @@ use ledgerline::{Aggregate, Commit};
 use ledgerline_lambda::{process_manager::Reaction, queue::ApplyError};
 use north_depot::stock_item::StockItem;
 
-/// What is due after a commit. Pure, so that it can be tested without doing it. What reads payloads decodes them here:
+/// What is due after a commit. Pure, so that it can be tested without doing it. Decode payloads here:
 /// `decode::<StockItem>(recorded)`.
 #[must_use]
 pub fn due(commit: &Commit) -> Vec<&str> {
@@ -18,7 +18,7 @@ pub struct StockNotices;
 impl Reaction for StockNotices {
     const OF: &'static [&'static str] = &[StockItem::CATEGORY];
 
-    /// May happen twice for the same commit: what is done here has to take that.
+    /// A commit may be redelivered, so the effect must be idempotent.
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         for due in due(commit) {
             tracing::info!(stream = %commit.stream, version = commit.version, due, "stock notices");

@@ -7,7 +7,7 @@ use north_depot::{
 };
 use serde_json::json;
 
-/// The routes. Whoever is signed in sees every row: where the rows are one caller's own, write a `Query::new` that compares their owner
+/// The routes. Every signed-in caller sees every row: where the rows are one caller's own, write a `Query::new` that compares their owner
 /// with `request.actor()?`, and answers as if there were none.
 #[must_use]
 pub fn routes() -> Vec<Query> {

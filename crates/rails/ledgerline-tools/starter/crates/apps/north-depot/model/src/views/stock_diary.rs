@@ -39,7 +39,7 @@ pub struct Row {
 /// What a commit changes: it adds a row for each of its events.
 ///
 /// # Errors
-/// When a row cannot be written. What reads payloads decodes them here: `decode::<StockItem>(recorded)?`.
+/// When a row cannot be written. Decode payloads here: `decode::<StockItem>(recorded)?`.
 pub fn changes(
     last: &mut Last,
     _: &mut (),

@@ -32,7 +32,7 @@ pub const BY_CREATED_BY: ledgerline::Index = ledgerline::Index {
 /// The view.
 pub const VIEW: StateView<StockItem, Row> = StateView { table: TABLE, row };
 
-/// The row that shows this state; `None` would forget it.
+/// The row that shows this state; `None` deletes the row.
 #[must_use]
 pub fn row(id: &str, version: u64, state: State) -> Option<Row> {
     Some(Row { id: id.to_owned(), state, version })
