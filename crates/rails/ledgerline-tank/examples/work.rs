@@ -17,8 +17,8 @@ use aws_smithy_runtime_api::{
 };
 use jiff::civil::date;
 use ledgerline::{
-    Aggregate, Cache, Commit, Consistency, Context, EventStore, Execution, MemoryStore, Meta, decode, encode,
-    encode_state, execute, load,
+    Aggregate, Cache, Commit, Consistency, Context, EventStore, Execution, Host, MemoryStore, Meta, decode,
+    encode, encode_state, execute, load,
     tank::{Amount, Command, Event, Tank, Tanks},
 };
 use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
@@ -124,7 +124,7 @@ fn decoded(times: u64, note: Option<&str>) {
 }
 
 /// Executes commands on this store.
-async fn commands(store: &impl EventStore, times: u64, note: Option<&str>) {
+async fn commands(store: &impl EventStore, host: &Host, times: u64, note: Option<&str>) {
     let cache = Cache::<Tank>::new(NonZeroUsize::new(1_000).unwrap());
     let stream = Tank::stream(TANK).unwrap();
     let context = Context { at: "2026-11-21T09:30:00.123456Z".parse().unwrap(), actor: Some("ada".into()) };
@@ -139,7 +139,7 @@ async fn commands(store: &impl EventStore, times: u64, note: Option<&str>) {
         let id = format!("0190163d-8694-739b-aea5-{n:012}");
         let execution =
             Execution { creates: n == 0, ..Execution::new(&stream, &command, &context, &id, &meta) };
-        execute(store, &cache, &DynamoDbStore::HOST, &execution).await.unwrap();
+        execute(store, &cache, host, &execution).await.unwrap();
     }
 }
 
@@ -328,10 +328,10 @@ async fn main() {
         "page" => assert!(!black_box(page(times, note)).is_empty()),
         "items" => items(times, note).await,
         "load" => loaded(times, note).await,
-        "commands" => commands(&MemoryStore::default(), times, note).await,
+        "commands" => commands(&MemoryStore::default(), &MemoryStore::HOST, times, note).await,
         "commands-with-sdk" => {
             let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-            commands(&DynamoDbStore::new(client, "Commits"), times, note).await;
+            commands(&DynamoDbStore::new(client, "Commits"), &DynamoDbStore::HOST, times, note).await;
         }
         "fanout" => fanned_out(times, false).await,
         "fanout-with-bus" => fanned_out(times, true).await,

@@ -62,7 +62,11 @@ pub async fn execute<A: Aggregate, S: EventStore>(
     execution: &Execution<'_, A>,
 ) -> Result<Outcome<A>, ExecuteError> {
     let stream = execution.stream;
-    let mut loaded = first_state(store, cache, execution).await?;
+    let mut loaded = match cache.get(stream) {
+        Some(cached) => cached,
+        None if execution.creates => Loaded::nothing(),
+        None => load(store, stream, None, Consistency::Eventual).await?,
+    };
     let mut knowledge = Knowledge::Stale;
     let mut delays = delays();
     loop {
@@ -89,7 +93,8 @@ pub async fn execute<A: Aggregate, S: EventStore>(
             }
             Appended::VersionTaken(attempt) => {
                 let race = Race { store, cache, execution, before: knowledge };
-                match race.lost(loaded, *attempt).await? {
+                // On the heap: a command that loses no race would carry this future around.
+                match Box::pin(race.lost(loaded, attempt)).await? {
                     Lost::Answered(outcome) => return Ok(outcome),
                     Lost::Again { caught_up, now, may_contend } => {
                         loaded = caught_up;
@@ -112,20 +117,6 @@ pub async fn execute<A: Aggregate, S: EventStore>(
         if may_contend {
             (host.pause)(delay).await;
         }
-    }
-}
-
-/// The state that a command is decided on first: what a warm instance has of it, nothing if the command starts the
-/// stream, or what the log has.
-async fn first_state<A: Aggregate>(
-    store: &impl EventStore,
-    cache: &Cache<A>,
-    execution: &Execution<'_, A>,
-) -> Result<Loaded<A>, LoadError> {
-    match cache.get(execution.stream) {
-        Some(cached) => Ok(cached),
-        None if execution.creates => Ok(Loaded::nothing()),
-        None => load(store, execution.stream, None, Consistency::Eventual).await,
     }
 }
 
@@ -176,7 +167,7 @@ enum Lost<A: Aggregate> {
 
 impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
     /// Reads the stream's newest commits, and finds out whose commit won.
-    async fn lost(&self, loaded: Loaded<A>, attempt: Attempt<A>) -> Result<Lost<A>, ExecuteError> {
+    async fn lost(&self, loaded: Loaded<A>, attempt: Box<Attempt<A>>) -> Result<Lost<A>, ExecuteError> {
         let Self { store, cache, execution, before } = *self;
         let (caught_up, winner) = catch_up(store, execution.stream, loaded).await?;
         cache.put(execution.stream, &caught_up);
