@@ -127,13 +127,15 @@ async fn instructions(program: &Path, commands: usize) -> u64 {
     }
 }
 
-/// Whether a process has ended. It is a zombie until its parent has waited for it.
+/// Whether a process has ended. It is a zombie until its parent has waited for it. Its first thread
+/// may be one while another thread still writes the counts, so all threads are asked.
 fn has_ended(pid: &str) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix("State:"))
-        .is_none_or(|state| state.trim().starts_with('Z'))
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.into_iter().all(|thread| {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+        state.is_none_or(|state| state.trim().starts_with(['Z', 'X']))
+    })
 }
 
 /// The count of callgrind, once it has been written.
