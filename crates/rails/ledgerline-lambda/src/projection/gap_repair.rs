@@ -1,4 +1,4 @@
-//! What follows from the position of a consumer: a gap before a commit is filled from the log (rule 7).
+//! What a verdict calls for: a gap before a commit is filled from the log (rule 7).
 
 use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, guard::Verdict};
 
@@ -8,28 +8,32 @@ use super::{
 };
 use crate::metrics;
 
-/// The number of commits that are read at once to repair a gap. It bounds the memory of a repair (rule 11).
+/// The number of commits that are read at once to repair a gap. It bounds the memory of a repair
+/// (rule 11).
 const REPAIR_WINDOW: u64 = 50;
 
 impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
-    /// Applies the commit in a generation that is not read. Of a gap, however long, one window is mended with each commit, so that the messages behind this one, and the generation
-    /// that is read, do not wait for a whole history: the rebuild makes the rest, or the next commits do.
-    pub(super) async fn beside(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
+    /// Applies the commit in a generation that is not read. Each commit repairs one window of a gap,
+    /// so that a gap of a whole history delays neither the messages behind this one nor the active
+    /// generation. The rebuild or the next commits repair the rest.
+    pub(super) async fn apply_to_standby(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
         let (Verdict::Gap, position) = other.apply(commit).await? else { return Ok(()) };
         let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
         match self.repair(other, &commit.stream, position, up_to).await {
-            // A worker that inserts rows of this stream at the same time lets the position go back for a moment.
+            // A worker that inserts rows of this stream at the same time lets the position go back
+            // for a moment.
             Ok(()) | Err(ApplyError::Missing { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Does what follows from the verdict on a commit and the consumer's position.
-    pub(super) async fn follow(
+    /// Acts on the verdict on a commit: measures, repairs a gap, or finds a log that went backwards.
+    pub(super) async fn act_on(
         &self,
         consumer: &C,
         commit: &Commit,
-        (verdict, position): (Verdict, u64),
+        verdict: Verdict,
+        position: u64,
     ) -> Result<Verdict, ApplyError> {
         let stream = &commit.stream;
         let version = commit.version;
@@ -39,8 +43,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 metrics::projected(commit.at);
             }
             Verdict::Skip => {
-                // A commit that is delivered twice mostly has the version of the position itself. A commit further back comes from a
-                // replay, or the log went backwards; then the log does not have the position's version.
+                // A commit that is delivered twice mostly has the version of the position itself. A
+                // commit further back comes from a replay, or the log went backwards; then the log
+                // does not have the position's version.
                 if position > version && self.store.get(stream, position).await?.is_none() {
                     return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
                 }
@@ -56,8 +61,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         Ok(verdict)
     }
 
-    /// Applies everything after the position up to the version, from the log (rule 7). It goes window by window, because a gap may be a
-    /// whole history, for example of a new projector. What is applied stays applied if the time runs out.
+    /// Applies everything after the position up to the version, from the log (rule 7). It goes
+    /// window by window, because a gap may be a whole history, for example of a new projector. What
+    /// is applied stays applied if the time runs out.
     async fn repair(
         &self,
         consumer: &C,
@@ -82,11 +88,11 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 return Err(ApplyError::Missing { stream: stream.clone(), version: window });
             }
             for commit in missing.iter().rev() {
-                // Another instance may repair the same gap, so commits that it applied are skipped. A gap inside the log cannot be
-                // repaired.
+                // Another instance may repair the same gap, so commits that it applied are skipped.
+                // A gap inside the log cannot be repaired.
                 match consumer.apply(commit).await? {
-                    // Only the commit that waited longest is measured: a metric has room for a hundred values at once, and a gap may be a
-                    // whole history.
+                    // Only the commit that waited longest is measured: a metric has room for a
+                    // hundred values at once, and a gap may be a whole history.
                     (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
                     (Verdict::Apply | Verdict::Skip, _) => {}
                     (Verdict::Gap, position) => {

@@ -58,8 +58,10 @@ pub trait Consumer: Sized {
     /// the consumer's position in the stream.
     fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
 
-    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the verdict on each commit with the position, or nothing at all. The runner
-    /// gives every commit behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at any call.
+    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the
+    /// verdict on each commit with the position, or nothing at all. The runner gives every commit
+    /// behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at
+    /// any call.
     fn apply_batch(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Verdict, u64)>, ApplyError>> {
         std::future::ready(Ok(Vec::new()))
     }
@@ -164,7 +166,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let mut skipped = Line::default();
         let read: Vec<_> = messages.iter().map(read).collect();
         let limit = (left * 2 / 3).clamp(LEAST, MOST);
-        let together = self.together(messages, &read, &generations, limit).await;
+        let outcomes = self.outcomes(messages, &read, &generations, limit).await;
         let mut read: Vec<_> = read.into_iter().map(Some).collect();
         let tried = tried(messages);
         let is_tried: HashSet<_> = tried.iter().copied().collect();
@@ -176,7 +178,6 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         for place in tried {
             let message = &messages[place];
             let Some(read) = read[place].take() else { continue };
-            let taken = together[place];
             let id = message.message_id.as_deref().unwrap_or_default();
             let group = group(message);
             if comes_again(message) {
@@ -191,13 +192,15 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 Ok(Message::Reference(_)) | Err(_) => None,
             };
             // A panic at one message must not fail the whole batch.
-            let taken = AssertUnwindSafe(self.take(read, taken, &generations)).catch_unwind().await;
+            let applied_message = AssertUnwindSafe(self.apply_message(read, outcomes[place], &generations))
+                .catch_unwind()
+                .await;
             let mut failed = |error: &str| {
                 tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
                 stopped.insert(group);
                 response.add_failure(id);
             };
-            match taken {
+            match applied_message {
                 Ok(Ok((Verdict::Apply, commit))) => applied.add(&commit),
                 Ok(Ok((Verdict::Skip, commit))) => skipped.add(&commit),
                 // The repair of the gap has its own log line.
@@ -212,26 +215,27 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         response
     }
 
-    /// Applies commits of a batch together, if the consumer can do that. Returns for each message the verdict and the position, if nothing is left to do but what
-    /// follows from them. The others are taken one after the other, and so are all of them after a failure: so the log names the one commit at fault, and no other
-    /// group waits for it.
-    async fn together(
+    /// Applies commits of a batch together, if the consumer can do that. Returns the verdict and the
+    /// position for each message whose commit needs no further call. The runner applies the other
+    /// commits one by one, and all of them after a failure: so the log names the one commit at
+    /// fault, and no other group waits for it.
+    async fn outcomes(
         &self,
         messages: &[SqsMessage],
         read: &[Result<Message, String>],
         generations: &[C],
         limit: Duration,
     ) -> Vec<Option<(Verdict, u64)>> {
-        let mut taken = vec![None; messages.len()];
+        let mut outcomes = vec![None; messages.len()];
         let consumer = match generations {
             [] => &self.consumer,
             [one] => one,
-            // What is written beside the generation that is read goes its own way for each commit.
-            [..] => return taken,
+            // Each generation has a position of its own.
+            [..] => return outcomes,
         };
-        // Maybe one of the commits ended the function last time: those before it must be done this time.
+        // One of the commits may have crashed the function: those before it must be applied this time.
         if messages.iter().any(comes_again) {
-            return taken;
+            return outcomes;
         }
         let mut places = Vec::new();
         let mut commits = Vec::new();
@@ -242,7 +246,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                     places.push(place);
                     commits.push(&**commit);
                 }
-                // What cannot be taken here is not overtaken by the later ones of its group.
+                // A later commit of a group never overtakes one that must be applied alone.
                 Ok(Message::Commit(_) | Message::Reference(_)) | Err(_) => {
                     waiting.insert(group(message));
                 }
@@ -252,18 +256,18 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         let failure = match tokio::time::timeout(limit, all).await {
             Ok(Ok(Ok(verdicts))) => {
                 for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
-                    // Before the gap may be a commit that is taken alone.
-                    taken[place] = Some((verdict, position)).filter(|_| verdict != Verdict::Gap);
+                    // A commit before the gap may be one that is applied alone.
+                    outcomes[place] = Some((verdict, position)).filter(|_| verdict != Verdict::Gap);
                 }
-                return taken;
+                return outcomes;
             }
             Ok(Ok(Err(error))) => Causes(&error).to_string(),
             Ok(Err(_)) => "panic".to_owned(),
             Err(_) => "it takes too long".to_owned(),
         };
-        // What was written before the failure is skipped now, and its lag is not measured.
+        // Commits that were applied before the failure are duplicates, and their lag is not measured.
         tracing::warn!(error = failure, "a batch is taken commit by commit");
-        taken
+        outcomes
     }
 
     /// Applies the commit in one message.
@@ -272,14 +276,14 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// When it could not be applied.
     pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
         let generations = self.consumer.generations().await?;
-        self.take(Message::read(body), None, &generations).await.map(|_| ())
+        self.apply_message(Message::read(body), None, &generations).await.map(|_| ())
     }
 
-    /// Applies the commit in one message, unless it is taken. Returns the verdict, and the commit.
-    async fn take(
+    /// Applies the commit in one message, unless the batch applied it. Returns the verdict, and the commit.
+    async fn apply_message(
         &self,
         message: Result<Message, String>,
-        taken: Option<(Verdict, u64)>,
+        applied: Option<(Verdict, u64)>,
         generations: &[C],
     ) -> Result<(Verdict, Box<Commit>), ApplyError> {
         let commit = match message.map_err(ApplyError::Malformed)? {
@@ -299,13 +303,13 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             None => (&self.consumer, &[][..]),
         };
         for other in others {
-            self.beside(other, &commit).await?;
+            self.apply_to_standby(other, &commit).await?;
         }
-        let taken = match taken {
-            Some(taken) => taken,
+        let (verdict, position) = match applied {
+            Some(applied) => applied,
             None => read.apply(&commit).await?,
         };
-        Ok((self.follow(read, &commit, taken).await?, commit))
+        Ok((self.act_on(read, &commit, verdict, position).await?, commit))
     }
 }
 
@@ -525,7 +529,7 @@ mod tests {
         let commit = |version| contract::commit(&stream, version);
         let take = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
             let message = Message::Commit(Box::new(commit(version)));
-            runner.take(Ok(message), None, &[]).await
+            runner.apply_message(Ok(message), None, &[]).await
         };
         let runner = QueueRunner { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
         for version in 1..=3 {
