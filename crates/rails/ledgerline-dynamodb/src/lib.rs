@@ -3,10 +3,10 @@
 mod endpoint;
 mod error;
 mod item;
-mod kept;
 mod read_table;
 pub mod reconcile;
 mod scan;
+mod snapshots;
 mod store;
 mod tries;
 

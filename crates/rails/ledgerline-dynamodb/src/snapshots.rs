@@ -1,5 +1,5 @@
-//! States that were folded from many commits, so that the next invocation goes on from there. They are in the Requests table and expire like
-//! requests.
+//! Snapshots: states that were folded from many commits, so that the next invocation goes on from
+//! there. They are in the Requests table and expire like requests.
 
 use std::{
     collections::HashMap,
@@ -15,16 +15,16 @@ use crate::{
     item::{self, Item, MAX_ITEM_BYTES},
 };
 
-/// The time for which a state is kept: a deployment of the new schema is done by then.
-const KEPT: Duration = Duration::from_secs(30 * 86_400);
+/// The time until a snapshot expires: a deployment of the new schema is done by then.
+const SNAPSHOT_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 
-/// The key of a kept state. No request has such a key: see [`DynamoDbStore::begins`].
+/// The key of a snapshot. No request has such a key: see [`DynamoDbStore::begins`].
 fn key(stream: &StreamId, schema: u32) -> AttributeValue {
     AttributeValue::S(format!("state/{stream}/{schema}"))
 }
 
 impl DynamoDbStore {
-    pub(crate) async fn kept_state(
+    pub(crate) async fn read_snapshot(
         &self,
         stream: &StreamId,
         schema: u32,
@@ -36,12 +36,12 @@ impl DynamoDbStore {
         }
         let Some(table) = self.requests.as_deref() else { return Ok(None) };
         let found = self.item(table, [(item::REQUEST, key(stream, schema))]).await?;
-        // A state that cannot be read is ignored, because it is a cache (rule 5).
+        // A snapshot that cannot be read is ignored, because it is a cache (rule 5).
         let stored: Option<Stored> = found.and_then(|item| serde_dynamo::from_item(item).ok());
         Ok(stored.map(|Stored { version, state }| (version, state)))
     }
 
-    pub(crate) async fn keep_state(
+    pub(crate) async fn write_snapshot(
         &self,
         stream: &StreamId,
         version: u64,
@@ -49,7 +49,7 @@ impl DynamoDbStore {
     ) -> Result<(), StoreError> {
         let Some(table) = self.requests.as_deref() else { return Ok(()) };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let expires = (now + KEPT).as_secs();
+        let expires = (now + SNAPSHOT_LIFETIME).as_secs();
         let state_item: AttributeValue =
             serde_dynamo::to_attribute_value(state).map_err(|error| StoreError::Unavailable(error.into()))?;
         let stored: Item = HashMap::from([

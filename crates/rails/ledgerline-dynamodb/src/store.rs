@@ -393,7 +393,7 @@ impl SnapshotStore for DynamoDbStore {
         stream: &StreamId,
         schema: u32,
     ) -> Result<Option<(u64, RecordedState)>, StoreError> {
-        self.kept_state(stream, schema).await
+        self.read_snapshot(stream, schema).await
     }
 
     async fn save_snapshot(
@@ -402,7 +402,7 @@ impl SnapshotStore for DynamoDbStore {
         version: u64,
         state: &RecordedState,
     ) -> Result<(), StoreError> {
-        self.keep_state(stream, version, state).await
+        self.write_snapshot(stream, version, state).await
     }
 }
 
