@@ -18,7 +18,8 @@ use ledgerline_lambda::{
 };
 use serde::Deserialize;
 
-// --- The adapter ------------------------------------------------------------------------------------------------
+// --- The adapter
+// ------------------------------------------------------------------------------------------------
 
 /// An event of a function behind a stream of Kinesis.
 #[derive(Deserialize)]
@@ -51,7 +52,8 @@ async fn handle<S: EventLog, C: Consumer>(runner: &QueueRunner<S, C>, event: Kin
     None
 }
 
-// --- The store --------------------------------------------------------------------------------------------------
+// --- The store
+// --------------------------------------------------------------------------------------------------
 
 /// A view in memory, with its position in each stream.
 struct InMemory {
@@ -75,7 +77,8 @@ impl Consumer for InMemory {
     }
 }
 
-// --- The test ---------------------------------------------------------------------------------------------------
+// --- The test
+// ---------------------------------------------------------------------------------------------------
 
 const COUNTS: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "owner", sort: "entry" };
 const VIEW: LogView = LogView { table: COUNTS, of: &["contract"], writes: &[Write::Update], changes: counts };

@@ -264,8 +264,8 @@ pub fn of(
     Ok(template)
 }
 
-/// The tables of a template, which may have no functions, such as the template of a library's tests.
-/// The path is for errors.
+/// The tables of a template, which may have no functions, such as the template of a library's
+/// tests. The path is for errors.
 ///
 /// # Errors
 /// As those of [`Source::parse`] and [`Source::template`].

@@ -126,8 +126,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Whether the caller is this owner. A caller without a name owns nothing, and what has no owner belongs to no
-    /// caller: a plain comparison would give the second to the first.
+    /// Whether the caller is this owner. A caller without a name owns nothing, and what has no
+    /// owner belongs to no caller: a plain comparison would give the second to the first.
     ///
     /// ```
     /// use ledgerline::Context;

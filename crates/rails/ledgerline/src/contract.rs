@@ -1,7 +1,8 @@
-//! The tests that every store must pass, one function each, so that the name of a failed test says what is broken. Each
-//! port has a module.
+//! The tests that every store must pass, one function each, so that the name of a failed test says
+//! what is broken. Each port has a module.
 //!
-//! A crate that implements the ports runs all tests with [`contract_tests!`](crate::contract_tests).
+//! A crate that implements the ports runs all tests with
+//! [`contract_tests!`](crate::contract_tests).
 
 #![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
 

@@ -137,7 +137,8 @@ enum Knowledge {
     Stale,
     /// It was read strongly after the command arrived.
     Fresh,
-    /// It was read strongly, and the last append lost its version to a commit that is younger than the command.
+    /// It was read strongly, and the last append lost its version to a commit that is younger than
+    /// the command.
     Overtaken,
 }
 
@@ -172,7 +173,8 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
         let (caught_up, winner) = catch_up(store, execution.stream, loaded).await?;
         cache.put(execution.stream, &caught_up);
         let winner = match winner {
-            // If the winner is this very command, which was sent before, the store names its record in the next attempt.
+            // If the winner is this very command, which was sent before, the store names its record
+            // in the next attempt.
             Err(StoreError::Corrupt { .. }) if execution.idempotency.is_some() => None,
             // Without a record, nobody can tell (rule 4). The next command decides on this state.
             winner => winner?,
@@ -182,7 +184,8 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
                 // The winner is our own append, whose reply was lost (rule 4).
                 return Ok(Lost::Answered(Outcome::Committed(attempt.after)));
             }
-            // The winner is the same request, carried out by another instance or at another time, or another request with our id.
+            // The winner is the same request, carried out by another instance or at another time,
+            // or another request with our id.
             return match repeat(store, execution).await? {
                 Some(repeated) => Ok(Lost::Answered(repeated)),
                 None if attempt.is(winner) => Ok(Lost::Answered(Outcome::Committed(attempt.after))),
@@ -190,10 +193,12 @@ impl<A: Aggregate, S: EventStore> Race<'_, A, S> {
             };
         }
         metrics::counter!(CONFLICTS).increment(1);
-        // If the winner is younger than the command, the version was still free when the command came: a failed precondition is then
-        // answered as `Overtaken`. A wrong clock only changes which of the two errors for a failed precondition is returned.
+        // If the winner is younger than the command, the version was still free when the command
+        // came: a failed precondition is then answered as `Overtaken`. A wrong clock only changes
+        // which of the two errors for a failed precondition is returned.
         let is_overtaken = winner.as_ref().is_some_and(|winner| winner.at >= attempt.commit.at);
-        // The state was merely stale, as in the cache of one of several instances, if the first commit that it lacked is older than the command.
+        // The state was merely stale, as in the cache of one of several instances, if the first
+        // commit that it lacked is older than the command.
         let was_stale = before == Knowledge::Stale && winner.is_some() && !is_overtaken;
         let now = if is_overtaken { Knowledge::Overtaken } else { Knowledge::Fresh };
         Ok(Lost::Again { caught_up, now, may_contend: !was_stale })

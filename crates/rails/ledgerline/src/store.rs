@@ -24,8 +24,9 @@ pub enum Consistency {
     Strong,
 }
 
-/// The stored response to a client's request. It is written in the same transaction as the commit that the request
-/// caused, or alone when the request was refused. A record under a key means that its request was answered.
+/// The stored response to a client's request. It is written in the same transaction as the commit
+/// that the request caused, or alone when the request was refused. A record under a key means that
+/// its request was answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyRecord {
     /// The Idempotency-Key together with the caller.
@@ -34,8 +35,8 @@ pub struct IdempotencyRecord {
     pub fingerprint: String,
     /// The response, as the edge wrote it.
     pub answer: String,
-    /// Unix time in seconds after which the store may delete the record. The key is taken until the store does so: a
-    /// response never changes, whatever the clock of an instance says.
+    /// Unix time in seconds after which the store may delete the record. The key is taken until the
+    /// store does so: a response never changes, whatever the clock of an instance says.
     pub expires: i64,
 }
 
@@ -110,27 +111,29 @@ pub trait EventLog: Send + Sync {
 
     /// Stores the commit, and with it the idempotency record if there is one: both or neither.
     ///
-    /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because every caller appends at one more than the version
-    /// of a commit that it has seen.
+    /// Refuses a version that is taken. Streams have no holes (rule 2) because of this, and because
+    /// every caller appends at one more than the version of a commit that it has seen.
     fn append(
         &self,
         commit: &Commit,
         record: Option<&IdempotencyRecord>,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// Stores commits of several streams, and with them the idempotency record if there is one: all or none. This is for changes that must never be
-    /// seen half done. For other changes it is cheaper, and leaves more freedom, to append one commit after the other (docs/data.md).
+    /// Stores commits of several streams, and with them the idempotency record if there is one: all
+    /// or none. This is for changes that must never be seen half done. For other changes it is
+    /// cheaper, and leaves more freedom, to append one commit after the other (docs/data.md).
     ///
-    /// Refuses all of them if one version is taken, in the store or by another one of them. It does not find out whether an earlier attempt was
-    /// stored and only its reply was lost: callers use [`append_all_once`].
+    /// Refuses all of them if one version is taken, in the store or by another one of them. It does
+    /// not find out whether an earlier attempt was stored and only its reply was lost: callers use
+    /// [`append_all_once`].
     fn append_all(
         &self,
         commits: &[Commit],
         record: Option<&IdempotencyRecord>,
     ) -> impl Future<Output = Result<(), AppendError>> + Send;
 
-    /// What a fold needs of [`read`](Self::read)'s page, of the same commits. A store that can leave the rest in the database has its own
-    /// implementation.
+    /// What a fold needs of [`read`](Self::read)'s page, of the same commits. A store that can
+    /// leave the rest in the database has its own implementation.
     fn read_for_fold(
         &self,
         stream: &StreamId,
@@ -169,8 +172,8 @@ pub trait EventLog: Send + Sync {
     }
 }
 
-/// Holds snapshots beside the log, one for each stream and schema of its state. A snapshot is a cache (rule 5) and may be
-/// deleted at any time.
+/// Holds snapshots beside the log, one for each stream and schema of its state. A snapshot is a
+/// cache (rule 5) and may be deleted at any time.
 pub trait SnapshotStore: Send + Sync {
     /// The snapshot of a stream in this schema, and its version, read strongly.
     fn load_snapshot(
@@ -179,8 +182,9 @@ pub trait SnapshotStore: Send + Sync {
         schema: u32,
     ) -> impl Future<Output = Result<Option<(u64, RecordedState)>, StoreError>> + Send;
 
-    /// Saves a snapshot, and overwrites the one of the same schema. A fold that takes longer than one invocation resumes from it in the next one.
-    /// A store that has no place for it, or for which the state is too large, saves nothing and returns no error.
+    /// Saves a snapshot, and overwrites the one of the same schema. A fold that takes longer than
+    /// one invocation resumes from it in the next one. A store that has no place for it, or for
+    /// which the state is too large, saves nothing and returns no error.
     fn save_snapshot(
         &self,
         stream: &StreamId,
@@ -189,8 +193,8 @@ pub trait SnapshotStore: Send + Sync {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Holds the responses to requests that were answered. A response that belongs to a commit is written with it:
-/// [`EventLog::append`].
+/// Holds the responses to requests that were answered. A response that belongs to a commit is
+/// written with it: [`EventLog::append`].
 pub trait IdempotencyStore: Send + Sync {
     /// Records the response to a request that appended nothing.
     fn record_response(

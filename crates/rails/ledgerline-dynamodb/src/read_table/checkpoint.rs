@@ -82,7 +82,8 @@ pub struct NextCheckpoint {
     pub until: Timestamp,
 }
 
-/// The rows of a view in one order, and the positions in streams, that are written together with the checkpoint.
+/// The rows of a view in one order, and the positions in streams, that are written together with
+/// the checkpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct OrderedRows<'a> {
     /// The changes of rows.

@@ -43,7 +43,8 @@ pub struct Insertion<'c> {
 enum InsertStep<'c> {
     /// A row.
     Row(Item),
-    /// The position after a commit without rows: the stream, the version, and the place of the commit.
+    /// The position after a commit without rows: the stream, the version, and the place of the
+    /// commit.
     Position(&'c StreamId, u64, usize),
 }
 
@@ -54,7 +55,8 @@ pub(super) struct Positions {
     pub(super) after: u64,
 }
 
-/// The item of a position, and the first version that it is moved over: the position must be right before it.
+/// The item of a position, and the first version that it is moved over: the position must be right
+/// before it.
 pub(super) struct NextPosition {
     pub(super) item: Item,
     pub(super) version: u64,
@@ -97,8 +99,9 @@ impl ReadTable {
         written(result)
     }
 
-    /// Deletes a row if this field of it still has this value. Returns whether it was deleted. Because of the condition, an earlier try that arrives
-    /// late does not delete a row that was written since.
+    /// Deletes a row if this field of it still has this value. Returns whether it was deleted.
+    /// Because of the condition, an earlier try that arrives late does not delete a row that was
+    /// written since.
     ///
     /// # Errors
     /// When the table fails.
@@ -131,8 +134,10 @@ impl ReadTable {
         }
     }
 
-    /// Makes the changes of a commit, and moves the handler's position to its version, if the commit is the next one in its stream: all in one write
-    /// (rule 9). Otherwise nothing is written, and the verdict says why (rule 7). The handler's position is returned with the verdict.
+    /// Makes the changes of a commit, and moves the handler's position to its version, if the
+    /// commit is the next one in its stream: all in one write (rule 9). Otherwise nothing is
+    /// written, and the verdict says why (rule 7). The handler's position is returned with the
+    /// verdict.
     ///
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes.
@@ -146,9 +151,10 @@ impl ReadTable {
         self.guarded(keys, stream, version, changes, Position::at(version)).await
     }
 
-    /// The same as [`apply`](Self::apply) for a commit that needs more than one write: the position does not move, so that the commit comes again
-    /// until a call of `apply` moves it. All changes until then may be made twice. With [`Verdict::Apply`] the commit's version is returned, not the
-    /// position.
+    /// The same as [`apply`](Self::apply) for a commit that needs more than one write: the position
+    /// does not move, so that the commit comes again until a call of `apply` moves it. All changes
+    /// until then may be made twice. With [`Verdict::Apply`] the commit's version is returned, not
+    /// the position.
     ///
     /// # Errors
     /// When the table fails, or there are more changes than one transaction takes.
@@ -186,8 +192,9 @@ impl ReadTable {
                 self.put_changes_and_positions(keys, changes, vec![next]).await.map(Written::found)
             };
             match (written, delays.next()) {
-                // Usually another stream changes the same row, such as a sum. Waiting here costs less than a second delivery of the message, for
-                // which all of its group would wait.
+                // Usually another stream changes the same row, such as a sum. Waiting here costs
+                // less than a second delivery of the message, for which all of its group would
+                // wait.
                 (Err(TableError::Throttled), Some(delay)) => tokio::time::sleep(delay).await,
                 (written, _) => break written?,
             }
@@ -195,16 +202,20 @@ impl ReadTable {
         verdict(found, version)
     }
 
-    /// Inserts the rows of these commits ([`Changes::insert`]), each commit if it is the next one in its stream. Otherwise nothing of it is written, and
-    /// its verdict says why (rule 7). The handler's position in the stream is returned with each verdict, in the order of the commits.
+    /// Inserts the rows of these commits ([`Changes::insert`]), each commit if it is the next one
+    /// in its stream. Otherwise nothing of it is written, and its verdict says why (rule 7). The
+    /// handler's position in the stream is returned with each verdict, in the order of the commits.
     ///
-    /// The newest row of a stream contains the position: the last row of a commit contains the commit's version, and its other rows contain the
-    /// version before. The rows of a stream are written one after the other, and those of different streams at once. So the table always has all rows
-    /// of the commits up to the position, and maybe the first rows of the next one (rule 9). After a crash between two rows, the commit comes again and
-    /// writes its rows again. A commit without rows writes the position as an item beside the rows.
+    /// The newest row of a stream contains the position: the last row of a commit contains the
+    /// commit's version, and its other rows contain the version before. The rows of a stream are
+    /// written one after the other, and those of different streams at once. So the table always has
+    /// all rows of the commits up to the position, and maybe the first rows of the next one (rule
+    /// 9). After a crash between two rows, the commit comes again and writes its rows again. A
+    /// commit without rows writes the position as an item beside the rows.
     ///
     /// # Errors
-    /// When the table fails, or a change is no insertion. Some of the commits may have been applied.
+    /// When the table fails, or a change is no insertion. Some of the commits may have been
+    /// applied.
     pub async fn insert(
         &self,
         keys: &LogTable,
@@ -230,8 +241,8 @@ impl ReadTable {
             }
             verdicts.push((verdict, *position));
         }
-        // The writes have no condition: if a row is there already, it is the same row, or the row of a commit that is lost because the log was restored
-        // from a backup.
+        // The writes have no condition: if a row is there already, it is the same row, or the row
+        // of a commit that is lost because the log was restored from a backup.
         let mut streams: Vec<_> = steps.into_values().map(Vec::into_iter).collect();
         loop {
             let (mut rows, mut is_over) = (Vec::new(), true);
@@ -265,11 +276,13 @@ impl ReadTable {
         if newest == before && before > 0 {
             return Ok(newest);
         }
-        // The position beside the rows is usually older than the newest row: it is read only if the newest row is not enough for the verdict.
+        // The position beside the rows is usually older than the newest row: it is read only if the
+        // newest row is not enough for the verdict.
         Ok(newest.max(self.put_beside(keys, stream.as_str(), true).await?.position))
     }
 
-    /// The rows that a commit inserts, with the position in all of them but the last, and that in the last one.
+    /// The rows that a commit inserts, with the position in all of them but the last, and that in
+    /// the last one.
     pub(super) fn rows_of(
         &self,
         keys: &LogTable,
@@ -288,7 +301,8 @@ impl ReadTable {
         changes.iter().enumerate().map(row).collect()
     }
 
-    /// Writes the position under this condition. Returns the position that is there if the condition does not hold.
+    /// Writes the position under this condition. Returns the position that is there if the
+    /// condition does not hold.
     pub(super) async fn put_position(
         &self,
         position: Item,

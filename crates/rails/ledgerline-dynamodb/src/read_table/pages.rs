@@ -52,7 +52,8 @@ pub struct PageQuery<'a> {
     pub index: Option<&'a str>,
     /// Name and value of the partition key.
     pub partition: (&'a str, &'a str),
-    /// The names of the other keys: the sort key first, then, for an index, those keys of the table that are not keys of the index.
+    /// The names of the other keys: the sort key first, then, for an index, those keys of the table
+    /// that are not keys of the index.
     pub keys: &'a [&'a str],
     /// The text that the sort key of each row begins with.
     pub starts_with: Option<&'a str>,
@@ -65,7 +66,8 @@ pub struct PageQuery<'a> {
 }
 
 impl ReadTable {
-    /// A page of the rows in one partition of the table, or of its index, in the order of the sort key.
+    /// A page of the rows in one partition of the table, or of its index, in the order of the sort
+    /// key.
     ///
     /// # Errors
     /// When the table fails, or the cursor does not come from a page of this query.
@@ -146,8 +148,9 @@ impl ReadTable {
         Ok(Page { rows: self.rows_read(rows, table.key, &partitions), cursor })
     }
 
-    /// The items of a page. `partitions` are the names of all partition keys of the table and its indexes: the values of these carry the generation. `key` is that of the table, if
-    /// the page is of an index.
+    /// The items of a page. `partitions` are the names of all partition keys of the table and its
+    /// indexes: the values of these carry the generation. `key` is that of the table, if the page
+    /// is of an index.
     async fn items(
         &self,
         query: &PageQuery<'_>,
@@ -215,7 +218,8 @@ impl ReadTable {
             .expression_attribute_values(":partition", self.partition(query.partition.1))
             .scan_index_forward(!query.newest_first)
             .limit(query.limit)
-            // An index cannot be read strongly. The table is read strongly, so that its rows are at least as new as a position that was read before.
+            // An index cannot be read strongly. The table is read strongly, so that its rows are at
+            // least as new as a position that was read before.
             .consistent_read(query.index.is_none())
             .set_exclusive_start_key(start)
             .return_consumed_capacity(ReturnConsumedCapacity::Total)

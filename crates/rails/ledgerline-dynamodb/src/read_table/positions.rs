@@ -11,8 +11,9 @@ use super::{
 use crate::error::table_error;
 
 impl ReadTable {
-    /// The last version of the stream that the read model shows; 0 for none. The newest row is looked for in the partition that is named like the
-    /// stream's id, because rows that were inserted are there.
+    /// The last version of the stream that the read model shows; 0 for none. The newest row is
+    /// looked for in the partition that is named like the stream's id, because rows that were
+    /// inserted are there.
     ///
     /// # Errors
     /// When the table fails.
@@ -28,7 +29,8 @@ impl ReadTable {
         self.position_read(keys, stream, true).await
     }
 
-    /// The last version of the stream that a table with these keys has: that of its row, if there is no sort key, or the position in it; 0 for none.
+    /// The last version of the stream that a table with these keys has: that of its row, if there
+    /// is no sort key, or the position in it; 0 for none.
     ///
     /// # Errors
     /// When the table fails, or the row has no version.
@@ -58,7 +60,8 @@ impl ReadTable {
         Ok(put.position.max(newest))
     }
 
-    /// The position in the item beside the rows, read strongly, and the progress in the next commit (see [`begin`](Self::begin)).
+    /// The position in the item beside the rows, read strongly, and the progress in the next commit
+    /// (see [`begin`](Self::begin)).
     ///
     /// # Errors
     /// When the table fails.
@@ -78,8 +81,9 @@ impl ReadTable {
         item.map_or(Ok(Position::at(0)), from_item)
     }
 
-    /// The position in the newest row; 0 if there is no row, or if the row contains none because it was not inserted, or was written by an earlier
-    /// version of the program, which put the position beside the rows.
+    /// The position in the newest row; 0 if there is no row, or if the row contains none because it
+    /// was not inserted, or was written by an earlier version of the program, which put the
+    /// position beside the rows.
     pub(super) async fn newest<'k>(
         &self,
         keys: impl Into<KeyNames<'k>>,

@@ -17,12 +17,14 @@ use crate::error::table_error;
 pub enum Overwrite {
     /// The row was written.
     Written,
-    /// The row was not written: the table shows this version already, which is the same or a newer one.
+    /// The row was not written: the table shows this version already, which is the same or a newer
+    /// one.
     Shows(u64),
 }
 
 impl ReadTable {
-    /// Writes a row made from a state, unless the table shows the same version or a newer one already (rule 8). Returns the write units that it took as well.
+    /// Writes a row made from a state, unless the table shows the same version or a newer one
+    /// already (rule 8). Returns the write units that it took as well.
     ///
     /// # Errors
     /// When the table fails.
@@ -33,7 +35,8 @@ impl ReadTable {
         version: u64,
     ) -> Result<(Overwrite, f64), TableError> {
         let mut item = to_item(row)?;
-        // DynamoDB refuses a row whose key of an index is null. Without the field, the row is in no list of the index.
+        // DynamoDB refuses a row whose key of an index is null. Without the field, the row is in no
+        // list of the index.
         for index in table.indexes {
             for key in [index.partition, index.sort] {
                 if item.get(key).is_some_and(AttributeValue::is_null) {
@@ -44,8 +47,9 @@ impl ReadTable {
         self.overwrite(table, item, version).await
     }
 
-    /// Forgets a row, unless the table shows the same version or a newer one already. In its place it leaves a tombstone, which keeps older versions
-    /// out (rule 8) until `expires`, in Unix seconds. By then no older version may arrive any more.
+    /// Forgets a row, unless the table shows the same version or a newer one already. In its place
+    /// it leaves a tombstone, which keeps older versions out (rule 8) until `expires`, in Unix
+    /// seconds. By then no older version may arrive any more.
     ///
     /// # Errors
     /// When the table fails.
@@ -100,7 +104,8 @@ impl ReadTable {
         }
     }
 
-    /// The row of an aggregate and the version that the table shows of it. A row that was forgotten has a version too; without a row it is 0.
+    /// The row of an aggregate and the version that the table shows of it. A row that was forgotten
+    /// has a version too; without a row it is 0.
     ///
     /// # Errors
     /// When the table fails.

@@ -18,8 +18,9 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 /// keys.
 const MAX_SUBJECT: usize = 255;
 
-/// A request as the HTTP API passes it on. Caller and origin are read once, for everything that uses them, and the body
-/// when it is first asked for: a request that is refused before costs no decoding.
+/// A request as the HTTP API passes it on. Caller and origin are read once, for everything that
+/// uses them, and the body when it is first asked for: a request that is refused before costs no
+/// decoding.
 #[derive(Debug)]
 pub struct HttpRequest {
     event: ApiGatewayV2httpRequest,
@@ -51,8 +52,8 @@ fn bytes(text: &str, is_base64: bool) -> Result<Vec<u8>, Problem> {
     Ok(body)
 }
 
-/// The subject of the token, which the API's authorizer has verified, or the principal that signed a request to a
-/// function URL.
+/// The subject of the token, which the API's authorizer has verified, or the principal that signed
+/// a request to a function URL.
 fn caller(event: &ApiGatewayV2httpRequest) -> Option<String> {
     let authorizer = event.request_context.authorizer.as_ref()?;
     let of_token = authorizer.jwt.as_ref().and_then(|jwt| jwt.claims.get("sub").map(String::as_str));
@@ -63,7 +64,8 @@ fn caller(event: &ApiGatewayV2httpRequest) -> Option<String> {
 
 fn meta(event: &ApiGatewayV2httpRequest, actor: Option<String>) -> Meta {
     let context = &event.request_context;
-    // The client chooses this header, so its value is used only if it is harmless in a log and in an item.
+    // The client chooses this header, so its value is used only if it is harmless in a log and in
+    // an item.
     let is_harmless = |id: &&str| (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
     let header = |name| event.headers.get(name).and_then(|value| value.to_str().ok());
     let given = header("x-correlation-id").filter(is_harmless).map(ToOwned::to_owned);

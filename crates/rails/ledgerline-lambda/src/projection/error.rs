@@ -3,7 +3,8 @@
 use ledgerline::{ChangesError, Commit, ExecuteError, LoadError, StoreError, StreamId};
 use ledgerline_dynamodb::TableError;
 
-/// The reason why a commit was not applied. Its message comes again; after the last try it goes to the dead-letter queue.
+/// The reason why a commit was not applied. Its message comes again; after the last try it goes to
+/// the dead-letter queue.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The fanout did not write this message.
@@ -17,8 +18,9 @@ pub enum ApplyError {
         /// The version.
         version: u64,
     },
-    /// The log does not have the version of the position: the log was restored to an earlier time, and the read table still has the commits
-    /// after that time. If this commit were skipped, the commits that now take those versions would never be applied.
+    /// The log does not have the version of the position: the log was restored to an earlier time,
+    /// and the read table still has the commits after that time. If this commit were skipped, the
+    /// commits that now take those versions would never be applied.
     #[error(
         "{stream} was applied up to version {position}, which the log does not have: it went backwards, and version {version} is another one now"
     )]
@@ -57,7 +59,8 @@ pub enum ApplyError {
     /// The state of a stream could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known whether the command is in the log.
+    /// A command on behalf of the commit failed, other than by a refusal. Mostly it is not known
+    /// whether the command is in the log.
     #[error("the command {id} failed, or its outcome is not known")]
     Command {
         /// The id of the command.
@@ -65,13 +68,15 @@ pub enum ApplyError {
         /// The failure of the command.
         source: ExecuteError,
     },
-    /// An effect of the commit beyond the tables, such as a mail or a command, could not be completed.
+    /// An effect of the commit beyond the tables, such as a mail or a command, could not be
+    /// completed.
     #[error("{0}")]
     Effect(String),
 }
 
 impl ApplyError {
-    /// Refuses a commit of a category that is not among these: the queue is wired to the wrong streams.
+    /// Refuses a commit of a category that is not among these: the queue is wired to the wrong
+    /// streams.
     ///
     /// # Errors
     /// [`ApplyError::NotWanted`].

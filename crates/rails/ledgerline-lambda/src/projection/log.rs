@@ -1,4 +1,5 @@
-//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs every event.
+//! The runner of log projectors: functions behind a FIFO queue of commits, whose read model needs
+//! every event.
 
 mod rebuild;
 
@@ -16,7 +17,8 @@ use crate::{
     rebuild::{RebuildError, RebuildRequest, RebuildResponse, rebuild},
 };
 
-/// Runs a log projector, which makes the changes of every commit exactly once and in order (rule 7).
+/// Runs a log projector, which makes the changes of every commit exactly once and in order (rule
+/// 7).
 ///
 /// ```no_run
 /// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write, tank::Tank};
@@ -38,12 +40,14 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When [`LogView::check`] refuses the view.
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table. When
+/// [`LogView::check`] refuses the view.
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
     queue::run(manifest(&view), async |sdk| {
         let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
-        // This opens the connection, so that the first message does not wait for it. A failure is that of the first message.
+        // This opens the connection, so that the first message does not wait for it. A failure is
+        // that of the first message.
         let _ = table.recent_generations(KeyNames::from(&view.table)).await;
         Ok(LogProjector { table, view })
     })
@@ -53,8 +57,9 @@ pub async fn run(view: LogView) -> Result<(), Error> {
 /// The manifest of the function of this view.
 #[must_use]
 pub fn manifest(view: &LogView) -> Manifest {
-    // Every log projector may put its position beside the rows, and reads which generations there are. A projector that inserts rows also looks for
-    // its position in the newest row, and inserts the rows of many streams at once.
+    // Every log projector may put its position beside the rows, and reads which generations there
+    // are. A projector that inserts rows also looks for its position in the newest row, and inserts
+    // the rows of many streams at once.
     let more = if inserts(view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
     let actions = actions.chain([Action::GetItem, Action::PutItem]);

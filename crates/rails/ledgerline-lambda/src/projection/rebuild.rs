@@ -339,7 +339,8 @@ pub(crate) fn hole_in(commits: &[Commit]) -> Option<u64> {
     })
 }
 
-/// The answer of a function that handled an event of its own kind, or was asked to rebuild its view.
+/// The answer of a function that handled an event of its own kind, or was asked to rebuild its
+/// view.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Answer<Handled> {

@@ -135,8 +135,8 @@ impl Known {
 }
 
 impl Sequencer {
-    /// A sequencer of `$all-<partition>`. Its store has a table of its own. `pause` waits before the next attempt after
-    /// a failure.
+    /// A sequencer of `$all-<partition>`. Its store has a table of its own. `pause` waits before
+    /// the next attempt after a failure.
     #[must_use]
     pub fn new(partition: u16, pause: Pause) -> Self {
         Self {

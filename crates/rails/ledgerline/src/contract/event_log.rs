@@ -19,7 +19,8 @@ pub async fn an_unknown_stream_is_empty(store: &impl EventLog) {
     assert_eq!(store.get(&stream("none"), 1).await.unwrap(), None);
 }
 
-/// Given a commit with all of its fields, it is read as it was written, to the last digit of its payload and time.
+/// Given a commit with all of its fields, it is read as it was written, to the last digit of its
+/// payload and time.
 pub async fn what_was_appended_is_read_as_it_was_written(store: &impl EventLog) {
     let full = Commit {
         events: vec![
@@ -100,7 +101,8 @@ pub async fn a_range_bounds_what_is_read(store: &impl EventLog) {
     }
 }
 
-/// Given many commits, forward pages show those above one version and up to another, each once, oldest first.
+/// Given many commits, forward pages show those above one version and up to another, each once,
+/// oldest first.
 pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl EventLog) {
     for version in 1..=250 {
         store.append(&commit(&stream("forward"), version), None).await.unwrap();
@@ -123,7 +125,8 @@ pub async fn forward_pages_cover_a_range_oldest_first_without_holes(store: &impl
     }
 }
 
-/// Given commits with states, without them and without events, what a fold reads of a page is what the page's commits have.
+/// Given commits with states, without them and without events, what a fold reads of a page is what
+/// the page's commits have.
 pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &impl EventLog) {
     let stream = stream("steps");
     for version in 1..=130 {
@@ -148,7 +151,8 @@ pub async fn a_page_for_a_fold_has_what_the_commits_of_the_page_have(store: &imp
     }
 }
 
-/// A store that stops at the end of the database's first page loses the stream's beginning without an error.
+/// A store that stops at the end of the database's first page loses the stream's beginning without
+/// an error.
 pub async fn a_stream_of_more_than_a_megabyte_is_read_whole(store: &impl EventLog) {
     let stream = stream("long");
     let data = format!(r#"{{"text":"{}"}}"#, "x".repeat(12_000));
@@ -195,7 +199,8 @@ pub async fn of_concurrent_appends_at_one_version_exactly_one_wins(store: &impl 
     assert_eq!(commands.len(), 20);
 }
 
-/// Commits of several streams are stored together or not at all: otherwise money could leave one stream and never arrive in the other.
+/// Commits of several streams are stored together or not at all: otherwise money could leave one
+/// stream and never arrive in the other.
 pub async fn commits_of_several_streams_are_stored_all_or_none(store: &(impl EventLog + IdempotencyStore)) {
     let from = stream("from");
     let to = stream("to");
@@ -223,7 +228,8 @@ pub async fn commits_of_several_streams_are_stored_all_or_none(store: &(impl Eve
     assert_eq!(store.find_response("k-none").await.unwrap(), None);
 }
 
-/// Rule 2 over two streams at once: eight writers, which name them in either order, five versions, one winner each.
+/// Rule 2 over two streams at once: eight writers, which name them in either order, five versions,
+/// one winner each.
 pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(store: &impl EventLog) {
     let streams = [stream("left"), stream("right")];
     for version in 1..=5 {
@@ -251,8 +257,9 @@ pub async fn of_concurrent_transactions_over_the_same_streams_exactly_one_wins(s
     }
 }
 
-/// Rule 4 over several streams: a transaction that is sent again, because its reply was lost, is a success; another transaction at the same versions
-/// is refused. Commits that cannot be one transaction are refused.
+/// Rule 4 over several streams: a transaction that is sent again, because its reply was lost, is a
+/// success; another transaction at the same versions is refused. Commits that cannot be one
+/// transaction are refused.
 pub async fn the_same_transaction_twice_is_one(store: &impl EventLog) {
     let both = [commit(&stream("once-a"), 1), commit(&stream("once-b"), 1)];
     for _ in 0..2 {

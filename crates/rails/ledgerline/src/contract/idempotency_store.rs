@@ -1,4 +1,5 @@
-//! The tests that every [`IdempotencyStore`] must pass, together with the log with which its records are written.
+//! The tests that every [`IdempotencyStore`] must pass, together with the log with which its
+//! records are written.
 
 #![expect(clippy::missing_panics_doc, clippy::unwrap_used, reason = "these are tests")]
 
@@ -27,7 +28,8 @@ pub async fn a_commit_and_its_idempotency_record_are_stored_both_or_none(
     assert_eq!(store.find_response("k1").await.unwrap().unwrap().answer, "one");
 }
 
-/// A key is taken until the database has deleted it, even after its time: the clock of an instance does not free it.
+/// A key is taken until the database has deleted it, even after its time: the clock of an instance
+/// does not free it.
 pub async fn a_recorded_response_never_changes(store: &(impl EventLog + IdempotencyStore)) {
     let first = request("k", "first");
     assert_eq!(first.expires, 100, "that is long ago");

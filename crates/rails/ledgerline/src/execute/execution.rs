@@ -8,8 +8,8 @@ use crate::{
     StreamId,
 };
 
-/// What a command needs of the program that runs it: the core has no clock (rule 12), and a commit has the size that the
-/// database gives it.
+/// What a command needs of the program that runs it: the core has no clock (rule 12), and a commit
+/// has the size that the database gives it.
 #[expect(missing_debug_implementations, reason = "holds functions")]
 #[derive(Clone, Copy)]
 pub struct Host {
@@ -31,7 +31,8 @@ pub struct Execution<'a, A: Aggregate> {
     pub command: Option<&'a A::Command>,
     /// The time of the command and its sender.
     pub context: &'a Context,
-    /// The id that makes the append idempotent (rule 4): unique to this command, and the same when the command is sent again.
+    /// The id that makes the append idempotent (rule 4): unique to this command, and the same when
+    /// the command is sent again.
     pub command_id: &'a str,
     /// The origin of the command.
     pub meta: &'a Meta,
@@ -44,7 +45,8 @@ pub struct Execution<'a, A: Aggregate> {
 }
 
 impl<'a, A: Aggregate> Execution<'a, A> {
-    /// A command without a condition and without a key, to a stream that exists. Other values are set in the fields.
+    /// A command without a condition and without a key, to a stream that exists. Other values are
+    /// set in the fields.
     #[must_use]
     pub const fn new(
         stream: &'a StreamId,
@@ -66,7 +68,8 @@ impl<'a, A: Aggregate> Execution<'a, A> {
         }
     }
 
-    /// A commit without events. The fold ignores it, and everything that is written from states writes the stream's state once more, under a version that it does not know yet.
+    /// A commit without events. The fold ignores it, and everything that is written from states
+    /// writes the stream's state once more, under a version that it does not know yet.
     ///
     /// Source: Kumo's "replay" event, which all projectors listen to and the reducer ignores.
     #[must_use]
@@ -130,7 +133,8 @@ pub struct Idempotency<'a, A: Aggregate> {
     pub older_fingerprint: Option<&'a str>,
     /// The number of seconds after [`Context::at`] for which the key is remembered at least.
     pub retention: i64,
-    /// The function that writes the answer for a state and its version, or for a refusal. The same answer is given when the request is repeated.
+    /// The function that writes the answer for a state and its version, or for a refusal. The same
+    /// answer is given when the request is repeated.
     #[expect(clippy::type_complexity, reason = "named by its only field")]
     pub answer: &'a (dyn Fn(Result<(&A::State, u64), &Refusal>) -> String + Sync),
 }
@@ -154,7 +158,8 @@ impl<A: Aggregate> Idempotency<'_, A> {
 /// The result of a command.
 #[derive(Debug)]
 pub enum Outcome<A: Aggregate> {
-    /// The command's events are in the log, from now or from an earlier try. The value is the state and version after them.
+    /// The command's events are in the log, from now or from an earlier try. The value is the state
+    /// and version after them.
     Committed(Loaded<A>),
     /// There was nothing to change.
     Unchanged(Loaded<A>),

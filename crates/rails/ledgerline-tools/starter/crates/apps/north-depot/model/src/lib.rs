@@ -1,4 +1,5 @@
-//! North depot: the aggregates, one module each, always in the same order (values, events, state, decisions), and their views.
+//! North depot: the aggregates, one module each, always in the same order (values, events, state,
+//! decisions), and their views.
 
 pub mod price_tag;
 pub mod stock_item;

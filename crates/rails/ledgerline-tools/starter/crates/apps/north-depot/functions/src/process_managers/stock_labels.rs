@@ -15,8 +15,8 @@ use north_depot::{
 /// The size of a warm instance's cache, in price tags.
 const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
 
-/// The command that is due after a commit: after the first one of a stream. Pure, so that it can be tested without
-/// sending it. Decode payloads here: `decode::<StockItem>(recorded)`.
+/// The command that is due after a commit: after the first one of a stream. Pure, so that it can be
+/// tested without sending it. Decode payloads here: `decode::<StockItem>(recorded)`.
 ///
 /// # Errors
 /// When the command cannot have such a value.
@@ -47,7 +47,8 @@ impl<S: EventStore> Reaction for StockLabels<S> {
 
     const COMMANDS: &'static [&'static str] = &[PriceTag::CATEGORY];
 
-    /// May happen twice for the same commit. The command is sent once: its id is made of the commit and the step.
+    /// May happen twice for the same commit. The command is sent once: its id is made of the commit
+    /// and the step.
     async fn react(&self, commit: &Commit) -> Result<(), ApplyError> {
         let Some(command) = due(commit).map_err(|invalid| ApplyError::Effect(invalid.to_string()))? else {
             return Ok(());

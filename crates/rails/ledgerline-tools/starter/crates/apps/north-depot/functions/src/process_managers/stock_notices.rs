@@ -4,8 +4,8 @@ use ledgerline::{Aggregate, Commit};
 use ledgerline_lambda::{process_manager::Reaction, queue::ApplyError};
 use north_depot::stock_item::StockItem;
 
-/// What is due after a commit. Pure, so that it can be tested without doing it. Decode payloads here:
-/// `decode::<StockItem>(recorded)`.
+/// What is due after a commit. Pure, so that it can be tested without doing it. Decode payloads
+/// here: `decode::<StockItem>(recorded)`.
 #[must_use]
 pub fn due(commit: &Commit) -> Vec<&str> {
     commit.events.iter().map(|recorded| recorded.event_type.as_str()).collect()

@@ -11,7 +11,8 @@ use serde_json::json;
 /// The refusal for a missing row.
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
 
-/// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with `VisibleTo::Owner`.
+/// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with
+/// `VisibleTo::Owner`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![row::<StockItem, Row>("GET /stock-cards/{id}", TABLE, UNKNOWN, VisibleTo::All, |row| json!(row))]

@@ -7,8 +7,9 @@ use north_depot::{
 };
 use serde_json::json;
 
-/// The routes. Every signed-in caller sees every row: where the rows are one caller's own, write a `Query::new` that compares their owner
-/// with `request.actor()?`, and answers as if there were none.
+/// The routes. Every signed-in caller sees every row: where the rows are one caller's own, write a
+/// `Query::new` that compares their owner with `request.actor()?`, and answers as if there were
+/// none.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![history::<StockItem, Row>("GET /stock-journal/{id}", "rows", TABLE, |row| json!(row))]

@@ -14,8 +14,8 @@ use serde_json::json;
 /// The refusal for a missing row.
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
 
-/// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with `VisibleTo::Owner`,
-/// and list the caller's own rows with `queries::Part::own`.
+/// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with
+/// `VisibleTo::Owner`, and list the caller's own rows with `queries::Part::own`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![

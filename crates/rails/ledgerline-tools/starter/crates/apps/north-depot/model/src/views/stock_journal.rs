@@ -1,4 +1,5 @@
-//! The stock journal: what happened to every stockitem, one row for each event, written from the log.
+//! The stock journal: what happened to every stockitem, one row for each event, written from the
+//! log.
 
 use jiff::Timestamp;
 use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, LogView, Write};

@@ -26,7 +26,8 @@ pub struct Row {
 /// What a commit changes: it adds to the row of each type, without reading it.
 ///
 /// # Errors
-/// When an event cannot be read. To sum amounts, decode payloads here: `decode::<StockItem>(recorded)?`.
+/// When an event cannot be read. To sum amounts, decode payloads here:
+/// `decode::<StockItem>(recorded)?`.
 pub fn changes(commit: &Commit) -> Result<Changes, ChangesError> {
     let mut changes = Changes::new(TABLE);
     for recorded in &commit.events {
