@@ -14,7 +14,7 @@ use ledgerline::{
     manifest::SubscriberKind,
 };
 
-use crate::{DynamoDbStore, Head, KeyNames, ReadTable, TableError};
+use crate::{DynamoDbStore, Head, TableError, ViewTable};
 
 /// The number of streams that are looked at at once.
 const AT_ONCE: usize = 32;
@@ -38,20 +38,10 @@ pub struct Follower {
     /// The categories whose commits it takes.
     pub of: Vec<String>,
     /// The table, at the generation of its rows that is read.
-    pub table: ReadTable,
-    /// The name of its partition key.
-    pub partition: String,
-    /// The name of its sort key, if it has one.
-    pub sort: Option<String>,
+    pub table: ViewTable,
 }
 
 impl Follower {
-    /// The names of the table's keys.
-    #[must_use]
-    pub fn keys(&self) -> KeyNames<'_> {
-        KeyNames { partition: &self.partition, sort: self.sort.as_deref() }
-    }
-
     /// Whether it takes the commits of this stream.
     #[must_use]
     pub fn takes(&self, stream: &StreamId) -> bool {
@@ -376,7 +366,7 @@ impl Comparison<'_> {
 
 /// How far a follower is in a stream.
 async fn look(follower: &Follower, stream: &StreamId, head: u64) -> Result<Difference, CompareError> {
-    let (found, unreadable) = match follower.table.reached(follower.keys(), stream).await {
+    let (found, unreadable) = match follower.table.reached(stream).await {
         Ok(found) => (found, None),
         // One row must not hide what is missing elsewhere (rule 11).
         Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),

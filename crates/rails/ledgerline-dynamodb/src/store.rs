@@ -18,7 +18,7 @@ use ledgerline::{
 use crate::{
     error,
     item::{self, MAX_ITEM_BYTES},
-    read_table::batch::items_of,
+    views::batch::items_of,
 };
 
 /// The most commits in a forward page. DynamoDB returns at most 1 MB at once, which may be many more small commits: with this limit a page is folded

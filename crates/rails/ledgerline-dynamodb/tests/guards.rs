@@ -19,24 +19,46 @@ use aws_smithy_runtime_api::{
     http::StatusCode,
 };
 use jiff::Timestamp;
-use ledgerline::{Changes, Index, LogTable, Projection, StateTable, StreamId, contract, guard::Verdict};
+use ledgerline::{
+    Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract, guard::Verdict,
+};
 use ledgerline_dynamodb::{
-    Generations, Insertion, KeyNames, Move,
+    Delivery, Generations, LogRows, Move,
     Overwrite::{Shows, Written},
-    PageQuery, Phase, ReadTable, RowKey, TableError,
+    PageQuery, Phase, RowKey, StateRows, TableError,
 };
 use ledgerline_testing::Wire;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-async fn table(id: &str) -> (ReadTable, Wire) {
+async fn watched(id: &str) -> (Client, Wire) {
     let dynamodb = ledgerline_testing::dynamodb(&[id]).await;
     let wire = Wire::default();
     let config = aws_sdk_dynamodb::config::Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone());
-    (ReadTable::new(Client::from_conf(config.build()), ledgerline_testing::table(id)), wire)
+    (Client::from_conf(config.build()), wire)
 }
 
-const STREAM: &str = "tank-1";
+async fn fills() -> (LogRows, Wire) {
+    let (client, wire) = watched("FillsTable").await;
+    (LogRows::new(client, ledgerline_testing::table("FillsTable"), KEYS), wire)
+}
+
+async fn levels() -> (StateRows, Wire) {
+    let (client, wire) = watched("LevelsTable").await;
+    (StateRows::new(client, ledgerline_testing::table("LevelsTable"), LEVELS), wire)
+}
+
+/// Delivers a commit of [`tank`].
+async fn deliver(rows: &LogRows, version: u64, changes: &Changes) -> Result<(Verdict, u64), TableError> {
+    rows.deliver(Delivery { stream: &tank(), version, changes: changes.clone() }).await
+}
+
+/// Begins a commit of [`tank`] that has a row.
+async fn begin(rows: &LogRows, version: u64, progress: Option<String>) -> Result<(Verdict, u64), TableError> {
+    let delivery = Delivery { stream: &tank(), version, changes: self::rows(version, 1) };
+    rows.begin(delivery, progress).await
+}
+
 const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
 const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "tankId", indexes: &[] };
 
@@ -57,68 +79,56 @@ fn rows(version: u64, count: usize) -> Changes {
     changes
 }
 
-async fn shown(table: &ReadTable) -> Vec<u64> {
-    let query = PageQuery {
-        index: None,
-        partition: ("tankId", "1"),
-        keys: &["entry"],
-        starts_with: None,
-        newest_first: false,
-        limit: 100,
-        cursor: None,
-    };
+async fn shown(table: &LogRows) -> Vec<u64> {
+    let query = PageQuery::of("1", 100, None);
     let (rows, _) = table.page::<Row>(&query).await.unwrap().whole().unwrap();
     rows.iter().map(|row| row.version).collect()
 }
 
 #[tokio::test]
 async fn rule_8_a_row_is_overwritten_by_a_newer_version_only() {
-    let (levels, wire) = table("LevelsTable").await;
+    let (levels, wire) = levels().await;
     let row = |level: i64| json!({ "tankId": "1", "site": "North", "level": level });
     for (version, level, written) in
         [(2, 20, Written), (2, 99, Shows(2)), (1, 99, Shows(2)), (5, 50, Written), (4, 99, Shows(5))]
     {
-        assert_eq!(
-            levels.put_newer(&LEVELS, &row(level), version).await.unwrap().0,
-            written,
-            "version {version}"
-        );
+        assert_eq!(levels.put_newer(&row(level), version).await.unwrap().0, written, "version {version}");
         assert_eq!(wire.operations(), ["PutItem"], "one conditional write, no read");
     }
-    let found: serde_json::Value = levels.shown(&LEVELS, "1").await.unwrap().1.unwrap();
+    let found: serde_json::Value = levels.shown("1").await.unwrap().1.unwrap();
     assert_eq!((found["level"].as_i64(), found["version"].as_u64()), (Some(50), Some(5)));
 }
 
 /// An older event that comes late or twice does not bring back a row that was forgotten.
 #[tokio::test]
 async fn rule_8_holds_for_rows_that_were_forgotten() {
-    let (table, wire) = table("LevelsTable").await;
+    let (table, wire) = levels().await;
     let row = json!({ "tankId": "1", "site": "North" });
-    table.put_newer(&LEVELS, &row, 1).await.unwrap();
-    assert_eq!(table.forget(&LEVELS, "1", 1, 9).await.unwrap().0, Shows(1));
+    table.put_newer(&row, 1).await.unwrap();
+    assert_eq!(table.forget("1", 1, 9).await.unwrap().0, Shows(1));
     wire.take();
-    assert_eq!(table.forget(&LEVELS, "1", 3, 9).await.unwrap().0, Written);
+    assert_eq!(table.forget("1", 3, 9).await.unwrap().0, Written);
     assert_eq!(wire.operations(), ["PutItem"]);
     for version in [2, 3] {
-        assert_eq!(table.put_newer(&LEVELS, &row, version).await.unwrap().0, Shows(3), "{version}");
+        assert_eq!(table.put_newer(&row, version).await.unwrap().0, Shows(3), "{version}");
     }
-    assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap().1, None);
-    assert_eq!(table.shown::<serde_json::Value>(&LEVELS, "1").await.unwrap(), (3, None));
+    assert_eq!(table.shown::<serde_json::Value>("1").await.unwrap().1, None);
+    assert_eq!(table.shown::<serde_json::Value>("1").await.unwrap(), (3, None));
     // A row can be forgotten before it was ever written.
-    assert_eq!(table.forget(&LEVELS, "2", 2, 9).await.unwrap().0, Written);
-    assert_eq!(table.put_newer(&LEVELS, &json!({ "tankId": "2" }), 1).await.unwrap().0, Shows(2));
+    assert_eq!(table.forget("2", 2, 9).await.unwrap().0, Written);
+    assert_eq!(table.put_newer(&json!({ "tankId": "2" }), 1).await.unwrap().0, Shows(2));
 }
 
 #[tokio::test]
 async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
-    let (table, wire) = table("FillsTable").await;
+    let (table, wire) = fills().await;
     let mut expected = std::collections::BTreeMap::new();
     let mut apply = async |version: u64, changes: Changes| {
         changes.fold(&mut expected);
         wire.take();
-        assert_eq!(table.apply(&KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Apply, version));
+        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Verdict::Apply, version));
         // The same changes a second time change nothing.
-        assert_eq!(table.apply(&KEYS, STREAM, version, &changes).await.unwrap(), (Verdict::Skip, version));
+        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Verdict::Skip, version));
         assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
     };
     let mut changes = Changes::new(KEYS);
@@ -133,15 +143,7 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
     changes.set("1", "sum", "name", "it");
     changes.delete("1", "b");
     apply(2, changes).await;
-    let query = PageQuery {
-        index: None,
-        partition: ("tankId", "1"),
-        keys: &["entry"],
-        starts_with: None,
-        newest_first: false,
-        limit: 100,
-        cursor: None,
-    };
+    let query = PageQuery::of("1", 100, None);
     let (rows, _) = table.page::<serde_json::Value>(&query).await.unwrap().whole().unwrap();
     assert_eq!(rows, expected.into_values().map(serde_json::Value::Object).collect::<Vec<_>>());
     assert_eq!((rows.len(), &rows[1]["total"]), (2, &json!(1)));
@@ -150,41 +152,41 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
 /// A commit that takes more than one write is begun, may be begun again, and is done once.
 #[tokio::test]
 async fn what_was_begun_comes_again_until_it_is_done() {
-    let (table, _) = table("FillsTable").await;
-    assert_eq!(table.progress(&KEYS, STREAM).await.unwrap(), (0, None));
+    let (table, _) = fills().await;
+    assert_eq!(table.progress(&tank()).await.unwrap(), (0, None));
     for progress in [None, Some("half".to_owned())] {
-        let begun = table.begin(&KEYS, STREAM, 1, &rows(1, 1), progress.clone()).await.unwrap();
+        let begun = begin(&table, 1, progress.clone()).await.unwrap();
         assert_eq!(begun, (Verdict::Apply, 1));
-        assert_eq!(table.progress(&KEYS, STREAM).await.unwrap(), (0, progress));
+        assert_eq!(table.progress(&tank()).await.unwrap(), (0, progress));
     }
-    assert_eq!(table.begin(&KEYS, STREAM, 2, &rows(2, 1), None).await.unwrap(), (Verdict::Gap, 0));
-    table.apply(&KEYS, STREAM, 1, &rows(1, 0)).await.unwrap();
-    assert_eq!(table.progress(&KEYS, STREAM).await.unwrap(), (1, None));
-    assert_eq!(table.begin(&KEYS, STREAM, 1, &rows(1, 1), None).await.unwrap(), (Verdict::Skip, 1));
+    assert_eq!(begin(&table, 2, None).await.unwrap(), (Verdict::Gap, 0));
+    deliver(&table, 1, &rows(1, 0)).await.unwrap();
+    assert_eq!(table.progress(&tank()).await.unwrap(), (1, None));
+    assert_eq!(begin(&table, 1, None).await.unwrap(), (Verdict::Skip, 1));
 }
 
 /// Many streams change one sum: each waits for its turn, so that no message has to be delivered
 /// again.
 #[tokio::test]
 async fn one_sum_over_many_streams_is_exact() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     let streams = (0..20).map(|stream| {
         let table = table.clone();
         async move {
             let mut changes = Changes::new(KEYS);
             changes.add("all", "sum", "count", 1);
-            table.apply(&KEYS, &format!("tank-{stream}"), 1, &changes).await.unwrap();
+            let stream = &StreamId::new("tank", &stream.to_string()).unwrap();
+            table.deliver(Delivery { stream, version: 1, changes }).await.unwrap();
         }
     });
     futures::future::join_all(streams).await;
-    let sum: serde_json::Value =
-        table.get(&KEYS, RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
+    let sum: serde_json::Value = table.get(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap();
     assert_eq!(sum["count"], 20);
 }
 
 #[tokio::test]
 async fn rule_7_only_the_next_commit_is_applied() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     for (version, expected) in [
         (2, (Verdict::Gap, 0)),
         (1, (Verdict::Apply, 1)),
@@ -194,40 +196,40 @@ async fn rule_7_only_the_next_commit_is_applied() {
         (1, (Verdict::Skip, 2)),
         (3, (Verdict::Apply, 3)),
     ] {
-        let verdict = table.apply(&KEYS, STREAM, version, &rows(version, 1)).await.unwrap();
+        let verdict = deliver(&table, version, &rows(version, 1)).await.unwrap();
         assert_eq!(verdict, expected, "version {version}");
     }
     assert_eq!(shown(&table).await, [1, 2, 3]);
-    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
+    assert_eq!(table.position(&tank()).await.unwrap(), 3);
 }
 
 /// The same rule for commits without rows, which only move the position.
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     for (version, expected) in
         [(2, (Verdict::Gap, 0)), (1, (Verdict::Apply, 1)), (1, (Verdict::Skip, 1)), (2, (Verdict::Apply, 2))]
     {
-        assert_eq!(table.apply(&KEYS, STREAM, version, &rows(version, 0)).await.unwrap(), expected);
+        assert_eq!(deliver(&table, version, &rows(version, 0)).await.unwrap(), expected);
     }
 }
 
 #[tokio::test]
 async fn rule_9_rows_and_position_are_one_write() {
-    let (table, wire) = table("FillsTable").await;
-    table.apply(&KEYS, STREAM, 1, &rows(1, 0)).await.unwrap();
+    let (table, wire) = fills().await;
+    deliver(&table, 1, &rows(1, 0)).await.unwrap();
     assert_eq!(wire.operations(), ["PutItem"]);
-    table.apply(&KEYS, STREAM, 2, &rows(2, 3)).await.unwrap();
+    deliver(&table, 2, &rows(2, 3)).await.unwrap();
     assert_eq!(wire.operations(), ["TransactWriteItems"]);
     // A commit that is out of order writes no row.
-    table.apply(&KEYS, STREAM, 9, &rows(9, 3)).await.unwrap();
+    deliver(&table, 9, &rows(9, 3)).await.unwrap();
     assert_eq!(shown(&table).await, [2, 2, 2]);
 }
 
-async fn insert(table: &ReadTable, version: u64, count: usize) -> (Verdict, u64) {
+async fn insert(table: &LogRows, version: u64, count: usize) -> (Verdict, u64) {
     let stream = &tank();
     let changes = inserted(&tank(), version, count);
-    table.insert(&KEYS, &[Insertion { stream, version, changes }]).await.unwrap()[0]
+    table.clone().written_by(&[Write::Insert]).deliver(Delivery { stream, version, changes }).await.unwrap()
 }
 
 fn inserted(stream: &StreamId, version: u64, count: usize) -> Changes {
@@ -247,7 +249,7 @@ fn tank() -> StreamId {
 /// read unit more. A transaction of the row and the position costs four write units.
 #[tokio::test]
 async fn the_newest_row_that_was_inserted_is_the_position() {
-    let (table, wire) = table("FillsTable").await;
+    let (table, wire) = fills().await;
     for (version, verdict, operations) in [
         // Before the first row, a position beside the rows is looked for.
         (1, (Verdict::Apply, 1), &["Query", "GetItem", "BatchWriteItem"][..]),
@@ -265,14 +267,14 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
         assert!(calls.iter().all(|call| call.units <= 1.0), "{calls:?}");
     }
     assert_eq!(shown(&table).await, [1, 2, 3]);
-    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
+    assert_eq!(table.position(&tank()).await.unwrap(), 3);
 }
 
 /// Commits without rows put the position beside the rows. The newer one of the two positions
 /// counts.
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     for (version, count, verdict) in [
         (2, 0, (Verdict::Gap, 0)),
         (1, 0, (Verdict::Apply, 1)),
@@ -297,11 +299,11 @@ async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
 /// them. Such a table can be continued.
 #[tokio::test]
 async fn rows_of_before_go_on_from_the_position_beside_them() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     for version in 1..=3 {
-        table.apply(&KEYS, STREAM, version, &rows(version, 1)).await.unwrap();
+        deliver(&table, version, &rows(version, 1)).await.unwrap();
     }
-    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 3);
+    assert_eq!(table.position(&tank()).await.unwrap(), 3);
     for (version, verdict) in [
         (2, (Verdict::Skip, 3)),
         (5, (Verdict::Gap, 3)),
@@ -312,19 +314,19 @@ async fn rows_of_before_go_on_from_the_position_beside_them() {
         assert_eq!(insert(&table, version, 1).await, verdict);
     }
     assert_eq!(shown(&table).await, [1, 2, 3, 4, 5]);
-    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 5);
+    assert_eq!(table.position(&tank()).await.unwrap(), 5);
 }
 
 /// The rows of ten streams are one call, and a second row of a stream is written after the first
 /// one.
 #[tokio::test]
 async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_order() {
-    let (table, wire) = table("FillsTable").await;
+    let (table, wire) = fills().await;
+    let table = table.written_by(&[Write::Insert]);
     let streams: Vec<_> = (1..=10).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
-    let of =
-        |stream, version, count| Insertion { stream, version, changes: inserted(stream, version, count) };
+    let of = |stream, version, count| Delivery { stream, version, changes: inserted(stream, version, count) };
     let first: Vec<_> = streams.iter().map(|stream| of(stream, 1, 1)).collect();
-    let found = table.insert(&KEYS, &first).await.unwrap();
+    let found = table.deliver_all(first).await.unwrap();
     assert_eq!(found, [(Verdict::Apply, 1); 10]);
     let calls = wire.operations();
     assert_eq!(calls.iter().filter(|operation| *operation == "BatchWriteItem").count(), 1);
@@ -333,7 +335,7 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     // Two commits of a stream, of which one has two rows, a gap, a repetition, and a commit without
     // rows after one with a row.
     let [a, b, c] = [&streams[0], &streams[1], &streams[2]];
-    let next = [
+    let next = vec![
         of(a, 2, 2),
         of(b, 4, 1),
         of(c, 2, 1),
@@ -343,7 +345,7 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
         of(a, 3, 1),
         of(a, 5, 1),
     ];
-    let found = table.insert(&KEYS, &next).await.unwrap();
+    let found = table.deliver_all(next).await.unwrap();
     assert_eq!(
         found,
         [
@@ -359,9 +361,9 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     );
     let written = wire.operations().into_iter().filter(|operation| operation == "BatchWriteItem");
     assert_eq!(written.count(), 3, "as many as the stream with the most rows has");
-    assert_eq!(table.position(&KEYS, a).await.unwrap(), 3);
-    assert_eq!(table.position(&KEYS, b).await.unwrap(), 1);
-    assert_eq!(table.position(&KEYS, c).await.unwrap(), 3);
+    assert_eq!(table.position(a).await.unwrap(), 3);
+    assert_eq!(table.position(b).await.unwrap(), 1);
+    assert_eq!(table.position(c).await.unwrap(), 3);
     assert_eq!(shown(&table).await, [1, 2, 2, 3]);
 }
 
@@ -372,14 +374,14 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
 struct Busy(Arc<Mutex<Vec<Vec<String>>>>);
 
 impl Busy {
-    fn table(&self) -> ReadTable {
+    fn table(&self) -> LogRows {
         let connector = self.clone();
         let config = aws_sdk_dynamodb::Config::builder()
             .behavior_version_latest()
             .region(aws_sdk_dynamodb::config::Region::new("eu-central-1"))
             .credentials_provider(aws_sdk_dynamodb::config::Credentials::for_tests())
             .http_client(http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone())));
-        ReadTable::new(Client::from_conf(config.build()), "Fills")
+        LogRows::new(Client::from_conf(config.build()), "Fills", KEYS).written_by(&[Write::Insert])
     }
 
     fn batches(&self) -> Vec<Vec<String>> {
@@ -433,8 +435,8 @@ async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
     let table = busy.table();
     let a = StreamId::new("tank", "a").unwrap();
     let b = StreamId::new("tank", "b").unwrap();
-    let of = |stream, version| Insertion { stream, version, changes: inserted(stream, version, 1) };
-    let found = table.insert(&KEYS, &[of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
+    let of = |stream, version| Delivery { stream, version, changes: inserted(stream, version, 1) };
+    let found = table.deliver_all(vec![of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
     assert_eq!(found, [(Verdict::Apply, 1), (Verdict::Apply, 2), (Verdict::Apply, 1), (Verdict::Apply, 2)]);
     assert_eq!(busy.batches(), [vec!["a@1", "b@1"], vec!["b@1"], vec!["a@2", "b@2"]]);
 }
@@ -444,18 +446,18 @@ async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
 async fn what_a_call_leaves_over_is_read_before_anybody_gets_an_answer() {
     let busy = Busy::default();
     let key = |tank: &str| (tank.to_owned(), "1".to_owned());
-    let found = busy.table().get_all(&KEYS, &[key("a"), key("b"), key("c")]).await.unwrap();
+    let found = busy.table().get_all(&[key("a"), key("b"), key("c")]).await.unwrap();
     let found: Vec<Value> = found.into_iter().map(Result::unwrap).collect();
     assert_eq!(found.len(), 3);
     assert_eq!(busy.batches(), [vec!["a", "b", "c"], vec!["b", "c"], vec!["c"]]);
-    let failed = busy.table().get_all::<Value>(&KEYS, &[key("a"), key("z")]).await;
+    let failed = busy.table().get_all::<Value>(&[key("a"), key("z")]).await;
     assert!(matches!(failed, Err(TableError::Throttled)), "{failed:?}");
 }
 
 /// A crash between the rows of a commit leaves the position where it was.
 #[tokio::test]
 async fn a_commit_is_at_its_position_with_its_last_row() {
-    let (table, wire) = table("FillsTable").await;
+    let (table, wire) = fills().await;
     insert(&table, 1, 2).await;
     for left in [1, 2, 150, 299] {
         // The table has this many rows of the commit, as after a crash. Their content is that of
@@ -463,65 +465,57 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
         for place in 0..left {
             let entry = contract::commit(&tank(), 2).entry(place);
             let row = json!({ "tankId": "1", "entry": entry, "version": 2, "#position": 1, "lost": true });
-            table.put_new(&KEYS, &row).await.unwrap();
+            table.put_new(&row).await.unwrap();
         }
-        assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 1);
+        assert_eq!(table.position(&tank()).await.unwrap(), 1);
     }
     wire.take();
     assert_eq!(insert(&table, 2, 300).await, (Verdict::Apply, 2));
-    assert_eq!(wire.operations().len(), 1 + 300);
-    assert_eq!(table.position(&KEYS, &tank()).await.unwrap(), 2);
+    let calls = wire.operations();
+    assert_eq!(calls.len(), 1 + 12 + 1, "a read, the rows but the last in lots of 25, and the last");
+    assert_eq!(table.position(&tank()).await.unwrap(), 2);
     let entry = contract::commit(&tank(), 2).entry(0);
     let first: serde_json::Value =
-        table.get(&KEYS, RowKey { partition: "1", sort: entry.as_str() }).await.unwrap().unwrap();
+        table.get(RowKey { partition: "1", sort: entry.as_str() }).await.unwrap().unwrap();
     assert_eq!(first, json!({ "tankId": "1", "entry": entry, "version": 2 }), "nobody sees what it says");
 }
 
 /// A request that arrives late must not delete what another writer has put there since.
 #[tokio::test]
 async fn a_row_is_deleted_only_as_long_as_it_is_the_one_that_was_written() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     let entry = "mail";
-    table.put_new(&KEYS, &json!({ "tankId": "1", "entry": entry, "claim": "theirs" })).await.unwrap();
+    table.put_new(&json!({ "tankId": "1", "entry": entry, "claim": "theirs" })).await.unwrap();
     for (claim, deleted) in [("ours", false), ("theirs", true), ("theirs", false)] {
         assert_eq!(
-            table.delete_if(&KEYS, RowKey { partition: "1", sort: entry }, "claim", claim).await.unwrap(),
+            table.delete_if(RowKey { partition: "1", sort: entry }, "claim", claim).await.unwrap(),
             deleted,
             "{claim}"
         );
-        let row: Option<serde_json::Value> =
-            table.get(&KEYS, RowKey { partition: "1", sort: entry }).await.unwrap();
+        let row: Option<serde_json::Value> = table.get(RowKey { partition: "1", sort: entry }).await.unwrap();
         assert_eq!(row.is_some(), claim == "ours");
     }
 }
 
 #[tokio::test]
 async fn a_commit_may_change_as_many_rows_as_one_transaction_takes() {
-    let (table, _) = table("FillsTable").await;
-    let refused = table.apply(&KEYS, STREAM, 1, &rows(1, 100)).await;
+    let (table, _) = fills().await;
+    let refused = deliver(&table, 1, &rows(1, 100)).await;
     assert!(matches!(refused, Err(TableError::TooManyRows(100))));
-    assert_eq!(table.apply(&KEYS, STREAM, 1, &rows(1, 99)).await.unwrap(), (Verdict::Apply, 1));
+    assert_eq!(deliver(&table, 1, &rows(1, 99)).await.unwrap(), (Verdict::Apply, 1));
     assert_eq!(shown(&table).await.len(), 99);
 }
 
 #[tokio::test]
 async fn pages_show_every_row_once_newest_first() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     for version in 1..=25 {
-        table.apply(&KEYS, STREAM, version, &rows(version, 1)).await.unwrap();
+        deliver(&table, version, &rows(version, 1)).await.unwrap();
     }
     let mut cursor = None;
     let mut versions = Vec::new();
     loop {
-        let query = PageQuery {
-            index: None,
-            partition: ("tankId", "1"),
-            keys: &["entry"],
-            starts_with: None,
-            newest_first: true,
-            limit: 10,
-            cursor: cursor.as_deref(),
-        };
+        let query = PageQuery { newest_first: true, ..PageQuery::of("1", 10, cursor.as_deref()) };
         let (rows, next) = table.page::<Row>(&query).await.unwrap().whole().unwrap();
         versions.extend(rows.iter().map(|row| row.version));
         cursor = next;
@@ -536,8 +530,7 @@ async fn pages_show_every_row_once_newest_first() {
 /// those of one are deleted.
 #[tokio::test]
 async fn two_generations_have_nothing_in_common() {
-    let (table, _) = table("FillsTable").await;
-    let keys = KeyNames::from(&KEYS);
+    let (table, _) = fills().await;
     let old = table.at(0);
     let new = table.at(2);
     let stream = StreamId::new("tank", "1").unwrap();
@@ -545,7 +538,7 @@ async fn two_generations_have_nothing_in_common() {
         let mut changes = Changes::new(KEYS);
         changes.put(&json!({ "tankId": "1", "entry": format!("{version}"), "of": of })).unwrap();
         changes.add("all", "sum", "count", 1);
-        assert_eq!(rows.apply(&KEYS, stream.as_str(), version, &changes).await.unwrap().0, Verdict::Apply);
+        assert_eq!(deliver(rows, version, &changes).await.unwrap().0, Verdict::Apply);
     }
     let building = Generations::default().begun(Timestamp::UNIX_EPOCH).unwrap();
     let by = |what: &str| Move {
@@ -555,10 +548,10 @@ async fn two_generations_have_nothing_in_common() {
         why: String::new(),
     };
     let begin = async |what| {
-        table.move_generations(keys, &Generations::default(), building.clone(), by(what)).await.unwrap()
+        table.view().move_generations(&Generations::default(), building.clone(), by(what)).await.unwrap()
     };
     assert!(begin("begin").await);
-    let seen = table.generations(keys).await.unwrap();
+    let seen = table.view().generations().await.unwrap();
     assert_eq!((seen.read, seen.in_phase(Phase::Building)), (0, Some(1)));
     assert!(!begin("begin too").await, "somebody has changed them since");
     assert!(begin("begin").await, "a try whose reply was lost");
@@ -579,44 +572,33 @@ async fn two_generations_have_nothing_in_common() {
         old.page::<serde_json::Value>(&of_old).await.unwrap().rows.is_empty(),
         "it leads to the same place"
     );
-    assert_eq!(
-        (old.position(&KEYS, &stream).await.unwrap(), new.position(&KEYS, &stream).await.unwrap()),
-        (1, 2)
-    );
+    assert_eq!((old.position(&stream).await.unwrap(), new.position(&stream).await.unwrap()), (1, 2));
 
     let mut after = None;
     let mut deleted = 0;
     loop {
-        let cleared = new.clear(keys, after).await.unwrap();
+        let cleared = new.view().clear(after).await.unwrap();
         deleted += cleared.deleted;
         after = cleared.after;
         if after.is_none() {
             break;
         }
     }
+    assert_eq!((deleted, new.position(&stream).await.unwrap()), (4, 0), "two rows, a sum and a position");
     assert_eq!(
-        (deleted, new.position(&KEYS, &stream).await.unwrap()),
-        (4, 0),
-        "two rows, a sum and a position"
-    );
-    assert_eq!(
-        old.get::<serde_json::Value>(&KEYS, RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap()
-            ["count"],
+        old.get::<serde_json::Value>(RowKey { partition: "all", sort: "sum" }).await.unwrap().unwrap()["count"],
         1
     );
-    assert_eq!(old.position(&KEYS, &stream).await.unwrap(), 1);
-    assert_eq!(table.generations(keys).await.unwrap(), seen);
+    assert_eq!(old.position(&stream).await.unwrap(), 1);
+    assert_eq!(table.view().generations().await.unwrap(), seen);
 
     // A text that looks like the sign of a generation leads into none.
     let mut looks_like_it = Changes::new(KEYS);
     looks_like_it.set("$2/1", "sum", "count", 9);
-    assert_eq!(old.apply(&KEYS, stream.as_str(), 2, &looks_like_it).await.unwrap().0, Verdict::Apply);
-    let sum = old.get::<serde_json::Value>(&KEYS, RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
+    assert_eq!(deliver(&old, 2, &looks_like_it).await.unwrap().0, Verdict::Apply);
+    let sum = old.get::<serde_json::Value>(RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
     assert_eq!(sum, Some(json!({ "tankId": "$2/1", "entry": "sum", "count": 9 })));
-    assert_eq!(
-        new.get::<serde_json::Value>(&KEYS, RowKey { partition: "1", sort: "sum" }).await.unwrap(),
-        None
-    );
+    assert_eq!(new.get::<serde_json::Value>(RowKey { partition: "1", sort: "sum" }).await.unwrap(), None);
 }
 
 const BY_SITE: Index =
@@ -628,7 +610,7 @@ const INSPECTIONS: StateTable =
 
 /// All rows of a list, page by page, with the text that their sort keys begin with.
 async fn listed(
-    table: &ReadTable,
+    table: &StateRows,
     index: Index,
     of: &str,
     starts_with: Option<&str>,
@@ -636,18 +618,13 @@ async fn listed(
     let (mut all, mut cursor, mut turns) = (Vec::new(), None::<String>, 0);
     loop {
         let query = PageQuery {
-            index: Some(index.name),
-            partition: (index.partition, of),
-            keys: &[index.sort, INSPECTIONS.key],
+            partition: of,
             starts_with,
             newest_first: false,
             limit: 1,
             cursor: cursor.as_deref(),
         };
-        let page = match index.projection {
-            Projection::All => table.page_of_states(&INSPECTIONS, &query).await.unwrap(),
-            Projection::KeysOnly => table.page_of_keys(&INSPECTIONS, &query).await.unwrap(),
-        };
+        let page = table.page(&index, &query).await.unwrap();
         let (rows, next) = page.whole().unwrap();
         all.extend(rows);
         turns += 1;
@@ -662,19 +639,11 @@ async fn listed(
 /// Rule 11: one row of an earlier version keeps no other row from a reader that can do without it.
 #[tokio::test]
 async fn a_row_that_cannot_be_read_is_named_and_the_others_are_read() {
-    let (table, _) = table("FillsTable").await;
+    let (table, _) = fills().await;
     for (entry, version) in [("1", json!(1)), ("2", json!("two")), ("3", json!(3))] {
-        table.put_new(&KEYS, &json!({ "tankId": "1", "entry": entry, "version": version })).await.unwrap();
+        table.put_new(&json!({ "tankId": "1", "entry": entry, "version": version })).await.unwrap();
     }
-    let query = PageQuery {
-        index: None,
-        partition: (KEYS.partition, "1"),
-        keys: &[KEYS.sort],
-        starts_with: None,
-        newest_first: false,
-        limit: 10,
-        cursor: None,
-    };
+    let query = PageQuery::of("1", 10, None);
     let page = || async { table.page::<Row>(&query).await.unwrap() };
     let rows: Vec<_> =
         page().await.rows.into_iter().map(|row| row.map(|row| row.version).map_err(|row| row.key)).collect();
@@ -688,14 +657,14 @@ async fn a_row_that_cannot_be_read_is_named_and_the_others_are_read() {
 async fn a_list_never_shows_a_row_that_has_left_it() {
     let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = ReadTable::new(client, ledgerline_testing::table("InspectionsTable"));
+    let table = StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
     let writer = {
         let table = table.clone();
         tokio::spawn(async move {
             for version in 1.. {
                 let inspector = if version % 2 == 0 { "ada" } else { "bob" };
                 let row = json!({ "tankId": "1", "site": "Here", "inspector": inspector });
-                table.put_newer(&INSPECTIONS, &row, version).await.unwrap();
+                table.put_newer(&row, version).await.unwrap();
             }
         })
     };
@@ -711,10 +680,10 @@ async fn a_list_never_shows_a_row_that_has_left_it() {
 async fn a_row_without_the_key_of_an_index_is_in_no_list_of_it() {
     let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = ReadTable::new(client, ledgerline_testing::table("InspectionsTable"));
+    let table = StateRows::new(client, ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
     let row = json!({ "tankId": "1", "site": "Here", "inspector": null });
-    table.put_newer(&INSPECTIONS, &row, 1).await.unwrap();
-    let shown: Option<serde_json::Value> = table.shown(&INSPECTIONS, "1").await.unwrap().1;
+    table.put_newer(&row, 1).await.unwrap();
+    let shown: Option<serde_json::Value> = table.shown("1").await.unwrap().1;
     assert_eq!(shown, Some(json!({ "tankId": "1", "site": "Here", "version": 1 })));
     // The inspector is the sort key of this index.
     assert_eq!(listed(&table, BY_SITE, "Here", None).await, Vec::<serde_json::Value>::new());
@@ -727,12 +696,12 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
         ["Zed", "$Zed", "$1/Zed", "$0/Zed", "$1/$1/Zed", "$", "$generations", "$checkpoint", "$part-0-of-1"];
     let dynamodb = ledgerline_testing::dynamodb(&["InspectionsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = ReadTable::new(client.clone(), ledgerline_testing::table("InspectionsTable"));
+    let table = StateRows::new(client.clone(), ledgerline_testing::table("InspectionsTable"), INSPECTIONS);
     let row = |tank: &str, site: &str, inspector: &str| json!({ "tankId": tank, "site": site, "inspector": inspector });
     for generation in [0, 1] {
         for (place, text) in TEXTS.iter().enumerate() {
             let row = row(&format!("{place}"), text, TEXTS[TEXTS.len() - 1 - place]);
-            table.at(generation).put_newer(&INSPECTIONS, &row, 1).await.unwrap();
+            table.at(generation).put_newer(&row, 1).await.unwrap();
         }
     }
     for generation in [0, 1] {
@@ -741,8 +710,7 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
             let other = TEXTS[TEXTS.len() - 1 - place];
             let mut expected = row(&format!("{place}"), text, other);
             expected["version"] = 1.into();
-            let shown: Option<serde_json::Value> =
-                table.shown(&INSPECTIONS, &place.to_string()).await.unwrap().1;
+            let shown: Option<serde_json::Value> = table.shown(&place.to_string()).await.unwrap().1;
             assert_eq!(shown.as_ref(), Some(&expected), "{generation}");
             for (index, of, sort) in [(BY_SITE, *text, other), (BY_INSPECTOR, other, *text)] {
                 for starts_with in [None, Some(sort)] {
@@ -758,7 +726,7 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
     let put = put.item("tankId", text("old")).item("site", text("$1/Zed")).item("inspector", text("$1/Zed"));
     put.item("version", AttributeValue::N("1".to_owned())).send().await.unwrap();
-    let old: (u64, Option<serde_json::Value>) = table.shown(&INSPECTIONS, "old").await.unwrap();
+    let old: (u64, Option<serde_json::Value>) = table.shown("old").await.unwrap();
     assert_eq!(old.1.unwrap()["site"], "$1/Zed", "it can be read");
     // In generation 0 it is where the earlier version put it, and a cursor at it leads on.
     let put = client.put_item().table_name(ledgerline_testing::table("InspectionsTable"));
@@ -774,13 +742,5 @@ async fn a_text_that_begins_with_a_dollar_is_in_its_own_list_only_and_shown_as_i
 
 /// A page of the rows of a tank.
 fn of(tank: &str, limit: i32) -> PageQuery<'_> {
-    PageQuery {
-        index: None,
-        partition: (KEYS.partition, tank),
-        keys: &[KEYS.sort],
-        starts_with: None,
-        newest_first: false,
-        limit,
-        cursor: None,
-    }
+    PageQuery::of(tank, limit, None)
 }

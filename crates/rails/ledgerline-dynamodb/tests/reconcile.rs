@@ -12,7 +12,7 @@ use ledgerline::{
     manifest::SubscriberKind,
 };
 use ledgerline_dynamodb::{
-    DynamoDbStore, ReadTable,
+    DynamoDbStore, KeyNames, ViewTable,
     reconcile::{Comparison, Difference, Follower, Found},
 };
 
@@ -29,9 +29,11 @@ fn levels(client: Client) -> Follower {
         id: "LevelsFunction".into(),
         kind: SubscriberKind::StateProjector,
         of: vec!["tank".into()],
-        table: ReadTable::new(client, ledgerline_testing::table("LevelsTable")),
-        partition: "tankId".into(),
-        sort: None,
+        table: ViewTable::new(
+            client,
+            ledgerline_testing::table("LevelsTable"),
+            KeyNames { partition: "tankId".into(), sort: None },
+        ),
     }
 }
 

@@ -10,7 +10,7 @@ use ledgerline::{
     guard::{Verdict, judge},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows};
 use tokio::time::timeout;
 
 use crate::{
@@ -103,7 +103,7 @@ pub async fn run<R: Reaction + 'static>(
 ) -> Result<(), Error> {
     queue::run(manifest::<R>(), async |sdk| {
         let client = aws_sdk_dynamodb::Client::new(&sdk);
-        let positions = ReadTable::new(client.clone(), config::text(POSITIONS.variable)?);
+        let positions = LogRows::new(client.clone(), config::text(POSITIONS.variable)?, POSITIONS);
         let mut store = start::store(client).await?;
         if !R::COMMANDS.is_empty() {
             store = store.with_requests(config::text(REQUESTS.variable)?);
@@ -130,7 +130,7 @@ pub fn manifest<R: Reaction>() -> Manifest {
 #[derive(Debug)]
 pub struct ProcessManager<R> {
     /// The table with its position in each stream.
-    pub positions: ReadTable,
+    pub positions: LogRows,
     /// The reaction to a commit.
     pub reaction: R,
 }
@@ -138,14 +138,14 @@ pub struct ProcessManager<R> {
 impl<R: Reaction> Consumer for ProcessManager<R> {
     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(R::OF, commit)?;
-        let stream = commit.stream.as_str();
-        let version = commit.version;
-        let (position, _) = self.positions.progress(&POSITIONS, stream).await?;
-        match judge(position, version) {
+        let (position, _) = self.positions.progress(&commit.stream).await?;
+        match judge(position, commit.version) {
             Verdict::Apply => {
                 self.reaction.react(commit).await?;
                 // The position is written after the reaction: a crash in between repeats the reaction, and loses nothing.
-                Ok(self.positions.apply(&POSITIONS, stream, version, &Changes::new(POSITIONS)).await?)
+                let changes = Changes::new(POSITIONS);
+                let delivery = Delivery { stream: &commit.stream, version: commit.version, changes };
+                Ok(self.positions.deliver(delivery).await?)
             }
             verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, position)),
         }

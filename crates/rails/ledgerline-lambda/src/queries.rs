@@ -9,13 +9,14 @@ use std::{
     rc::Rc,
 };
 
+use aws_sdk_dynamodb::Client;
 use futures::{FutureExt, future::LocalBoxFuture};
 use http::StatusCode;
 use ledgerline::{
     Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId,
     manifest::{Action, Endpoint, Manifest, Name, Scope, Source, Table},
 };
-use ledgerline_dynamodb::{KeyNames, Page, PageQuery, ReadTable, TableError, UnreadableRow};
+use ledgerline_dynamodb::{LogRows, Page, PageQuery, StateRows, TableError, UnreadableRow, ViewTable};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -142,7 +143,7 @@ pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
         let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
         let stream = stream::<A>(&id)?;
         let read = async || {
-            let (version, row) = views.table(table)?.shown::<Row>(&table, id.get()).await.map_err(problem)?;
+            let (version, row) = views.state_rows(table)?.shown::<Row>(id.get()).await.map_err(problem)?;
             Ok(match row {
                 Some(row) if is_visible(&row, visible, actor) => (Shown::Version(version), Some(row)),
                 Some(_) => (Shown::ToOthers, None),
@@ -213,19 +214,14 @@ pub fn page<Row: DeserializeOwned + 'static>(
         let part = part(request)?;
         let cursor = request.query("cursor")?;
         let query = PageQuery {
-            index: Some(index.name),
-            partition: (index.partition, &part.partition),
-            keys: &[index.sort, table.key],
+            partition: &part.partition,
             starts_with: part.starts_with.as_deref(),
             newest_first: false,
             limit: limit(request)?,
             cursor: cursor.as_deref(),
         };
-        let rows = views.table(table)?;
-        let read = async |query: &PageQuery<'_>| match index.projection {
-            Projection::All => rows.page_of_states::<Row>(&table, query).await,
-            Projection::KeysOnly => rows.page_of_keys::<Row>(&table, query).await,
-        };
+        let rows = views.state_rows(table)?;
+        let read = async |query: &PageQuery<'_>| rows.page::<Row>(&index, query).await;
         let page = page_that_fits(query, read, shown).await?;
         Ok(Response::json(StatusCode::OK, listed(name, page)))
     };
@@ -250,15 +246,15 @@ pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
         let id = request.path_value::<Id>("id")?;
         let stream = stream::<A>(&id)?;
         let read = async || {
-            let position = views.table(table)?.position(&table, &stream).await.map_err(problem)?;
+            let position = views.log_rows(table)?.position(&stream).await.map_err(problem)?;
             Ok((Shown::Version(position), ()))
         };
         // The position is read before the rows. So the rows, which are read strongly after it, show at least this version.
         let (version, ()) = views.read(request, &stream, read).await?;
         let limit = limit(request)?;
         let cursor = request.query("cursor")?;
-        let query = PageQuery { newest_first: true, ..of_log(&table, id.get(), limit, cursor.as_deref()) };
-        let rows = views.table(table)?;
+        let query = PageQuery { newest_first: true, ..PageQuery::of(id.get(), limit, cursor.as_deref()) };
+        let rows = views.log_rows(table)?;
         let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
         let page = page_that_fits(query, read, shown).await?;
         Ok(Response::of_version(version, listed(name, page)))
@@ -285,29 +281,10 @@ async fn page_that_fits<Row>(
     }
 }
 
-/// All rows of one partition of a view that is written from the log, in the order of their sort keys.
-#[must_use]
-pub fn of_log<'a>(
-    table: &'a LogTable,
-    partition: &'a str,
-    limit: i32,
-    cursor: Option<&'a str>,
-) -> PageQuery<'a> {
-    PageQuery {
-        index: None,
-        partition: (table.partition, partition),
-        keys: std::slice::from_ref(&table.sort),
-        starts_with: None,
-        newest_first: false,
-        limit,
-        cursor,
-    }
-}
-
 /// The tables that a query function answers from.
 #[derive(Debug, Default)]
 pub struct Views {
-    tables: BTreeMap<Name, (ReadTable, Table)>,
+    tables: BTreeMap<Name, ViewTable>,
     patience: Option<Patience>,
 }
 
@@ -318,11 +295,12 @@ impl Views {
         Self { patience: Some(patience), ..Self::default() }
     }
 
-    /// The same views, with one more table.
+    /// The same views, with one more table, which has this name.
     #[must_use]
-    pub fn with(mut self, table: impl Into<Table>, read: ReadTable) -> Self {
+    pub fn with(mut self, table: impl Into<Table>, client: Client, name: impl Into<String>) -> Self {
         let table = table.into();
-        self.tables.insert(table.variable.clone(), (read, table));
+        let view = ViewTable::new(client, name, &table);
+        self.tables.insert(table.variable, view);
         self
     }
 
@@ -335,11 +313,9 @@ impl Views {
         let waits = routes.iter().any(|query| query.waits.is_some());
         let client = dynamodb().await;
         let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
-        let mut tables = BTreeMap::new();
-        for (variable, (name, table)) in names {
-            tables.insert(variable, (ReadTable::new(client.clone(), name), table));
-        }
-        let views = Self { tables, patience };
+        let views = Self { tables: BTreeMap::new(), patience };
+        let tables = names.into_values();
+        let views = tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
         // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
         let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
         let _ = views.look(&all).await;
@@ -351,18 +327,29 @@ impl Views {
         // Two routes may read one table.
         let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
         let known = variables.into_iter().filter_map(|variable| self.tables.get(variable));
-        let look = known.map(|(read, table)| read.recent_generations(KeyNames::from(table)));
+        let look = known.map(ViewTable::recent_generations);
         futures::future::try_join_all(look).await.map(|_| ())
     }
 
-    /// A table, at the generation that is to be read.
+    /// The rows of a view that is written from states, at the generation that is to be read.
     ///
     /// # Errors
-    /// `500` when no route named it: a programming error.
-    pub fn table(&self, table: impl Into<Table>) -> Result<ReadTable, Problem> {
-        let variable = table.into().variable;
-        self.tables.get(&variable).map(|(table, _)| table.at_what_is_read()).ok_or_else(|| {
-            tracing::error!(%variable, "a query reads a table that its route does not name");
+    /// `500` when no route named its table: a programming error.
+    pub fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
+        Ok(StateRows::in_table(self.table(table.variable)?, table))
+    }
+
+    /// The rows of a view that is written from commits, at the generation that is to be read.
+    ///
+    /// # Errors
+    /// `500` when no route named its table: a programming error.
+    pub fn log_rows(&self, table: LogTable) -> Result<LogRows, Problem> {
+        Ok(LogRows::in_table(self.table(table.variable)?, table))
+    }
+
+    fn table(&self, variable: &str) -> Result<ViewTable, Problem> {
+        self.tables.get(variable).map(ViewTable::at_active).ok_or_else(|| {
+            tracing::error!(variable, "a query reads a table that its route does not name");
             Problem::internal()
         })
     }
@@ -636,8 +623,7 @@ mod tests {
         let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
         let (mut all, mut cursor) = (Vec::new(), None::<String>);
         loop {
-            let table = LogTable { variable: "ROWS_TABLE", partition: "p", sort: "s" };
-            let query = of_log(&table, "", 9, cursor.as_deref());
+            let query = PageQuery::of("", 9, cursor.as_deref());
             let page = page_that_fits(query, read, shown).await.unwrap();
             let (page, next) = page.whole().unwrap();
             let answer = json!({ "body": json!(page).to_string() }).to_string();

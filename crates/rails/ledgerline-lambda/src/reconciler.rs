@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use lambda_runtime::LambdaEvent;
 use ledgerline::manifest::{Manifest, Source, SubscriberKind};
 use ledgerline_dynamodb::{
-    DynamoDbStore, ReadTable,
+    DynamoDbStore, KeyNames, ViewTable,
     reconcile::{CompareError, Comparison, Difference, Follower, Found, Looked},
 };
 use serde_json::Value;
@@ -94,7 +94,8 @@ fn follower(client: &aws_sdk_dynamodb::Client, line: &str) -> Result<Follower, c
     let sort = Some(sort).filter(|sort| sort != "-");
     // What is written from states has a row for each aggregate, and no sort key. The rest has positions.
     let kind = if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
-    Ok(Follower { id, kind, of, table: ReadTable::new(client.clone(), table), partition, sort })
+    let keys = KeyNames { partition: partition.into(), sort: sort.map(Into::into) };
+    Ok(Follower { id, kind, of, table: ViewTable::new(client.clone(), table, keys) })
 }
 
 impl Reconciler {
@@ -105,8 +106,8 @@ impl Reconciler {
     pub async fn reconcile(&self, now: Timestamp) -> Result<Found, CompareError> {
         let mut followers = self.followers.clone();
         for follower in &mut followers {
-            follower.table.recent_generations(follower.keys()).await?;
-            follower.table = follower.table.at_what_is_read();
+            follower.table.recent_generations().await?;
+            follower.table = follower.table.at_active();
         }
         let comparison = Comparison {
             log: &self.log,
@@ -148,12 +149,12 @@ mod tests {
         let of = |line: &str| follower(&client, line);
         let state = of("LevelsFunction levels id - tank").unwrap();
         assert_eq!(
-            (state.kind, state.sort.as_deref(), &*state.of),
+            (state.kind, state.table.keys().sort.as_deref(), &*state.of),
             (SubscriberKind::StateProjector, None, &["tank".to_owned()][..])
         );
         let log = of("FillsFunction fills tankId entry tank site").unwrap();
         assert_eq!(
-            (log.kind, log.partition.as_str(), log.sort.as_deref()),
+            (log.kind, &*log.table.keys().partition, log.table.keys().sort.as_deref()),
             (SubscriberKind::LogProjector, "tankId", Some("entry"))
         );
         for wrong in ["LevelsFunction", "LevelsFunction levels id -", ""] {

@@ -17,7 +17,7 @@ use ledgerline::{
     tank::Tanks,
 };
 use ledgerline_dynamodb::{
-    DynamoDbStore, KeyNames, Move, PageQuery, ReadTable,
+    DynamoDbStore, LogRows, Move, PageQuery,
     reconcile::{Comparison, Difference, Follower},
 };
 use ledgerline_lambda::{
@@ -39,7 +39,7 @@ struct World {
     sequencing: Sequencing,
     events: Events,
     client: Client,
-    rows: ReadTable,
+    rows: LogRows,
     wire: Wire,
 }
 
@@ -51,7 +51,7 @@ impl World {
         let client = Client::from_conf(config);
         let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
         let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
-        let rows = ReadTable::new(client.clone(), ledgerline_testing::table("FillsTable"));
+        let rows = LogRows::new(client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
         Self {
             client,
             rows,
@@ -470,15 +470,7 @@ impl World {
     }
 
     async fn diary_of(&self, generation: u32) -> Vec<String> {
-        let query = PageQuery {
-            index: None,
-            partition: (KEYS.partition, "diary"),
-            keys: &[KEYS.sort],
-            starts_with: None,
-            newest_first: false,
-            limit: 1_000,
-            cursor: None,
-        };
+        let query = PageQuery::of("diary", 1_000, None);
         let (rows, _) = self.rows.at(generation).page::<Value>(&query).await.unwrap().whole().unwrap();
         rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
     }
@@ -545,12 +537,12 @@ async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
     world.commit(&[("tank-a", 1)]).await;
     let now = Timestamp::now();
     let minute = SignedDuration::from_mins(1);
-    assert!(world.rows.take_checkpoint(&KEYS, "killed", now, minute).await.unwrap().is_some());
+    assert!(world.rows.take_checkpoint("killed", now, minute).await.unwrap().is_some());
     let subscriber = world.subscriber();
     subscriber.catch_up().await.unwrap();
     assert!(world.diary().await.is_empty(), "somebody else is at it");
     // The same holder again, a minute ago.
-    assert!(world.rows.take_checkpoint(&KEYS, "killed", now - minute, minute).await.unwrap().is_some());
+    assert!(world.rows.take_checkpoint("killed", now - minute, minute).await.unwrap().is_some());
     subscriber.catch_up().await.unwrap();
     assert_eq!(world.diary().await, ["tank-a 1"]);
 }
@@ -561,7 +553,7 @@ async fn a_killed_holder_with_a_clock_in_the_future_holds_nobody_up() {
     world.commit(&[("tank-a", 1)]).await;
     let future = Timestamp::now() + SignedDuration::from_hours(24);
     let holding = SignedDuration::from_secs(20);
-    assert!(world.rows.take_checkpoint(&KEYS, "killed", future, holding).await.unwrap().is_some());
+    assert!(world.rows.take_checkpoint("killed", future, holding).await.unwrap().is_some());
     world.subscriber().catch_up().await.unwrap();
     assert_eq!(world.diary().await, ["tank-a 1"]);
 }
@@ -612,10 +604,9 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
     assert!(!ahead.is_negative() && ahead <= CLOCK_SKEW, "{shown}, and the segment {segment}");
     assert_eq!(times[1], past.at.to_string());
     // A rebuild comes to the same rows.
-    let keys = KeyNames::from(&KEYS);
-    let first = world.rows.generations(keys).await.unwrap();
+    let first = world.rows.view().generations().await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
-    assert!(world.rows.move_generations(keys, &first, first.begun(by.at).unwrap(), by).await.unwrap());
+    assert!(world.rows.view().move_generations(&first, first.begun(by.at).unwrap(), by).await.unwrap());
     let rebuild = RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
     assert!(subscriber.rebuild(&rebuild).await.unwrap());
     assert_eq!(world.diary_of(1).await, times);
@@ -670,10 +661,10 @@ async fn a_long_past_of_a_stream_is_applied_part_by_part() {
     }
     world.commit(&[("tank-b", 1), ("tank-a", 2_301), ("tank-c", 1)]).await;
     world.subscriber().catch_up().await.unwrap();
-    let checkpoint = world.rows.checkpoint(&KEYS).await.unwrap();
+    let checkpoint = world.rows.checkpoint().await.unwrap();
     assert_eq!(checkpoint.state, "2303");
     let stream = StreamId::new("tank", "a").unwrap();
-    assert_eq!(world.rows.progress(&KEYS, stream.as_str()).await.unwrap().0, 2_301);
+    assert_eq!(world.rows.progress(&stream).await.unwrap().0, 2_301);
     assert_eq!(world.diary().await[..3], ["tank-b 1", "tank-a 1", "tank-a 2"]);
 }
 
@@ -689,19 +680,22 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
     assert_eq!(error, "the generation 1 is not being built");
 
-    let keys = KeyNames::from(&KEYS);
     let now = Timestamp::now();
     let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
-    let first = world.rows.generations(keys).await.unwrap();
-    assert!(world.rows.move_generations(keys, &first, first.begun(now).unwrap(), by("begin")).await.unwrap());
+    let first = world.rows.view().generations().await.unwrap();
+    assert!(
+        world.rows.view().move_generations(&first, first.begun(now).unwrap(), by("begin")).await.unwrap()
+    );
     // Somebody who saw the generations before that changes nothing.
-    assert!(!world.rows.move_generations(keys, &first, first.begun(now).unwrap(), by("late")).await.unwrap());
+    assert!(
+        !world.rows.view().move_generations(&first, first.begun(now).unwrap(), by("late")).await.unwrap()
+    );
     assert!(world.subscriber().rebuild(&asked(1)).await.unwrap());
     let expected = ["tank-a 1", "tank-b 1", "tank-a 2", "tank-c 1"];
     assert_eq!(world.diary_of(1).await, expected[..3]);
 
     // Whoever has read the generations since writes both.
-    let fresh = ReadTable::new(world.client.clone(), ledgerline_testing::table("FillsTable"));
+    let fresh = LogRows::new(world.client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
     let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone(), 1);
     world.commit(&[("tank-c", 1)]).await;
     subscriber.catch_up_all().await.unwrap();
@@ -717,9 +711,7 @@ async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
         id: "DiaryFunction".into(),
         kind: SubscriberKind::Subscription,
         of: vec!["tank".into()],
-        table: world.rows.clone(),
-        partition: KEYS.partition.into(),
-        sort: Some(KEYS.sort.into()),
+        table: world.rows.view().clone(),
     };
     let log = world.log.clone();
     let sequence = world.sequence.clone();
@@ -849,8 +841,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
                 .into_iter()
                 .find(|version| error.to_string().contains(&format!("version {version} of {at_fault}")));
             let stream = StreamId::try_from(at_fault.to_owned()).unwrap();
-            let keys = KeyNames::from(&KEYS);
-            let seen = world.rows.generations(keys).await.unwrap();
+            let seen = world.rows.view().generations().await.unwrap();
             let by = Move {
                 at: Timestamp::UNIX_EPOCH,
                 what: "skip".into(),
@@ -858,7 +849,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
                 why: "a test".into(),
             };
             let skipping = seen.skipping(&stream, version.unwrap()).unwrap();
-            assert!(world.rows.move_generations(keys, &seen, skipping.clone(), by).await.unwrap());
+            assert!(world.rows.view().move_generations(&seen, skipping.clone(), by).await.unwrap());
             assert!(skipping.skipping(&stream, version.unwrap()).is_err());
             skipped.push(version.unwrap());
         }
@@ -893,12 +884,11 @@ async fn a_commit_that_stands_out_of_order_is_skipped_by_its_own_name_and_none_b
         let subscriber = world.subscriber();
         let error = subscriber.catch_up().await.unwrap_err().to_string();
         assert!(error.contains(&format!("version {damaged} of tank-a")), "{damaged}: {error}");
-        let keys = KeyNames::from(&KEYS);
-        let seen = world.rows.generations(keys).await.unwrap();
+        let seen = world.rows.view().generations().await.unwrap();
         let skipping = seen.skipping(&stream, damaged).unwrap();
         let by =
             Move { at: Timestamp::UNIX_EPOCH, what: "skip".into(), who: "ada".into(), why: "a test".into() };
-        assert!(world.rows.move_generations(keys, &seen, skipping, by).await.unwrap());
+        assert!(world.rows.view().move_generations(&seen, skipping, by).await.unwrap());
         assert!(subscriber.catch_up().await.unwrap());
         let others = [1, 2, 3].into_iter().filter(|version| *version != damaged);
         let expected = others.map(|version| format!("tank-a {version}")).chain(["tank-b 1".to_owned()]);

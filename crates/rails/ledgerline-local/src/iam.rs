@@ -21,10 +21,6 @@ use ledgerline_sam::{
 
 use crate::{hops::Hops, outages::Outages};
 
-/// The value of the key that a function reads when it opens its connection (`ReadTable::connect`). Its denial is not printed, because the function
-/// ignores the answer.
-const PROBE: &str = "connect";
-
 /// The callers and what they may do.
 #[derive(Debug)]
 pub struct Iam {
@@ -173,9 +169,7 @@ impl Iam {
             return Some((StatusCode::INTERNAL_SERVER_ERROR, failed));
         }
         let message = self.denied_of(key, acts)?;
-        if request["Key"].as_object().is_none_or(|key| !key.values().any(|value| value["S"] == PROBE)) {
-            self.hops.always("denied", &message);
-        }
+        self.hops.always("denied", &message);
         let denied = json!({ "__type": "com.amazon.coral.service#AccessDeniedException", "Message": message, "message": message });
         Some((StatusCode::BAD_REQUEST, denied))
     }

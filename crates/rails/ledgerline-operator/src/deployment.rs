@@ -20,7 +20,7 @@ use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 use aws_smithy_types::timeout::TimeoutConfig;
 use aws_types::SdkConfig;
 use futures::{StreamExt, stream};
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, ViewTable};
 use serde_json::Value;
 
 use crate::Stack;
@@ -237,8 +237,8 @@ impl Deployment {
         has_it.map(|(id, _)| timeout(id)).max().unwrap_or(900)
     }
 
-    pub(crate) fn table(&self, name: &str) -> ReadTable {
-        ReadTable::new(self.dynamodb.clone(), name)
+    pub(crate) fn table(&self, name: &str, keys: impl Into<KeyNames>) -> ViewTable {
+        ViewTable::new(self.dynamodb.clone(), name, keys)
     }
 
     /// The value of an output of the stack.

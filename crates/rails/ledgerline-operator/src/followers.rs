@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use ledgerline::manifest::{Action, SubscriberKind};
-use ledgerline_dynamodb::{KeyNames, reconcile};
+use ledgerline_dynamodb::reconcile;
 use ledgerline_sam::grants::{referred, resources};
 
 use crate::{
@@ -42,8 +42,8 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
         let table = variables.get(&*subscriber.table);
         let table = table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
         let name_of_table = table;
-        let table = deployment.table(table);
-        table.recent_generations(KeyNames::from(keys)).await?;
+        let table = deployment.table(table, keys);
+        table.recent_generations().await?;
         let events =
             function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());
         let queue = events
@@ -53,9 +53,7 @@ pub(crate) async fn followers(deployment: &Deployment, stack: &Stack) -> Result<
             id: id.to_owned(),
             kind: subscriber.kind,
             of: manifest.categories().into_iter().map(ToOwned::to_owned).collect(),
-            table: table.at_what_is_read(),
-            partition: keys.partition.to_string(),
-            sort: keys.sort.as_ref().map(ToString::to_string),
+            table: table.at_active(),
         };
         followers.push(Follower {
             queue: queue.and_then(|queue| queues.get(queue)).cloned(),

@@ -199,7 +199,7 @@ pub(crate) async fn trace(
         for Follower { of_log, .. } in
             followers.iter().filter(|follower| follower.of_log.takes(&commit.stream))
         {
-            let is_there = match of_log.table.reached(of_log.keys(), &commit.stream).await {
+            let is_there = match of_log.table.reached(&commit.stream).await {
                 Ok(reached) => reached >= commit.version,
                 // Who cannot read its own position has not come to it.
                 Err(TableError::Row(_)) => false,

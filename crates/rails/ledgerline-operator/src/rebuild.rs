@@ -12,7 +12,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{StreamId, manifest::SubscriberKind};
-use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, ReadTable, SWITCHING};
+use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, SWITCHING, ViewTable};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
@@ -77,7 +77,7 @@ pub(crate) struct Options {
 struct View<'a> {
     deployment: &'a Deployment,
     follower: &'a Follower,
-    table: ReadTable,
+    table: ViewTable,
     out: Out,
 }
 
@@ -95,7 +95,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         );
     }
     let view = View { deployment, follower, table: follower.of_log.table.at(0), out };
-    let generations = view.table.generations(follower.of_log.keys()).await?;
+    let generations = view.table.generations().await?;
     if !options.writing.write {
         return view.status(&generations, options).await.map(|()| true);
     }
@@ -138,8 +138,7 @@ impl View<'_> {
             let mut done = 0;
             let parts = options.parts(self.deployment);
             for part in 0..parts {
-                let part =
-                    self.table.at(number).part(self.follower.of_log.keys(), &Part::name(part, parts)).await?;
+                let part = self.table.at(number).part(&Part::name(part, parts)).await?;
                 done += u32::from(part.is_done);
                 sum.add(&RebuildResponse {
                     commits: part.commits,
@@ -185,18 +184,17 @@ impl View<'_> {
         why: &str,
     ) -> Result<Generations> {
         let who = self.deployment.operator().await?;
-        let keys = self.follower.of_log.keys();
         // After every question and every call: the time when reads go over counts from here, and everybody must know of it before.
         let now = Timestamp::now();
         let to = to(now)?;
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
-        if !self.table.move_generations(keys, from, to, by).await? {
+        if !self.table.move_generations(from, to, by).await? {
             bail!(
                 "somebody else changes the generations of {} at the same time: look again",
                 self.follower.of_log.id
             );
         }
-        Ok(self.table.generations(keys).await?)
+        Ok(self.table.generations().await?)
     }
 
     async fn go_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
@@ -239,7 +237,7 @@ impl View<'_> {
         let mut deleted = 0;
         let bar = self.out.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
         loop {
-            let page = table.clear(self.follower.of_log.keys(), after).await?;
+            let page = table.clear(after).await?;
             deleted += page.deleted;
             bar.inc(page.deleted as u64);
             after = page.after;
@@ -462,11 +460,11 @@ impl View<'_> {
     /// Those of these streams that have not reached the version that they should.
     async fn behind(
         &self,
-        table: &ReadTable,
+        table: &ViewTable,
         streams: BTreeMap<StreamId, (u64, u64)>,
     ) -> Result<BTreeMap<StreamId, (u64, u64)>> {
         let looked = stream::iter(streams).map(|(stream, (head, before))| async move {
-            let there = table.reached(self.follower.of_log.keys(), &stream).await?;
+            let there = table.reached(&stream).await?;
             // A row is read eventually, so that an older version may be read after a newer one.
             Ok::<_, anyhow::Error>((stream, (head, there.max(before))))
         });

@@ -46,8 +46,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
         bail!("the log has no version {version} of {stream}: see `ledger order void`");
     }
     let table = of_log.table.at(0);
-    let keys = of_log.keys();
-    let seen = table.generations(keys).await?;
+    let seen = table.generations().await?;
     let is_skipped = seen.skips(&stream, *version);
     let show = |is| {
         let row = json!({ "view": of_log.id, "stream": stream, "version": version, "is": is });
@@ -73,7 +72,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };
     records::keep(deployment, records::table(deployment)?, record).await?;
     let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };
-    if !table.move_generations(keys, &seen, skipping, by).await? {
+    if !table.move_generations(&seen, skipping, by).await? {
         bail!("the generations of `{}` changed meanwhile; run the command again", of_log.id);
     }
     show("skipped, if it cannot be applied");

@@ -57,7 +57,7 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
     let mut rows = Vec::new();
     for follower in followers(deployment, stack).await? {
         let table = &follower.of_log.table;
-        let generations = table.at(0).generations(follower.of_log.keys()).await?;
+        let generations = table.at(0).generations().await?;
         let other = generations.other.as_ref().map(|other| match other.phase {
             Phase::Building => format!("{} is being made", other.number),
             Phase::Kept => format!("{} is kept", other.number),

@@ -5,7 +5,7 @@ use std::{fmt, num::NonZeroUsize, path::PathBuf, rc::Rc, sync::Arc};
 use fastrand::Rng;
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::{Aggregate, Aggregates, Cache, Commit, LogView, MemoryStore, RecordedState, StateView};
-use ledgerline_dynamodb::ReadTable;
+use ledgerline_dynamodb::StateRows;
 use ledgerline_lambda::{
     commands::{self, Commands, Route},
     fanout::Fanout,
@@ -186,7 +186,7 @@ impl Application {
             category: A::CATEGORY,
             instance: Arc::new(move |wire| {
                 let wire = wire.under(&role);
-                let table = ReadTable::new(wire.dynamodb(), table(id));
+                let table = StateRows::new(wire.dynamodb(), table(id), view.table);
                 of_states(id, StateProjector { table, log: World::store_at(&wire), view })
             }),
         });

@@ -6,9 +6,9 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 use aws_lambda_events::sqs::SqsMessage;
 use futures::{FutureExt, future::LocalBoxFuture};
 use ledgerline::Commit;
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
-    process_manager::{ProcessManager, Reaction},
+    process_manager::{POSITIONS, ProcessManager, Reaction},
     queue::{Consumer, QueueRunner},
     wire::Message,
 };
@@ -139,6 +139,6 @@ pub fn manager<R: Reaction>(
     positions: &str,
     reaction: R,
 ) -> QueueRunner<DynamoDbStore, ProcessManager<R>> {
-    let positions = ReadTable::new(wire.dynamodb(), table(positions));
+    let positions = LogRows::new(wire.dynamodb(), table(positions), POSITIONS);
     QueueRunner { store: World::store_at(wire), consumer: ProcessManager { positions, reaction } }
 }

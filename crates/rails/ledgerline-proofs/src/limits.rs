@@ -12,7 +12,7 @@ use ledgerline::{
     load,
     tank::{Tank, Tanks},
 };
-use ledgerline_dynamodb::{DynamoDbStore, MAX_ITEM_BYTES, PageQuery, ReadTable, TableError};
+use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows, MAX_ITEM_BYTES, PageQuery, TableError};
 use ledgerline_lambda::{
     commands::Commands,
     fanout::{Fanout, Wiring},
@@ -390,33 +390,26 @@ async fn pages_of_commits(world: &World, limits: &mut Limits) {
 
 async fn rows(wire: &Wire, limits: &mut Limits) {
     let keys = FILLS;
-    let read_table = ReadTable::new(wire.dynamodb(), table("FillsTable"));
-    let changes = |count: usize| {
+    let fills = LogRows::new(wire.dynamodb(), table("FillsTable"), keys);
+    let apply = async |stream: &str, count: usize| {
         let mut changes = Changes::new(keys);
         for row in 0..count {
             changes.set("rows", &format!("{row:03}"), "n", 1);
         }
-        changes
+        let stream = &StreamId::new("tank", stream).ok()?;
+        Some(fills.deliver(Delivery { stream, version: 1, changes }).await)
     };
     // The position is an item of the transaction too.
-    let within = read_table.apply(&keys, "tank-99", 1, &changes(99)).await;
-    let beyond = read_table.apply(&keys, "tank-100", 1, &changes(100)).await;
+    let within = apply("99", 99).await;
+    let beyond = apply("100", 100).await;
     limits.note(
         "99 rows of a commit",
-        unless(matches!(within, Ok((Verdict::Apply, 1))), &within),
-        unless(matches!(beyond, Err(TableError::TooManyRows(100))), &beyond),
+        unless(matches!(within, Some(Ok((Verdict::Apply, 1)))), &within),
+        unless(matches!(beyond, Some(Err(TableError::TooManyRows(100)))), &beyond),
     );
     let rows = async |limit, cursor: Option<String>| {
-        let query = PageQuery {
-            index: None,
-            partition: (keys.partition, "rows"),
-            keys: &[keys.sort],
-            starts_with: None,
-            newest_first: false,
-            limit,
-            cursor: cursor.as_deref(),
-        };
-        read_table.page::<Value>(&query).await.ok()
+        let query = PageQuery::of("rows", limit, cursor.as_deref());
+        fills.page::<Value>(&query).await.ok()
     };
     let whole = rows(100, None).await.map(|page| (page.rows.len(), page.cursor.is_some()));
     let mut seen = Vec::new();
@@ -453,14 +446,11 @@ async fn gaps(world: &World, limits: &mut Limits) {
             }
             let _ = store.append(&commit, None).await;
         }
-        let consumer = LogProjector {
-            table: ReadTable::new(world.wire.dynamodb(), table("FillsTable")),
-            view: FILLS_VIEW,
-        };
+        let consumer = LogProjector::new(world.wire.dynamodb(), table("FillsTable"), FILLS_VIEW);
         let runner = QueueRunner { store: store.clone(), consumer };
         let body = json!({ "stream": format!("tank-{id}"), "version": length }).to_string();
         let applied = runner.message(&body).await.is_ok();
-        let position = runner.consumer.table.position(&FILLS, &first.stream).await.ok();
+        let position = runner.consumer.table.position(&first.stream).await.ok();
         found.push((applied, position));
     }
     limits.note(

@@ -9,13 +9,12 @@ use std::{
 };
 
 use ledgerline::{Commit, EventLog, MemoryStore, guard::Verdict};
-use ledgerline_dynamodb::ReadTable;
 use ledgerline_lambda::{
     log_projector::LogProjector,
     queue::{ApplyError, Consumer, QueueRunner},
     stream::{Handler, Record, response},
 };
-use ledgerline_tank::views::{FILLS, FILLS_VIEW};
+use ledgerline_tank::views::FILLS_VIEW;
 use ledgerline_testing::table;
 use serde_json::Value;
 
@@ -274,8 +273,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     for commit in &commits {
         store.append(commit, None).await.map_err(|error| finding(mask, error))?;
     }
-    let projector =
-        LogProjector { table: ReadTable::new(wire.dynamodb(), table("FillsTable")), view: FILLS_VIEW };
+    let projector = LogProjector::new(wire.dynamodb(), table("FillsTable"), FILLS_VIEW);
     let fails = commits.iter().enumerate().filter(|(place, _)| has(mask, *place));
     let fails = fails.map(|(_, commit)| (commit.stream.to_string(), commit.version)).collect();
     let runner = QueueRunner {
@@ -314,7 +312,7 @@ async fn queue_response(wire: &Wire, mask: u64) -> Result<(), Finding> {
     }
     for tank in &tanks {
         let stream = &tank[0].stream;
-        let position = runner.consumer.projector.table.position(&FILLS, stream).await;
+        let position = runner.consumer.projector.table.position(stream).await;
         let last = commits.iter().filter(|commit| commit.stream == *stream).count() as u64;
         if position.as_ref().ok() != Some(&last) {
             return Err(finding(mask, format!("the position in {stream} is {position:?}, not {last}")));

@@ -15,7 +15,7 @@ use ledgerline::{
     changes::{Fields, Key},
     decode,
 };
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::DynamoDbStore;
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     log_projector::{self, LogProjector},
@@ -98,8 +98,7 @@ impl LogFunction {
 
     /// The projector, with its table at the end of this wire.
     pub(crate) fn consumer(&self, wire: &Wire) -> LogProjector {
-        let table = ReadTable::new(wire.under(&self.role).dynamodb(), table(self.table));
-        LogProjector { table, view: self.view }
+        LogProjector::new(wire.under(&self.role).dynamodb(), table(self.table), self.view)
     }
 
     pub(crate) fn instance(&self, wire: &Wire) -> Logged {

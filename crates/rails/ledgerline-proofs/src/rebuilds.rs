@@ -12,13 +12,13 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use fastrand::Rng;
 use jiff::Timestamp;
 use ledgerline::{
-    Changes, ChangesError, Commit, EventLog, LogView, StateTable, StateView, Write,
+    Changes, ChangesError, Commit, EventLog, LogView, StateView, Write,
     changes::{Fields, Key},
     load,
     manifest::Manifest,
     tank::Tank,
 };
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, KeyNames, LogRows, Move, StateRows, ViewTable};
 use ledgerline_lambda::{
     log_projector::{self, LogProjector},
     queue::{Consumer, QueueRunner},
@@ -178,18 +178,16 @@ impl Instance {
     fn new(wire: &Wire, kind: Kind, role: &Arc<Role>) -> Self {
         let wire = &wire.under(role);
         let store = || World::store_at(wire);
-        let rows = |id: &str| ReadTable::new(wire.dynamodb(), table(id));
         let log = |view| {
-            Self::Log(QueueRunner {
-                store: store(),
-                consumer: LogProjector { table: rows("FillsTable"), view },
-            })
+            let consumer = LogProjector::new(wire.dynamodb(), table("FillsTable"), view);
+            Self::Log(QueueRunner { store: store(), consumer })
         };
         match kind {
             Kind::Sums => log(SUMS),
             Kind::Lists => log(LISTS),
             Kind::States => {
-                Self::States(StateProjector { table: rows("SitesTable"), log: store(), view: SITES })
+                let table = StateRows::new(wire.dynamodb(), table("SitesTable"), SITES.table);
+                Self::States(StateProjector { table, log: store(), view: SITES })
             }
         }
     }
@@ -239,9 +237,8 @@ struct Run<'a> {
     kind: Kind,
     /// The role of the view's function.
     role: Arc<Role>,
-    keys: KeyNames<'static>,
     /// The table, over the quiet wire.
-    table: ReadTable,
+    table: ViewTable,
     streams: Vec<Vec<Commit>>,
     /// The number of commits of each stream that are in the log, and of those that were delivered.
     written: Vec<usize>,
@@ -279,7 +276,7 @@ impl<'a> Run<'a> {
         Self {
             instances: (0..3).map(|_| Instance::new(wire, kind, &role)).collect(),
             role,
-            table: ReadTable::new(quiet.dynamodb(), table(id)),
+            table: ViewTable::new(quiet.dynamodb(), table(id), keys),
             written: vec![0; streams.len()],
             delivered: vec![0; streams.len()],
             parts: (0..PARTS).map(|part| (part, false)).collect(),
@@ -290,7 +287,6 @@ impl<'a> Run<'a> {
             quiet,
             rng,
             kind,
-            keys,
             streams,
         }
     }
@@ -338,11 +334,11 @@ impl<'a> Run<'a> {
     }
 
     async fn begin(&mut self) -> Result<(), String> {
-        let now = self.table.generations(self.keys).await.map_err(|error| error.to_string())?;
+        let now = self.table.generations().await.map_err(|error| error.to_string())?;
         let begun = now.begun(Timestamp::UNIX_EPOCH).map_err(|error| error.to_string())?;
         let by =
             Move { at: Timestamp::UNIX_EPOCH, what: "begin".into(), who: String::new(), why: String::new() };
-        let moved = self.table.move_generations(self.keys, &now, begun, by).await;
+        let moved = self.table.move_generations(&now, begun, by).await;
         moved.map_err(|error| error.to_string())?.then_some(()).ok_or_else(|| "not begun".to_owned())
     }
 
@@ -483,10 +479,10 @@ impl<'a> Run<'a> {
         let table = self.table.at(generation);
         let reached = match self.kind {
             Kind::States => {
-                let keys: &StateTable = &SITES.table;
-                table.shown::<Value>(keys, of.stream.id()).await.map(|(version, _)| version)
+                let rows = StateRows::in_table(table, SITES.table);
+                rows.shown::<Value>(of.stream.id()).await.map(|(version, _)| version)
             }
-            Kind::Sums | Kind::Lists => table.position_now(&FILLS, &of.stream).await,
+            Kind::Sums | Kind::Lists => LogRows::in_table(table, FILLS).position_now(&of.stream).await,
         };
         reached.map_err(|error| error.to_string())
     }
@@ -516,9 +512,10 @@ impl<'a> Run<'a> {
         };
         let mut found: BTreeMap<u32, BTreeMap<Key, Fields>> =
             BTreeMap::from([(0, BTreeMap::new()), (MADE, BTreeMap::new())]);
+        let KeyNames { partition: partition_key, sort } = self.table.keys();
         let scanned = self.quiet.dynamodb().scan().table_name(table(name)).send().await;
         for mut item in scanned.map_err(|error| format!("{error:?}"))?.items.unwrap_or_default() {
-            let Some(AttributeValue::S(partition)) = item.get(self.keys.partition).cloned() else { continue };
+            let Some(AttributeValue::S(partition)) = item.get(&**partition_key).cloned() else { continue };
             let (generation, bare) = match partition.strip_prefix("$1/") {
                 Some(bare) => (MADE, bare),
                 None => (0, partition.as_str()),
@@ -528,11 +525,11 @@ impl<'a> Run<'a> {
             if is_beside || bare.starts_with('$') {
                 continue;
             }
-            item.insert(self.keys.partition.to_owned(), AttributeValue::S(bare.to_owned()));
+            item.insert(partition_key.to_string(), AttributeValue::S(bare.to_owned()));
             item.remove("#position");
             let fields: Fields = serde_dynamo::from_item(item).map_err(|error| error.to_string())?;
             let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-            let key = (text(self.keys.partition), self.keys.sort.map(text).unwrap_or_default());
+            let key = (text(partition_key), sort.as_deref().map(text).unwrap_or_default());
             found.entry(generation).or_default().insert(key, fields);
         }
         for (generation, rows) in &found {
@@ -612,8 +609,7 @@ mod tests {
                     log.append(&commit, None).await.unwrap();
                 }
             }
-            let table = ReadTable::new(wire.dynamodb(), table("FillsTable"));
-            let keys = KeyNames::from(&FILLS);
+            let table = ViewTable::new(wire.dynamodb(), table("FillsTable"), &FILLS);
             let none = ledgerline_dynamodb::Generations::default();
             let begun = none.begun(Timestamp::UNIX_EPOCH).unwrap();
             let by = Move {
@@ -622,7 +618,7 @@ mod tests {
                 who: String::new(),
                 why: String::new(),
             };
-            assert!(table.move_generations(keys, &none, begun, by).await.unwrap());
+            assert!(table.move_generations(&none, begun, by).await.unwrap());
             let asked = RebuildRequest {
                 generation: MADE,
                 part: 0,
@@ -644,7 +640,7 @@ mod tests {
             };
             assert_eq!(rebuild().await.1, 1_200);
             let part = ledgerline_dynamodb::Part::default();
-            table.at(MADE).put_part(keys, &ledgerline_dynamodb::Part::name(0, 1), &part).await.unwrap();
+            table.at(MADE).put_part(&ledgerline_dynamodb::Part::name(0, 1), &part).await.unwrap();
             // A table that answers slowly.
             wire.follow(Plan::Slow, 1);
             let (invocations, commits) = rebuild().await;

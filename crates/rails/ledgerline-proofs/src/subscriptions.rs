@@ -21,7 +21,7 @@ use ledgerline::{
     all::{Cursor, Filter, Sequencer, Subscription, candidates},
     contract::commit,
 };
-use ledgerline_dynamodb::{DynamoDbStore, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows, PageQuery};
 use ledgerline_lambda::subscription::{self, Subscriber};
 use ledgerline_tank::views::FILLS;
 use ledgerline_testing::table;
@@ -194,7 +194,7 @@ fn subscriber(wire: &Wire) -> Subscriber<Last, u64> {
     static ROLE: LazyLock<Arc<Role>> = LazyLock::new(|| Role::of(&subscription::manifest(&DIARY)));
     let own = wire.under(&ROLE);
     let store = |wire: &Wire| DynamoDbStore::new(wire.dynamodb(), table("CommitsTable"));
-    let rows = ReadTable::new(own.dynamodb(), table("FillsTable"));
+    let rows = LogRows::new(own.dynamodb(), table("FillsTable"), KEYS);
     // The streams of `$all` are in the table of the log here, because not every workspace has a
     // table for them: their names are no others'. The role is about another table.
     Subscriber::new(DIARY, rows, store(wire), store(&own), 1).holding(SignedDuration::ZERO)
@@ -301,10 +301,9 @@ async fn compare(
     if *positions != heads {
         return Err(format!("a reader came to {positions:?}, and the heads are {heads:?}"));
     }
-    let table = ReadTable::new(quiet.dynamodb(), table("FillsTable"));
+    let table = LogRows::new(quiet.dynamodb(), table("FillsTable"), KEYS);
     for (stream, head) in &heads {
-        let (position, _) =
-            table.progress(&KEYS, stream.as_str()).await.map_err(|error| error.to_string())?;
+        let (position, _) = table.progress(stream).await.map_err(|error| error.to_string())?;
         if position != *head {
             return Err(format!("the position in {stream} is {position}, not {head}"));
         }
@@ -313,15 +312,7 @@ async fn compare(
     for partition in ["diary", "sums"] {
         let mut cursor: Option<String> = None;
         loop {
-            let query = PageQuery {
-                index: None,
-                partition: (KEYS.partition, partition),
-                keys: &[KEYS.sort],
-                starts_with: None,
-                newest_first: false,
-                limit: 100,
-                cursor: cursor.as_deref(),
-            };
+            let query = PageQuery::of(partition, 100, cursor.as_deref());
             let page = table.page::<serde_json::Map<String, serde_json::Value>>(&query).await;
             let (rows, next) =
                 page.and_then(ledgerline_dynamodb::Page::whole).map_err(|error| error.to_string())?;

@@ -21,7 +21,7 @@ use ledgerline::{
     encode, encode_state, execute, load,
     tank::{Amount, Command, Event, Tank, Tanks},
 };
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, StateRows};
 use ledgerline_lambda::{
     fanout::{Fanout, Wiring},
     log_projector::LogProjector,
@@ -268,8 +268,7 @@ async fn fanned_out(times: u64, bus: bool) {
 /// Writes the rows of a log view, from commits in batches of ten.
 async fn logged(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-    let table = ReadTable::new(client.clone(), "Readings");
-    let consumer = LogProjector { table, view: READINGS_VIEW };
+    let consumer = LogProjector::new(client.clone(), "Readings", READINGS_VIEW);
     let runner = QueueRunner { store: DynamoDbStore::new(client, "Commits"), consumer };
     let message = |commit: Commit| {
         let mut message = SqsMessage::default();
@@ -288,7 +287,7 @@ async fn logged(times: u64) {
 /// Writes the rows of a state view, from batches of ten states.
 async fn shown(times: u64) {
     let client = aws_sdk_dynamodb::Client::new(&sdk(Aws::default()));
-    let table = ReadTable::new(client.clone(), "Levels");
+    let table = StateRows::new(client.clone(), "Levels", LEVELS_VIEW.table);
     let projector = StateProjector { table, log: DynamoDbStore::new(client, "Commits"), view: LEVELS_VIEW };
     let detail = |commit: Commit| {
         let state = commit.state.unwrap();

@@ -8,9 +8,7 @@ use ledgerline::{
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{
-        PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, of_log, page, problem, row,
-    },
+    queries::{PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row},
 };
 use serde_json::{Value, json};
 
@@ -46,15 +44,14 @@ fn shown(row: &Level) -> Value {
 async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
-    let rows = views.table(READINGS)?;
-    let levels = views.table(LEVELS)?;
+    let rows = views.log_rows(READINGS)?;
+    let levels = views.state_rows(LEVELS)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
     // The position is read first: the rows, which a strongly consistent read returns after it, show
     // at least this version.
     let position = async || {
-        let (position, level) =
-            tokio::join!(rows.position(&READINGS, &stream), levels.shown::<Level>(&LEVELS, id.get()));
+        let (position, level) = tokio::join!(rows.position(&stream), levels.shown::<Level>(id.get()));
         let shown = match level.map_err(problem)? {
             (_, Some(row)) if row.installed_by.as_deref() == Some(actor) => {
                 Shown::Version(position.map_err(problem)?)
@@ -68,7 +65,7 @@ async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }
-    let query = of_log(&READINGS, id.get(), limit, cursor.as_deref());
+    let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let page = rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
     let shown = |row: &Reading| {
         let Reading { tank_id: _, entry: _, version, amount, level, at } = row;
@@ -89,10 +86,10 @@ async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response,
     request.actor()?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let table = views.table(STOCK)?;
+    let table = views.log_rows(STOCK)?;
     // The checkpoint is read first: the rows, which a strongly consistent read returns after it,
     // have at least its number.
-    let checkpoint = table.checkpoint(&STOCK).await.map_err(problem)?;
+    let checkpoint = table.checkpoint().await.map_err(problem)?;
     let stock: Stock = match checkpoint.state.as_str() {
         "" => Stock::default(),
         state => serde_json::from_str(state).map_err(|_| {
@@ -100,7 +97,7 @@ async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response,
             Problem::internal()
         })?,
     };
-    let page = PageQuery { newest_first: false, ..of_log(&STOCK, BOOK, limit, cursor.as_deref()) };
+    let page = PageQuery::of(BOOK, limit, cursor.as_deref());
     let page = table.page::<StockRow>(&page).await.map_err(problem)?;
     let shown = |row: &StockRow| {
         let StockRow { book: _, entry: _, tank_id, version, amount, level, stock } = row;

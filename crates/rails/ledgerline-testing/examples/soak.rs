@@ -19,8 +19,7 @@ use std::{
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use ledgerline::{Aggregate, Consistency, load, tank::Tank};
-use ledgerline_dynamodb::{PageQuery, ReadTable};
-use ledgerline_lambda::queries::of_log;
+use ledgerline_dynamodb::{LogRows, PageQuery};
 use ledgerline_tank::{
     haul::{Haul, Phase},
     views::FILLS,
@@ -473,7 +472,7 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
     let mut sum = 0;
     let mut moves = 0;
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let fills = ReadTable::new(client, table("FillsTable"));
+    let fills = LogRows::new(client, table("FillsTable"), FILLS);
     let get = async |path: String| -> Result<Value> {
         let url = world.url.read().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(world.http.get(format!("{url}{path}")).send().await?.error_for_status()?.json().await?)
@@ -533,9 +532,9 @@ async fn compare(world: &World, stack: &LocalStack) -> Result<()> {
 }
 
 /// The litres that were filled into a tank, as the active generation of the fills has them.
-async fn sum_of_fills(fills: &ReadTable, tank: &str) -> Result<i64> {
+async fn sum_of_fills(fills: &LogRows, tank: &str) -> Result<i64> {
     // The sort key of the sum is greater than that of any amount.
-    let query = PageQuery { newest_first: true, ..of_log(&FILLS, tank, 1, None) };
+    let query = PageQuery { newest_first: true, ..PageQuery::of(tank, 1, None) };
     let Some(sum) = fills.page::<Value>(&query).await?.rows.into_iter().next() else { return Ok(0) };
     let sum = sum.map_err(|row| anyhow!("the sum of the fills of tank {tank} is unreadable: {row:?}"))?;
     sum["filled"].as_i64().with_context(|| format!("the fills of tank {tank} have no sum"))

@@ -6,8 +6,7 @@ use ledgerline::{
     Aggregate, Commit, Consistency, decode, fold, load,
     tank::{State, Tank},
 };
-use ledgerline_dynamodb::{PageQuery, ReadTable, ScanPart};
-use ledgerline_lambda::queries::of_log;
+use ledgerline_dynamodb::{LogRows, PageQuery, ScanPart};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
@@ -133,10 +132,10 @@ pub async fn settled(stack: &LocalStack, id: &str) {
 /// or the sum.
 async fn fills(stack: &LocalStack, id: &str) -> Vec<Value> {
     let client = aws_sdk_dynamodb::Client::new(&ledgerline_dynamodb::sdk_config(&stack.aws_url()));
-    let table = ReadTable::new(client, table("FillsTable"));
+    let table = LogRows::new(client, table("FillsTable"), FILLS);
     let (mut rows, mut cursor) = (Vec::new(), None::<String>);
     loop {
-        let query = PageQuery { newest_first: false, ..of_log(&FILLS, id, 200, cursor.as_deref()) };
+        let query = PageQuery::of(id, 200, cursor.as_deref());
         let page = table.page::<Value>(&query).await.unwrap();
         for row in page.rows {
             let row = row.unwrap();

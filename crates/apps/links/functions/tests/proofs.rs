@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 use ledgerline::{Commit, spec::valid};
-use ledgerline_dynamodb::ReadTable;
-use ledgerline_lambda::process_manager::ProcessManager;
+use ledgerline_dynamodb::LogRows;
+use ledgerline_lambda::process_manager::{POSITIONS, ProcessManager};
 use ledgerline_proofs::{
     application::{Application, History},
     case::{Case, Outcome},
@@ -96,7 +96,7 @@ fn followed() -> Case {
         follower("cleo", "ada"),
     ];
     Case::consumer("feeds", streams, |wire| FeedProjector {
-        table: ReadTable::new(wire.dynamodb(), table("FeedsTable")),
+        table: LogRows::new(wire.dynamodb(), table("FeedsTable"), feeds::TABLE),
     })
 }
 
@@ -105,7 +105,7 @@ fn followed() -> Case {
 /// says `unknown`.
 fn welcome() -> Case {
     let case = Case::consumer("welcome-email", vec![follower("ada", "bob")], |wire| {
-        let mails = ReadTable::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"));
+        let mails = LogRows::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"), POSITIONS);
         let ses = aws_sdk_sesv2::Client::from_conf(ses(&wire.sdk_config()).build());
         let sender = Some("hello@example.com".to_owned());
         let reaction = WelcomeEmail { mails: mails.clone(), ses, sender };

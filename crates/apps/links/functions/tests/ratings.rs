@@ -20,7 +20,7 @@ use ledgerline::{
     encode,
     spec::valid,
 };
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
     log_projector::LogProjector,
     queue::{Consumer, QueueRunner},
@@ -157,8 +157,12 @@ struct World<C> {
     crash: Crash,
 }
 
+fn feed_projector(client: Client, name: String) -> FeedProjector {
+    FeedProjector { table: LogRows::new(client, name, feeds::TABLE) }
+}
+
 impl<C: Consumer> World<C> {
-    async fn new(id: &str, log: &[Commit], consumer: impl FnOnce(ReadTable) -> C) -> Self {
+    async fn new(id: &str, log: &[Commit], consumer: impl FnOnce(Client, String) -> C) -> Self {
         let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", id]).await;
         let wire = Wire::default();
         let crash = Crash::default();
@@ -172,7 +176,7 @@ impl<C: Consumer> World<C> {
             store.append(commit, None).await.unwrap();
         }
         wire.take();
-        let consumer = consumer(ReadTable::new(watched, ledgerline_testing::table(id)));
+        let consumer = consumer(watched, ledgerline_testing::table(id));
         let client = Client::new(&dynamodb.sdk_config());
         Self {
             runner: QueueRunner { store, consumer },
@@ -231,7 +235,7 @@ async fn equals_the_fold(
     commits: &[Commit],
     order: &[prop::sample::Index],
 ) -> BTreeMap<Key, Fields> {
-    let world = World::new(id, commits, |table| LogProjector { table, view }).await;
+    let world = World::new(id, commits, |client, name| LogProjector::new(client, name, view)).await;
     deliver_all(&world, commits, order).await;
     let mut fold = BTreeMap::new();
     for commit in commits {
@@ -284,7 +288,7 @@ proptest! {
     ) {
         let log = log(&steps);
         run(async {
-            let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+            let world = World::new("FeedsTable", &log.commits, feed_projector).await;
             deliver_all(&world, &log.commits, &order).await;
             assert_eq!(shown(&world).await, log.feeds());
         });
@@ -335,7 +339,7 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
     ]);
     let mut points = 0;
     for calls in 0.. {
-        let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+        let world = World::new("FeedsTable", &log.commits, feed_projector).await;
         world.crash.after(calls);
         let mut crashed = false;
         for commit in &log.commits {
@@ -361,7 +365,7 @@ async fn a_crash_after_any_call_leaves_the_feeds_right() {
 async fn an_entry_that_comes_too_late_is_not_shown() {
     let log =
         log(&[Step::Follow(0, 1), Step::Rate(1, 0, 4, false), Step::Unfollow(0, 1), Step::Follow(0, 1)]);
-    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    let world = World::new("FeedsTable", &log.commits, feed_projector).await;
     for commit in &log.commits {
         world.deliver(commit).await.unwrap();
     }
@@ -370,7 +374,7 @@ async fn an_entry_that_comes_too_late_is_not_shown() {
     let entry: feeds::Entry = serde_json::from_value(Value::Object(entry.clone())).unwrap();
     let place = entry.entry.rsplit_once('#').unwrap().0;
     let late = feeds::Entry::new("ada", 1, "bob", place, &entry.link);
-    world.runner.consumer.table.put_all(&feeds::TABLE, &[late]).await.unwrap();
+    world.runner.consumer.table.put_all(&[late]).await.unwrap();
     assert_eq!(shown(&world).await, log.feeds());
     assert_eq!(log.feeds().len(), 1);
 }
@@ -383,7 +387,7 @@ async fn following_brings_in_the_recent_ratings() {
         log.rate("bob", &format!("https://{n}.example/"), 3, false);
     }
     log.user("ada", Action::Follow(valid("bob")));
-    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    let world = World::new("FeedsTable", &log.commits, feed_projector).await;
     for commit in &log.commits {
         world.deliver(commit).await.unwrap();
     }
@@ -403,7 +407,7 @@ async fn unfollowing_removes_what_following_brought_and_looks_no_further() {
     log.user("ada", Action::Follow(valid("bob")));
     log.rate("bob", LINKS[0], 4, false);
     log.user("ada", Action::Unfollow(valid("bob")));
-    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    let world = World::new("FeedsTable", &log.commits, feed_projector).await;
     for commit in &log.commits {
         world.wire.take();
         world.deliver(commit).await.unwrap();
@@ -425,7 +429,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
     let mut log = log(&[]);
     log.rate("bob", LINKS[0], 4, true);
     let rating = log.of(&["link"]).remove(0);
-    let world = World::new("FeedsTable", &log.commits, |table| FeedProjector { table }).await;
+    let world = World::new("FeedsTable", &log.commits, feed_projector).await;
     let follow = |n: usize| feeds::Follow {
         owner: feeds::followers("bob"),
         entry: format!("follower-{n:05}"),
@@ -433,7 +437,7 @@ async fn a_rating_reaches_ten_thousand_followers_and_goes_on_after_a_crash() {
         from: None,
     };
     let followers: Vec<_> = (0..FOLLOWERS).map(follow).collect();
-    world.runner.consumer.table.put_all(&feeds::TABLE, &followers).await.unwrap();
+    world.runner.consumer.table.put_all(&followers).await.unwrap();
     world.wire.take();
 
     // The function ends in the middle of the sixth thousand.
@@ -467,7 +471,7 @@ async fn a_rating_is_one_write_for_each_list() {
     log.rate("bob", LINKS[0], 5, true);
     let commits = log.of(&["link"]);
     for (id, view) in [("LinkRatingsTable", link_ratings::VIEW), ("UserRatingsTable", user_ratings::VIEW)] {
-        let world = World::new(id, &commits, |table| LogProjector { table, view }).await;
+        let world = World::new(id, &commits, |client, name| LogProjector::new(client, name, view)).await;
         // At its start, the function reads which generations there are.
         world.runner.consumer.generations().await.unwrap();
         assert_eq!(world.wire.operations(), ["GetItem"]);
@@ -478,7 +482,7 @@ async fn a_rating_is_one_write_for_each_list() {
     }
     // A first rating takes a write to begin, a query for followers, and a write to end; another
     // rating takes one write.
-    let world = World::new("FeedsTable", &commits, |table| FeedProjector { table }).await;
+    let world = World::new("FeedsTable", &commits, feed_projector).await;
     world.deliver(&commits[0]).await.unwrap();
     assert_eq!(world.wire.operations(), ["GetItem", "TransactWriteItems", "Query", "PutItem"]);
     world.deliver(&commits[1]).await.unwrap();
@@ -491,7 +495,8 @@ async fn a_poisoned_stream_stops_its_own_group() {
     let log = log(&[Step::Rate(0, 0, 4, false), Step::Rate(1, 0, 2, false)]);
     let commits = log.of(&["link"]);
     let view = link_ratings::VIEW;
-    let world = World::new("LinkRatingsTable", &commits, |table| LogProjector { table, view }).await;
+    let world =
+        World::new("LinkRatingsTable", &commits, |client, name| LogProjector::new(client, name, view)).await;
     let mut poisoned = commits[0].clone();
     poisoned.events[1].schema = 99;
     let records: Vec<_> = [("1", &poisoned), ("2", &commits[1]), ("3", &poisoned)]

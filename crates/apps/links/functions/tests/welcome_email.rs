@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::{
 };
 use ledgerline::{Commit, EventLog, Meta, StreamId, encode};
 use ledgerline_dynamodb::sdk_config;
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable, RowKey};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows, RowKey};
 use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
@@ -57,7 +57,7 @@ impl World {
             .interceptor(self.crash.clone());
         let client = Client::from_conf(config.build());
         let positions =
-            ReadTable::new(client.clone(), ledgerline_testing::table("WelcomeEmailPositionsTable"));
+            LogRows::new(client.clone(), ledgerline_testing::table("WelcomeEmailPositionsTable"), POSITIONS);
         // The client is made as the function makes it, from a configuration that gives little time,
         // as for a database.
         let impatient =
@@ -84,13 +84,14 @@ impl World {
 
     /// The status of the mail in the table.
     async fn status(&self) -> String {
-        let table = ReadTable::new(
+        let table = LogRows::new(
             Client::new(&self.dynamodb.sdk_config()),
             ledgerline_testing::table("WelcomeEmailPositionsTable"),
+            POSITIONS,
         );
         let entry = format!("mail#{:020}#{:04}", 1, 0);
         let mail = table
-            .read::<serde_json::Value>(&POSITIONS, RowKey { partition: "user-ada", sort: &entry })
+            .read::<serde_json::Value>(RowKey { partition: "user-ada", sort: &entry })
             .await
             .unwrap()
             .unwrap();

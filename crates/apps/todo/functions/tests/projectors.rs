@@ -10,7 +10,7 @@
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{Aggregate, EventLog, contract};
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, StateRows};
 use ledgerline_lambda::state_projector::StateProjector;
 use serde_json::{Value, json};
 use todo::{todo::Todo, views::todos};
@@ -27,7 +27,7 @@ fn sample(name: &str) -> Value {
 async fn a_deleted_todo_stays_forgotten() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "TodosTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = ReadTable::new(client.clone(), ledgerline_testing::table("TodosTable"));
+    let table = StateRows::new(client.clone(), ledgerline_testing::table("TodosTable"), todos::TABLE);
     let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let stream = Todo::stream(ID).unwrap();
     for version in 1..=3 {
@@ -38,7 +38,7 @@ async fn a_deleted_todo_stays_forgotten() {
     let mut deleted = updated.detail.clone();
     deleted["aggregate"]["lastKnownVersion"] = json!(3);
     deleted["aggregate"]["status"] = json!("deleted");
-    let shown = async || table.shown::<todos::Row>(&todos::TABLE, ID).await.unwrap();
+    let shown = async || table.shown::<todos::Row>(ID).await.unwrap();
     projector.project(updated.detail.clone()).await.unwrap();
     assert_eq!(shown().await.0, 2);
     for detail in [&deleted, &updated.detail, &deleted, &updated.detail] {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
 use ledgerline::{StreamId, spec::valid};
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, StateRows};
 use ledgerline_lambda::state_projector::StateProjector;
 use ledgerline_local::services::DynamoDb;
 use ledgerline_sam::template;
@@ -172,7 +172,7 @@ async fn a_command_that_took_five_calls_takes_one_or_two() {
 async fn an_entry_with_a_state_of_the_version_before_is_projected() {
     let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "WidgetsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let table = ReadTable::new(client.clone(), ledgerline_testing::table("WidgetsTable"));
+    let table = StateRows::new(client.clone(), ledgerline_testing::table("WidgetsTable"), VIEW.table);
     let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
     let projector = StateProjector { table: table.clone(), log, view: VIEW };
     let path =
@@ -184,8 +184,7 @@ async fn an_entry_with_a_state_of_the_version_before_is_projected() {
     state.remove("status");
     state.insert("exists".into(), json!(true));
     projector.project(detail.clone()).await.unwrap();
-    let (version, row) =
-        table.shown::<Row>(&VIEW.table, "163082d2-b005-45d7-9eb6-aa1f83efd55d").await.unwrap();
+    let (version, row) = table.shown::<Row>("163082d2-b005-45d7-9eb6-aa1f83efd55d").await.unwrap();
     assert_eq!((version, row.map(|row| row.stock)), (4, Some(4)));
     detail["aggregateSchema"] = json!(3);
     assert!(

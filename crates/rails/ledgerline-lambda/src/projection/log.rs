@@ -3,13 +3,13 @@
 
 mod rebuild;
 
-use jiff::Timestamp;
+use aws_sdk_dynamodb::Client;
 use ledgerline::{
     Changes, ChangesError, Commit, LogView, Write,
     guard::Verdict,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
-use ledgerline_dynamodb::{DynamoDbStore, Insertion, KeyNames, ReadTable, TableError};
+use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows, TableError};
 
 use crate::{
     Error, config, grants,
@@ -45,11 +45,12 @@ use crate::{
 pub async fn run(view: LogView) -> Result<(), Error> {
     view.check()?;
     queue::run(manifest(&view), async |sdk| {
-        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(view.table.variable)?);
+        let client = Client::new(&sdk);
+        let projector = LogProjector::new(client, config::text(view.table.variable)?, view);
         // This opens the connection, so that the first message does not wait for it. A failure is
         // that of the first message.
-        let _ = table.recent_generations(KeyNames::from(&view.table)).await;
-        Ok(LogProjector { table, view })
+        let _ = projector.table.view().recent_generations().await;
+        Ok(projector)
     })
     .await
 }
@@ -60,7 +61,8 @@ pub fn manifest(view: &LogView) -> Manifest {
     // Every log projector may put its position beside the rows, and reads which generations there
     // are. A projector that inserts rows also looks for its position in the newest row, and inserts
     // the rows of many streams at once.
-    let more = if inserts(view) { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
+    let inserts = view.writes.contains(&Write::Insert);
+    let more = if inserts { &[Action::Query, Action::BatchWriteItem][..] } else { &[] };
     let actions = view.writes.iter().copied().map(Action::from).chain(more.iter().copied());
     let actions = actions.chain([Action::GetItem, Action::PutItem]);
     let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
@@ -70,49 +72,33 @@ pub fn manifest(view: &LogView) -> Manifest {
         .table(grants::read_streams())
 }
 
-fn inserts(view: &LogView) -> bool {
-    view.writes.contains(&Write::Insert)
-}
-
 /// The parts of a log projector.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct LogProjector {
-    /// The table that has the rows.
-    pub table: ReadTable,
+    /// The rows, which are written as the view's [`writes`](LogView::writes) allow it.
+    pub table: LogRows,
     /// The view that says what the rows are.
     pub view: LogView,
 }
 
 impl Consumer for LogProjector {
     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        if inserts(&self.view) {
-            let taken = self.insert(&[commit]).await?.pop();
-            return Ok(taken.unwrap_or_else(|| unreachable!("every commit has a verdict")));
-        }
-        ApplyError::unless_of(self.view.of, commit)?;
-        let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        let keys = &self.view.table;
-        let stream = commit.stream.as_str();
-        let version = commit.version;
-        Ok(self.table.apply(keys, stream, version, &changes).await?)
+        Ok(self.table.deliver(self.delivery(commit)?).await?)
     }
 
     /// Rows that are inserted have no conditions, so that one call writes those of many streams.
     async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
-        if !inserts(&self.view) {
+        if !self.table.inserts() {
             return Ok(Vec::new());
         }
-        self.insert(commits).await
+        let deliveries = commits.iter().map(|commit| self.delivery(commit)).collect::<Result<_, _>>()?;
+        Ok(self.table.deliver_all(deliveries).await?)
     }
 
     async fn generations(&self) -> Result<Vec<Self>, TableError> {
-        let generations = self
-            .table
-            .recent_generations(KeyNames::from(&self.view.table))
-            .await?
-            .written_at(Timestamp::now());
         let at = |number| Self { table: self.table.at(number), view: self.view };
-        Ok(generations.into_iter().map(at).collect())
+        Ok(self.table.view().written().await?.into_iter().map(at).collect())
     }
 
     async fn rebuild(
@@ -120,23 +106,24 @@ impl Consumer for LogProjector {
         log: &DynamoDbStore,
         asked: &RebuildRequest,
     ) -> Result<RebuildResponse, RebuildError> {
-        rebuild(self, &self.table, log, asked).await
+        rebuild(self, log, asked).await
     }
 }
 
 impl LogProjector {
+    /// Writes the rows of this view into the table of this name.
+    #[must_use]
+    pub fn new(client: Client, name: impl Into<String>, view: LogView) -> Self {
+        Self { table: LogRows::new(client, name, view.table).written_by(view.writes), view }
+    }
+
     fn changes(&self, commit: &Commit) -> Result<Changes, ChangesError> {
         (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
     }
 
-    /// Inserts the rows of these commits.
-    async fn insert(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
-        let mut insertions = Vec::new();
-        for commit in commits {
-            ApplyError::unless_of(self.view.of, commit)?;
-            let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-            insertions.push(Insertion { stream: &commit.stream, version: commit.version, changes });
-        }
-        Ok(self.table.insert(&self.view.table, &insertions).await?)
+    fn delivery<'c>(&self, commit: &'c Commit) -> Result<Delivery<'c>, ApplyError> {
+        ApplyError::unless_of(self.view.of, commit)?;
+        let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
+        Ok(Delivery { stream: &commit.stream, version: commit.version, changes })
     }
 }

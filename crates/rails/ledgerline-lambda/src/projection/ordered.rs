@@ -24,7 +24,7 @@ use ledgerline::{
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
-    Checkpoint, DynamoDbStore, KeyNames, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, Reached, ReadTable,
+    Checkpoint, DynamoDbStore, LogRows, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, Reached,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -96,7 +96,7 @@ pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
     let build = async {
         let client = dynamodb().await;
         let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
-        let table = ReadTable::new(client.clone(), config::text(view.table.variable)?);
+        let table = LogRows::new(client.clone(), config::text(view.table.variable)?, view.table);
         let log = crate::store(client).await?;
         let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
@@ -143,7 +143,7 @@ fn serve(
 #[derive(Debug)]
 pub struct Subscriber<State, Memory> {
     view: OrderedView<State, Memory>,
-    table: ReadTable,
+    table: LogRows,
     subscription: Subscription<DynamoDbStore, DynamoDbStore>,
     /// The name under which this instance takes the checkpoint.
     holder: String,
@@ -191,7 +191,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     #[must_use]
     pub fn new(
         view: OrderedView<State, Memory>,
-        table: ReadTable,
+        table: LogRows,
         sequence: DynamoDbStore,
         log: DynamoDbStore,
         partitions: u16,
@@ -223,7 +223,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// # Errors
     /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is not read does not hold up the one that is.
     pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
-        let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await?;
+        let generations = self.table.view().recent_generations().await?;
         let now = Timestamp::now();
         let mut others = Ok(());
         let mut numbers = generations.written_at(now);
@@ -246,7 +246,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// # Errors
     /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
     pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<bool, SubscribeError> {
-        let generations = self.table.generations(KeyNames::from(&self.view.table)).await?;
+        let generations = self.table.view().generations().await?;
         if generations.in_phase(Phase::Building) != Some(asked.generation) {
             return Err(RebuildError::NotBuilding(asked.generation).into());
         }
@@ -286,7 +286,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     async fn try_to_catch_up(&self, until: Instant) -> Result<bool, SubscribeError> {
         loop {
-            let seen = self.table.checkpoint(&self.view.table).await?;
+            let seen = self.table.checkpoint().await?;
             if seen.is_held_by_another(&self.holder, Timestamp::now(), self.holding) {
                 return Ok(false);
             }
@@ -299,13 +299,13 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 return Ok(false);
             }
             let now = Timestamp::now();
-            let taken = self.table.take_checkpoint(&self.view.table, &self.holder, now, self.holding);
+            let taken = self.table.take_checkpoint(&self.holder, now, self.holding);
             let Some(mut checkpoint) = taken.await? else { return Ok(false) };
             // What was seen before it was taken may be done by now.
             let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
             if let Err(error) = self.work(&mut checkpoint, page, until).await {
                 // It is given back where it is, which is not known here if a reply was lost. The next one need not wait for its time to be over.
-                if let Err(error) = self.table.give_back_checkpoint(&self.view.table, &checkpoint).await {
+                if let Err(error) = self.table.give_back_checkpoint(&checkpoint).await {
                     tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
                 }
                 return Err(error);
@@ -362,7 +362,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
 
     /// Whether an operator has skipped a commit. It is asked only for one that cannot be applied.
     async fn is_skipped(&self, (stream, version): &(StreamId, u64)) -> Result<bool, SubscribeError> {
-        let generations = self.table.generations(KeyNames::from(&self.view.table)).await?;
+        let generations = self.table.view().generations().await?;
         Ok(generations.skips(stream, *version))
     }
 
@@ -550,7 +550,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         self.note_what_is_kept(&state, work);
         let to = NextCheckpoint { cursor, state, until };
         let rows = OrderedRows { changes: &work.changes, positions: &work.positions };
-        let moved = self.table.move_checkpoint(&self.view.table, checkpoint, to, rows).await;
+        let moved = self.table.move_checkpoint(checkpoint, to, rows).await;
         let moved = moved.map_err(|source| match work.applied.as_slice() {
             [(stream, version, _)] if !is_outage(&source) => {
                 SubscribeError::Refused { stream: stream.clone(), version: *version, source }
@@ -585,6 +585,6 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     /// The positions in the streams of a page.
     async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, Reached>, SubscribeError> {
         let streams = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
-        Ok(self.table.reached_in(&self.view.table, &streams).await?)
+        Ok(self.table.reached_in(&streams).await?)
     }
 }

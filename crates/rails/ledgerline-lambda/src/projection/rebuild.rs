@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use futures::{StreamExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Part, Phase, ReadTable, ScanPart, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Part, Phase, ScanPart, TableError, ViewTable};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -160,23 +160,23 @@ pub(crate) trait Rebuild {
     /// The categories of its commits.
     fn of(&self) -> Vec<&'static str>;
 
-    /// The keys of its table.
-    fn keys(&self) -> KeyNames<'static>;
+    /// Its table.
+    fn view(&self) -> &ViewTable;
 
-    /// Writes what these commits come to. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
+    /// Writes what these commits come to into the rows of this generation. Each list is of one stream, in order. A stream that cannot be made is named, and does not keep the others from their rows.
     /// After `until`, no more streams are begun.
     fn rebuild_page(
         &self,
-        table: &ReadTable,
+        generation: u32,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
     ) -> impl Future<Output = Result<Progress, TableError>>;
 
-    /// Writes what the table lacks of a stream, from the log. Returns the write units that it took.
+    /// Writes what this generation lacks of a stream, from the log. Returns the write units that it took.
     fn rebuild_stream(
         &self,
-        table: &ReadTable,
+        generation: u32,
         log: &DynamoDbStore,
         stream: &StreamId,
         until: Instant,
@@ -189,14 +189,14 @@ pub(crate) const AT_ONCE: usize = 16;
 /// Makes each of these streams from the log, some at once, until the time is over.
 pub(crate) async fn rebuild_each(
     view: &impl Rebuild,
-    table: &ReadTable,
+    generation: u32,
     log: &DynamoDbStore,
     streams: impl IntoIterator<Item = StreamId>,
     until: Instant,
 ) -> Progress {
     let rebuild_one = async |stream: StreamId| {
         let made = if Instant::now() < until {
-            view.rebuild_stream(table, log, &stream, until).await
+            view.rebuild_stream(generation, log, &stream, until).await
         } else {
             Err(RebuildError::TimeIsOver { writes: 0.0 })
         };
@@ -216,20 +216,19 @@ pub(crate) async fn rebuild_each(
 /// When the generation is not being built, or the log or the table fails. What was noted before stays.
 pub(crate) async fn rebuild(
     view: &impl Rebuild,
-    table: &ReadTable,
     log: &DynamoDbStore,
     asked: &RebuildRequest,
 ) -> Result<RebuildResponse, RebuildError> {
-    let keys = view.keys();
     let began = Instant::now();
     let until = began + WORKING;
-    if table.generations(keys).await?.in_phase(Phase::Building) != Some(asked.generation) {
-        return Err(RebuildError::NotBuilding(asked.generation));
+    let generation = asked.generation;
+    if view.view().generations().await?.in_phase(Phase::Building) != Some(generation) {
+        return Err(RebuildError::NotBuilding(generation));
     }
-    let table = table.at(asked.generation);
+    let table = view.view().at(generation);
     let mut failed = Vec::new();
     if !asked.streams.is_empty() {
-        let made = rebuild_each(view, &table, log, asked.streams.iter().cloned(), until).await;
+        let made = rebuild_each(view, generation, log, asked.streams.iter().cloned(), until).await;
         let rebuilt = RebuildResponse {
             is_done: made.left.is_empty(),
             writes: made.writes,
@@ -244,7 +243,7 @@ pub(crate) async fn rebuild(
     let of = view.of();
     let name = Part::name(number, parts);
     let scanned = ScanPart { part: number, parts };
-    let mut part = table.part(keys, &name).await?;
+    let mut part = table.part(&name).await?;
     let written_before = part.writes;
     // A page is written without a pause: it may not be more than the work of an invocation.
     #[expect(clippy::cast_possible_truncation, reason = "it is at most PAGE")]
@@ -266,7 +265,7 @@ pub(crate) async fn rebuild(
             let read = log.scan(scanned, page.after.as_ref(), &of, limit);
             Ok::<_, RebuildError>(if is_wanted { Some(read.await?) } else { None })
         };
-        let make = async { Ok(view.rebuild_page(&table, log, streams, until).await?) };
+        let make = async { Ok(view.rebuild_page(generation, log, streams, until).await?) };
         let (made, read) = futures::try_join!(make, read)?;
         next = read;
         failed.extend(made.failed);
@@ -281,7 +280,7 @@ pub(crate) async fn rebuild(
             reads: part.reads + page.units,
             writes: part.writes + made.writes,
         };
-        table.put_part(keys, &name, &part).await?;
+        table.put_part(&name, &part).await?;
         if let Some(units) = asked.write_units {
             // Whoever asks waits, so that nobody pays for a function that sleeps.
             let due = Duration::try_from_secs_f64((part.writes - written_before) / units).unwrap_or_default();

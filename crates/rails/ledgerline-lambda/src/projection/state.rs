@@ -16,7 +16,7 @@ use ledgerline::{
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     upcast,
 };
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Overwrite, ReadTable, TableError};
+use ledgerline_dynamodb::{DynamoDbStore, Overwrite, StateRows, TableError, ViewTable};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -69,9 +69,9 @@ pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>
     let build = async {
         let client = dynamodb().await;
         let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
-        let table = ReadTable::new(client, config::text(view.table.variable)?);
+        let table = StateRows::new(client, config::text(view.table.variable)?, view.table);
         // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
-        let _ = table.recent_generations(KeyNames::from(&view.table)).await;
+        let _ = table.view().recent_generations().await;
         let projector = Arc::new(StateProjector { table, log, view });
         Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
             let projector = Arc::clone(&projector);
@@ -161,7 +161,7 @@ pub fn details(event: Value) -> Result<Vec<Value>, Error> {
 #[derive(Debug)]
 pub struct StateProjector<A: Aggregate, Row> {
     /// The table that has the rows.
-    pub table: ReadTable,
+    pub table: StateRows,
     /// The log, for entries whose state this program cannot read.
     pub log: DynamoDbStore,
     /// The view that says what the rows are.
@@ -208,9 +208,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
         let mut written = Line::default();
         let mut older = Line::default();
         let mut failed = Ok(());
-        let generations = self.table.recent_generations(KeyNames::from(&self.view.table)).await;
-        // Nothing is written otherwise: what would be written into one generation alone might never come into the other one.
-        let generations = generations?.written_at(Timestamp::now());
+        let generations = self.table.view().written().await?;
         for detail in details {
             // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
             // have them.
@@ -243,7 +241,7 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// # Errors
     /// When the generation is not being built, or the log or the table fails. What was written stays.
     pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
-        rebuild(self, &self.table, &self.log, asked).await
+        rebuild(self, &self.log, asked).await
     }
 
     /// Projects the detail of one entry.
@@ -289,17 +287,17 @@ impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
     /// Writes a row, or a tombstone, unless the row is as new already (rule 8). Returns the write units as well.
     async fn show(
         &self,
-        table: &ReadTable,
+        table: &StateRows,
         stream: &StreamId,
         version: u64,
         row: Option<&Row>,
     ) -> Result<(Overwrite, f64), TableError> {
         if let Some(row) = row {
-            return table.put_newer(&self.view.table, row, version).await;
+            return table.put_newer(row, version).await;
         }
         // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
         let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
-        table.forget(&self.view.table, stream.id(), version, expires).await
+        table.forget(stream.id(), version, expires).await
     }
 
     /// The version and the state that the entry shows. If an older or newer fanout wrote the state in a schema that this program does not
@@ -333,17 +331,18 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
         vec![A::CATEGORY]
     }
 
-    fn keys(&self) -> KeyNames<'static> {
-        KeyNames::from(&self.view.table)
+    fn view(&self) -> &ViewTable {
+        self.table.view()
     }
 
     async fn rebuild_page(
         &self,
-        table: &ReadTable,
+        generation: u32,
         log: &DynamoDbStore,
         streams: Vec<Vec<Commit>>,
         until: Instant,
     ) -> Result<Progress, TableError> {
+        let table = &self.table.at(generation);
         let make = async |commits: Vec<Commit>| {
             let Some(stream) = commits.first().map(|first| first.stream.clone()) else { return Ok(None) };
             if Instant::now() >= until {
@@ -357,7 +356,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
                     shown.map(|(_, units)| units).map_err(RebuildError::Table)
                 }
                 // They are not enough for the state, or not all there.
-                Ok(None) => self.rebuild_stream(table, log, &stream, until).await,
+                Ok(None) => self.rebuild_stream(generation, log, &stream, until).await,
                 Err(error) => Err(RebuildError::Load(error)),
             };
             match made {
@@ -378,7 +377,7 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
 
     async fn rebuild_stream(
         &self,
-        table: &ReadTable,
+        generation: u32,
         log: &DynamoDbStore,
         stream: &StreamId,
         _: Instant,
@@ -388,6 +387,6 @@ impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
             return Ok(0.0);
         }
         let row = (self.view.row)(stream.id(), loaded.version, loaded.state);
-        Ok(self.show(table, stream, loaded.version, row.as_ref()).await?.1)
+        Ok(self.show(&self.table.at(generation), stream, loaded.version, row.as_ref()).await?.1)
     }
 }

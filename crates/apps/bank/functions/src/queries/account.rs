@@ -12,9 +12,7 @@ use ledgerline::{
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{
-        PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, of_log, page, problem, row,
-    },
+    queries::{PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row},
 };
 use serde_json::{Value, json};
 
@@ -51,16 +49,14 @@ fn owned(request: &HttpRequest) -> Result<Part, Problem> {
 async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
     let stream = Account::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
-    let rows = views.table(transactions::TABLE)?;
-    let balances = views.table(balances::TABLE)?;
+    let rows = views.log_rows(transactions::TABLE)?;
+    let balances = views.state_rows(balances::TABLE)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
     // The position is read first, so that the rows, which are read strongly after it, show at least this version.
     let shown = async || {
-        let (position, balance) = tokio::join!(
-            rows.position(&transactions::TABLE, &stream),
-            balances.shown::<balances::Row>(&balances::TABLE, id.get())
-        );
+        let (position, balance) =
+            tokio::join!(rows.position(&stream), balances.shown::<balances::Row>(id.get()));
         let shown = match balance.map_err(problem)? {
             (_, Some(row)) if row.opened_by.as_deref() == Some(actor) => {
                 Shown::Version(position.map_err(problem)?)
@@ -74,7 +70,7 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
     if version == 0 {
         return Err(Problem::from(&UNKNOWN));
     }
-    let query = of_log(&transactions::TABLE, id.get(), limit, cursor.as_deref());
+    let query = PageQuery::of(id.get(), limit, cursor.as_deref());
     let query = PageQuery { newest_first: true, ..query };
     let page = rows.page::<transactions::Row>(&query).await.map_err(problem)?;
     let body = listed("transactions", in_answers(page, transaction));

@@ -13,7 +13,7 @@ use ledgerline::{
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{PAGE, Query, Shown, Views, in_answers, limit, listed, of_log, problem},
+    queries::{PAGE, Query, Shown, Views, in_answers, limit, listed, problem},
 };
 use serde_json::{Value, json};
 
@@ -35,10 +35,10 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
         // Another day may be the last one by now.
         return Err(Problem::field("day", "a cursor goes with the day of its page"));
     }
-    let table = views.table(TABLE)?;
+    let table = views.log_rows(TABLE)?;
     wait(views, request).await?;
     // The checkpoint is read first, so that the rows, which are read strongly after it, have at least all up to its number.
-    let checkpoint = table.checkpoint(&TABLE).await.map_err(problem)?;
+    let checkpoint = table.checkpoint().await.map_err(problem)?;
     let books: Books = match checkpoint.state.as_str() {
         "" => Books::default(),
         state => serde_json::from_str(state).map_err(|_| {
@@ -47,7 +47,7 @@ async fn bookings(views: &Views, request: &HttpRequest) -> Result<Response, Prob
         })?,
     };
     let day = day.unwrap_or_else(|| books.day()).to_string();
-    let page = PageQuery { newest_first: false, ..of_log(&TABLE, &day, limit, cursor.as_deref()) };
+    let page = PageQuery::of(&day, limit, cursor.as_deref());
     let page = table.page::<Row>(&page).await.map_err(problem)?;
     let mut body = listed("bookings", in_answers(page, shown));
     body["day"] = day.into();
@@ -70,7 +70,7 @@ async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
     let stream =
         Account::stream(account.get()).map_err(|error| Problem::field("accountId", error.to_string()))?;
     let read = async || {
-        let (position, _) = views.table(TABLE)?.progress(&TABLE, stream.as_str()).await.map_err(problem)?;
+        let (position, _) = views.log_rows(TABLE)?.progress(&stream).await.map_err(problem)?;
         Ok((Shown::Version(position), ()))
     };
     views.read(request, &stream, read).await.map(|_| ())

@@ -10,7 +10,7 @@ use bank::{
 };
 use jiff::{Timestamp, civil::date};
 use ledgerline::{Changes, Commit, EventLog, Projection, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, KeyNames, Move, PageQuery, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, Move, PageQuery, StateRows};
 use ledgerline_lambda::{
     log_projector::LogProjector,
     queue::{Consumer, QueueRunner},
@@ -42,10 +42,11 @@ impl Transactions {
             Client::from_conf(Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build());
         let projector = QueueRunner {
             store: DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable")),
-            consumer: LogProjector {
-                table: ReadTable::new(client, ledgerline_testing::table("TransactionsTable")),
-                view: transactions::VIEW,
-            },
+            consumer: LogProjector::new(
+                client,
+                ledgerline_testing::table("TransactionsTable"),
+                transactions::VIEW,
+            ),
         };
         // At its start, the function reads which generations there are, and then no more than once
         // in ten seconds.
@@ -86,15 +87,7 @@ impl Transactions {
     }
 
     async fn rows_of(&self, generation: u32) -> Vec<transactions::Row> {
-        let query = PageQuery {
-            index: None,
-            partition: ("accountId", ID),
-            keys: &["entry"],
-            starts_with: None,
-            newest_first: false,
-            limit: 100,
-            cursor: None,
-        };
+        let query = PageQuery::of(ID, 100, None);
         self.projector.consumer.table.at(generation).page(&query).await.unwrap().whole().unwrap().0
     }
 }
@@ -255,16 +248,16 @@ async fn balances() -> (StateProjector<Account, balances::Row>, Wire) {
         let commit = Message::read(record["body"].as_str().unwrap()).unwrap().into_commit().unwrap();
         log.append(&commit, None).await.unwrap();
     }
-    let table = ReadTable::new(client, ledgerline_testing::table("BalancesTable"));
+    let table = StateRows::new(client, ledgerline_testing::table("BalancesTable"), balances::TABLE);
     // At its start, the function reads which generations there are, and then no more than once in
     // ten seconds.
-    table.recent_generations(KeyNames::from(&balances::TABLE)).await.unwrap();
+    table.view().recent_generations().await.unwrap();
     wire.take();
     (StateProjector { table, log, view: balances::VIEW }, wire)
 }
 
 async fn balance(projector: &StateProjector<Account, balances::Row>) -> Option<balances::Row> {
-    projector.table.shown(&balances::TABLE, ID).await.unwrap().1
+    projector.table.shown(ID).await.unwrap().1
 }
 
 /// Of a stream of ten commits there are nine rows and the position of the opening beside them.
@@ -273,11 +266,10 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     let transactions = Transactions::new().await;
     let commits = transactions.longer_log(10).await;
     let consumer = &transactions.projector.consumer;
-    let keys = KeyNames::from(&transactions::TABLE);
-    let now = consumer.table.generations(keys).await.unwrap();
+    let now = consumer.table.view().generations().await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
     let begun = now.begun(by.at).unwrap();
-    assert!(consumer.table.move_generations(keys, &now, begun, by).await.unwrap());
+    assert!(consumer.table.view().move_generations(&now, begun, by).await.unwrap());
     let asked =
         RebuildRequest { generation: 1, part: 0, parts: 1, write_units: Some(0.5), streams: Vec::new() };
     let (mut asks, mut waits) = (0, 0);
@@ -444,7 +436,7 @@ proptest! {
             }
             prop_assert_eq!(transactions.rows().await, fold(&commits));
             let stream = StreamId::new("account", ID).unwrap();
-            prop_assert_eq!(transactions.projector.consumer.table.position(&transactions::TABLE, &stream).await.unwrap(), 10);
+            prop_assert_eq!(transactions.projector.consumer.table.position(&stream).await.unwrap(), 10);
             Ok(())
         })?;
     }

@@ -5,13 +5,14 @@ use std::{process::Command, time::Duration};
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use aws_sdk_dynamodb::Client;
 use bank::{
-    account::{Opened, State},
+    account::{Account, Opened, State},
     views::{balances, transactions},
 };
 use bank_functions::queries::account::routes;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use http::StatusCode;
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline::Aggregate;
+use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows, StateRows};
 use ledgerline_lambda::{
     http::{Problem, Response, Routes},
     queries::{Patience, Queries, Views},
@@ -26,16 +27,18 @@ async fn queries() -> Queries {
     let dynamodb =
         ledgerline_testing::dynamodb(&["BalancesTable", "CommitsTable", "TransactionsTable"]).await;
     let client = Client::new(&dynamodb.sdk_config());
-    let balances = ReadTable::new(client.clone(), ledgerline_testing::table("BalancesTable"));
-    let transactions = ReadTable::new(client.clone(), ledgerline_testing::table("TransactionsTable"));
-    let log = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
+    let balances_table = ledgerline_testing::table("BalancesTable");
+    let balances = StateRows::new(client.clone(), &*balances_table, balances::TABLE);
+    let transactions_table = ledgerline_testing::table("TransactionsTable");
+    let transactions = LogRows::new(client.clone(), &*transactions_table, transactions::TABLE);
+    let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
     let state = State::Open(Opened {
         owner: "Ada".into(),
         opened_by: Some(CALLER.into()),
         total_balance: 7,
         ..Opened::default()
     });
-    balances.put_newer(&balances::TABLE, &balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
+    balances.put_newer(&balances::row(ID, 1, state).unwrap(), 1).await.unwrap();
     let row = transactions::Row {
         account_id: ID.into(),
         entry: "1".into(),
@@ -49,9 +52,11 @@ async fn queries() -> Queries {
     };
     let mut changes = ledgerline::Changes::new(transactions::TABLE);
     changes.put(&row).unwrap();
-    transactions.apply(&transactions::TABLE, &format!("account-{ID}"), 1, &changes).await.unwrap();
+    let stream = &Account::stream(ID).unwrap();
+    transactions.deliver(Delivery { stream, version: 1, changes }).await.unwrap();
     let views = Views::new(Patience::new(Duration::from_millis(60), log));
-    let views = views.with(balances::TABLE, balances).with(transactions::TABLE, transactions);
+    let views = views.with(balances::TABLE, client.clone(), balances_table);
+    let views = views.with(transactions::TABLE, client, transactions_table);
     Queries { routes: routes(), views }
 }
 

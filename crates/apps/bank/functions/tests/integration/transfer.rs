@@ -16,7 +16,7 @@ use bank_functions::process_managers::transfer::Transfers;
 use ledgerline::{
     Aggregate, Cache, Consistency, Context, EventLog, Execution, Meta, StreamId, execute, load, spec::valid,
 };
-use ledgerline_dynamodb::{DynamoDbStore, ReadTable};
+use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
@@ -59,7 +59,8 @@ impl Bank {
             .interceptor(self.crash.clone())
             .interceptor(self.wire.clone());
         let client = Client::from_conf(config.build());
-        let positions = ReadTable::new(client.clone(), ledgerline_testing::table("TransferPositionsTable"));
+        let positions =
+            LogRows::new(client.clone(), ledgerline_testing::table("TransferPositionsTable"), POSITIONS);
         let reaction = Transfers::new(self.store_of(client.clone()));
         QueueRunner { store: self.store_of(client), consumer: ProcessManager { positions, reaction } }
     }
@@ -416,9 +417,10 @@ async fn an_outage_is_no_answer() {
     assert!(!bank.deliver(&bank.manager()).await);
     bank.crash.recover();
     assert_eq!(bank.status().await, Status::Requested);
-    let positions = ReadTable::new(
+    let positions = LogRows::new(
         Client::new(&bank.dynamodb.sdk_config()),
         ledgerline_testing::table("TransferPositionsTable"),
+        POSITIONS,
     );
-    assert_eq!(positions.progress(&POSITIONS, "transfer-t").await.unwrap(), (0, None));
+    assert_eq!(positions.progress(&Transfer::stream("t").unwrap()).await.unwrap(), (0, None));
 }

@@ -19,7 +19,7 @@ use ledgerline::{
     Aggregate, Commit, decode,
     manifest::{Action, Manifest, Table},
 };
-use ledgerline_dynamodb::{ReadTable, RowKey};
+use ledgerline_dynamodb::{LogRows, RowKey};
 use ledgerline_lambda::{
     Error, config, metrics,
     process_manager::{self, POSITIONS, Reaction},
@@ -65,7 +65,7 @@ enum Status {
 #[derive(Debug)]
 pub struct WelcomeEmail {
     /// The table that says which mails were sent: that of the process manager's positions.
-    pub mails: ReadTable,
+    pub mails: LogRows,
     /// The provider.
     pub ses: Client,
     /// The address that mails come from, a verified identity. Without one, no mail is sent.
@@ -89,7 +89,8 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 pub async fn run() -> Result<(), Error> {
     process_manager::run(async |sdk, _| {
         let sender = config::parsed_or("MAIL_SENDER", String::new())?;
-        let mails = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(POSITIONS.variable)?);
+        let mails =
+            LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(POSITIONS.variable)?, POSITIONS);
         let ses = Client::from_conf(ses(&sdk).build());
         Ok(WelcomeEmail { mails, ses, sender: Some(sender).filter(|sender| !sender.is_empty()) })
     })
@@ -136,15 +137,14 @@ impl WelcomeEmail {
         let claim = Uuid::new_v4();
         let entry = format!("mail#{:020}#{index:04}", commit.version);
         let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim };
-        if !self.mails.put_new(&POSITIONS, &mail(Status::Sending)).await? {
-            let found =
-                self.mails.read::<Mail>(&POSITIONS, RowKey { partition: stream, sort: &entry }).await?;
+        if !self.mails.put_new(&mail(Status::Sending)).await? {
+            let found = self.mails.read::<Mail>(RowKey { partition: stream, sort: &entry }).await?;
             match found.map(|found| (found.status, found.claim == claim)) {
                 // This is the claim of this try, and only its answer was lost: nobody else sends
                 // the mail.
                 Some((Status::Sending, true)) => {}
                 Some((Status::Sending, false)) => {
-                    self.mails.put_all(&POSITIONS, &[mail(Status::Unknown)]).await?;
+                    self.mails.put_all(&[mail(Status::Unknown)]).await?;
                     unsent(commit, "unknown", "the function ended");
                     return Ok(());
                 }
@@ -155,7 +155,7 @@ impl WelcomeEmail {
         }
         let error = match self.send(sender, email).await {
             Ok(()) => {
-                self.mails.put_all(&POSITIONS, &[mail(Status::Sent)]).await?;
+                self.mails.put_all(&[mail(Status::Sent)]).await?;
                 tracing::info!(stream, version = commit.version, "a mail was sent");
                 return Ok(());
             }
@@ -169,22 +169,17 @@ impl WelcomeEmail {
                 // Under our claim only: should this request arrive late, another instance may have
                 // sent the mail, and its record must stay.
                 self.mails
-                    .delete_if(
-                        &POSITIONS,
-                        RowKey { partition: stream, sort: &entry },
-                        "claim",
-                        &claim.to_string(),
-                    )
+                    .delete_if(RowKey { partition: stream, sort: &entry }, "claim", &claim.to_string())
                     .await?;
                 Err(ApplyError::Effect(format!("the mail was not taken yet: {code}")))
             }
             Meaning::Never => {
-                self.mails.put_all(&POSITIONS, &[mail(Status::Refused)]).await?;
+                self.mails.put_all(&[mail(Status::Refused)]).await?;
                 unsent(commit, "refused", code);
                 Ok(())
             }
             Meaning::Unknown => {
-                self.mails.put_all(&POSITIONS, &[mail(Status::Unknown)]).await?;
+                self.mails.put_all(&[mail(Status::Unknown)]).await?;
                 unsent(commit, "unknown", code);
                 Ok(())
             }

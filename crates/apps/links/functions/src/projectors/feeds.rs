@@ -6,10 +6,9 @@ use ledgerline::{
     guard::{Verdict, judge},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
-use ledgerline_dynamodb::{KeyNames, PageQuery, ReadTable, RowKey, TableError};
+use ledgerline_dynamodb::{Delivery, LogRows, PageQuery, RowKey, TableError};
 use ledgerline_lambda::{
     Error, config,
-    queries::of_log,
     queue::{self, ApplyError, Consumer},
 };
 use links::views::{
@@ -25,7 +24,7 @@ const PAGE: i32 = 1_000;
 #[derive(Debug)]
 pub struct FeedProjector {
     /// The table that holds the rows.
-    pub table: ReadTable,
+    pub table: LogRows,
 }
 
 /// The manifest of the function.
@@ -46,9 +45,9 @@ pub fn manifest() -> Manifest {
 /// When it cannot start.
 pub async fn run() -> Result<(), Error> {
     queue::run(manifest(), async |sdk| {
-        let table = ReadTable::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?);
+        let table = LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(TABLE.variable)?, TABLE);
         // This opens the connection, so that the first message does not wait for it.
-        let _ = table.generations(KeyNames::from(&TABLE)).await;
+        let _ = table.view().generations().await;
         Ok(FeedProjector { table })
     })
     .await
@@ -58,19 +57,20 @@ impl Consumer for FeedProjector {
     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
         ApplyError::unless_of(OF, commit)?;
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        let stream = commit.stream.as_str();
+        let stream = &commit.stream;
         let version = commit.version;
+        let delivery = |changes: &Changes| Delivery { stream, version, changes: changes.clone() };
         let Some(then) = work.then else {
-            return Ok(self.table.apply(&TABLE, stream, version, &work.changes).await?);
+            return Ok(self.table.deliver(delivery(&work.changes)).await?);
         };
-        let (position, progress) = self.table.progress(&TABLE, stream).await?;
+        let (position, progress) = self.table.progress(stream).await?;
         let verdict = judge(position, version);
         if verdict != Verdict::Apply {
             return Ok((verdict, position));
         }
         let mark = async |changes: &Changes, from: &str, cursor: &str| {
             let progress = Some(format!("{from}\n{cursor}"));
-            self.table.begin(&TABLE, stream, version, changes, progress).await
+            self.table.begin(delivery(changes), progress).await
         };
         let (from, mut cursor) = match &progress {
             // An earlier try began the work, and was interrupted at this mark.
@@ -89,7 +89,7 @@ impl Consumer for FeedProjector {
         loop {
             let (next, last) = self.part(&then, &from, cursor.as_deref()).await?;
             let Some(next) = next else {
-                return Ok(self.table.apply(&TABLE, stream, version, &last).await?);
+                return Ok(self.table.deliver(delivery(&last)).await?);
             };
             // After a crash, or after this function's time is up, the next try goes on from here.
             if let overtaken @ (Verdict::Skip | Verdict::Gap, _) =
@@ -109,7 +109,7 @@ impl FeedProjector {
         let Then::Remove { follower, author, .. } = then else { return Ok(String::new()) };
         let follow = self
             .table
-            .read::<Follow>(&TABLE, RowKey { partition: &feeds::following(follower), sort: author })
+            .read::<Follow>(RowKey { partition: &feeds::following(follower), sort: author })
             .await?;
         Ok(follow.and_then(|follow| follow.from).unwrap_or_default())
     }
@@ -126,20 +126,20 @@ impl FeedProjector {
         match then {
             Then::Deliver { author, place, link } => {
                 let owner = feeds::followers(author);
-                let page = self.table.page::<Follow>(&of_log(&TABLE, &owner, PAGE, cursor)).await?;
+                let page = self.table.page::<Follow>(&PageQuery::of(&owner, PAGE, cursor)).await?;
                 let (follows, next) = page.whole()?;
                 let entry =
                     |follow: &Follow| Entry::new(&follow.entry, follow.following, author, place, link);
-                self.table.put_all(&TABLE, &follows.iter().map(entry).collect::<Vec<_>>()).await?;
+                self.table.put_all(&follows.iter().map(entry).collect::<Vec<_>>()).await?;
                 Ok((next, last))
             }
             Then::BringIn { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let newest = PageQuery { newest_first: true, ..of_log(&TABLE, &owner, RECENT, None) };
+                let newest = PageQuery { newest_first: true, ..PageQuery::of(&owner, RECENT, None) };
                 let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
                 let entry =
                     |recent: &Recent| Entry::new(follower, *following, author, &recent.entry, &recent.link);
-                self.table.put_all(&TABLE, &links.iter().map(entry).collect::<Vec<_>>()).await?;
+                self.table.put_all(&links.iter().map(entry).collect::<Vec<_>>()).await?;
                 if let (Some(_), Some(oldest)) = (&next, links.last()) {
                     last.set(&feeds::following(follower), author, FROM, &*oldest.entry);
                 }
@@ -147,7 +147,7 @@ impl FeedProjector {
             }
             Then::Remove { follower, author, following } => {
                 let owner = feeds::recent(author);
-                let newest = PageQuery { newest_first: true, ..of_log(&TABLE, &owner, PAGE, cursor) };
+                let newest = PageQuery { newest_first: true, ..PageQuery::of(&owner, PAGE, cursor) };
                 let (links, next) = self.table.page::<Recent>(&newest).await?.whole()?;
                 let there = links.iter().filter(|recent| recent.entry.as_str() >= from);
                 let key = |recent: &Recent| {
@@ -155,7 +155,7 @@ impl FeedProjector {
                     (entry.owner, entry.entry)
                 };
                 let keys: Vec<_> = there.map(key).collect();
-                self.table.delete_all(&TABLE, &keys).await?;
+                self.table.delete_all(&keys).await?;
                 // A page with a link older than that is the last one, because older links were
                 // never brought in.
                 Ok((next.filter(|_| keys.len() == links.len()), last))

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use http::StatusCode;
 use ledgerline::manifest::{Action, Table};
-use ledgerline_dynamodb::{Page, PageQuery, ReadTable, RowKey, TableError};
+use ledgerline_dynamodb::{LogRows, Page, PageQuery, RowKey, TableError};
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{self, PAGE, Views, in_answers, limit, listed, of_log, problem},
+    queries::{self, PAGE, Views, in_answers, limit, listed, problem},
 };
 use links::{
     user::NOT_YOU,
@@ -47,14 +47,14 @@ pub fn routes() -> Vec<queries::Query> {
 
 async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
-    let table = views.table(link_ratings::TABLE)?;
+    let table = views.log_rows(link_ratings::TABLE)?;
     let url = request.query("url")?.ok_or_else(|| Problem::field("url", "say which link: ?url="))?;
     let url = WebUrl::new(url).map_err(|invalid| Problem::field("url", invalid.to_string()))?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let query = of_log(&link_ratings::TABLE, url.get(), limit, cursor.as_deref());
+    let query = PageQuery::of(url.get(), limit, cursor.as_deref());
     let query = PageQuery { starts_with: Some(RATINGS), ..query };
-    let summary = table.get::<Summary>(&link_ratings::TABLE, RowKey { partition: url.get(), sort: SUMMARY });
+    let summary = table.get::<Summary>(RowKey { partition: url.get(), sort: SUMMARY });
     let (summary, page) = tokio::join!(summary, table.page::<link_ratings::Row>(&query));
     let summary = summary.map_err(problem)?.unwrap_or_default();
     let page = page.map_err(problem)?;
@@ -77,11 +77,11 @@ async fn of_link(views: &Views, request: &HttpRequest) -> Result<Response, Probl
 
 async fn of_user(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
     request.actor()?;
-    let table = views.table(user_ratings::TABLE)?;
+    let table = views.log_rows(user_ratings::TABLE)?;
     let owner = user_ratings::partition(request.path_value::<UserId>("id")?.get());
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
-    let query = of_log(&user_ratings::TABLE, &owner, limit, cursor.as_deref());
+    let query = PageQuery::of(&owner, limit, cursor.as_deref());
     let page = table.page::<user_ratings::Row>(&query).await.map_err(problem)?;
     let rating = |row: &user_ratings::Row| {
         let user_ratings::Row { entry, link_url, rating, title, image, tags } = row;
@@ -97,7 +97,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     if UserId::of_subject(actor).as_ref() != Some(&id) {
         return Err(Problem::from(&NOT_YOU.saying("this is another user's feed")));
     }
-    let table = views.table(feeds::TABLE)?;
+    let table = views.log_rows(feeds::TABLE)?;
     let limit = limit(request)?;
     let cursor = request.query("cursor")?;
     let entries = entries(&table, id.get(), limit, cursor).await.map_err(problem)?;
@@ -105,7 +105,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
     let keys: Vec<_> = keys.map(|entry| (feeds::ratings(&entry.author), entry.link.clone())).collect();
     // A link's id is made of the author and the URL, so that the id alone finds the rating.
     let mut found = BTreeMap::new();
-    for rating in table.get_all::<Rating>(&feeds::TABLE, &keys).await.map_err(problem)? {
+    for rating in table.get_all::<Rating>(&keys).await.map_err(problem)? {
         let link = rating.as_ref().map_or_else(|row| &row.key, |rating| &rating.entry);
         found.insert(link.clone(), rating);
     }
@@ -130,7 +130,7 @@ async fn feed(views: &Views, request: &HttpRequest) -> Result<Response, Problem>
 
 /// A page of a feed, newest first, without the entries that are left of followings that have ended.
 async fn entries(
-    table: &ReadTable,
+    table: &LogRows,
     id: &str,
     limit: i32,
     mut cursor: Option<String>,
@@ -140,7 +140,7 @@ async fn entries(
     let mut following = BTreeMap::new();
     let mut next = None;
     loop {
-        let query = of_log(&feeds::TABLE, &owner, FOLLOWING, next.as_deref());
+        let query = PageQuery::of(&owner, FOLLOWING, next.as_deref());
         let (follows, after) = table.page::<Follow>(&query).await?.whole()?;
         following.extend(follows.into_iter().map(|follow| (follow.entry, follow.following)));
         next = after;
@@ -156,7 +156,7 @@ async fn entries(
             break;
         }
         let left = i32::try_from(wanted - entries.len()).unwrap_or(limit);
-        let query = PageQuery { newest_first: true, ..of_log(&feeds::TABLE, &feed, left, cursor.as_deref()) };
+        let query = PageQuery { newest_first: true, ..PageQuery::of(&feed, left, cursor.as_deref()) };
         let page = table.page::<Entry>(&query).await?;
         let is_hidden =
             |row: &Result<Entry, _>| row.as_ref().is_ok_and(|entry| !feeds::shown(entry, &following));

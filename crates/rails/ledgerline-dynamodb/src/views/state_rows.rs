@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::{
+    Client,
     operation::put_item::PutItemError,
     types::{AttributeValue, ConsumedCapacity, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure},
 };
 use ledgerline::StateTable;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Item, ReadTable, TOMBSTONE, TableError, VERSION, number, number_of, to_item};
+use super::{Item, TOMBSTONE, TableError, VERSION, ViewTable, number, number_of, to_item};
 use crate::error::table_error;
 
 /// The result of overwriting a row.
@@ -22,7 +23,54 @@ pub enum Overwrite {
     Shows(u64),
 }
 
-impl ReadTable {
+/// The rows of a view that is written from states. Cheap to clone.
+///
+/// ```no_run
+/// use ledgerline::StateTable;
+/// use ledgerline_dynamodb::StateRows;
+/// use serde_json::Value;
+///
+/// const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] };
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
+/// let levels = StateRows::new(client, "Levels", LEVELS);
+/// let (version, row) = levels.shown::<Value>("north").await?;
+/// println!("{row:?} at version {version}");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct StateRows {
+    pub(super) view: ViewTable,
+    pub(super) keys: StateTable,
+}
+
+impl StateRows {
+    /// The rows in the table of this name.
+    #[must_use]
+    pub fn new(client: Client, name: impl Into<String>, keys: StateTable) -> Self {
+        Self { view: ViewTable::new(client, name, &keys), keys }
+    }
+
+    /// The rows in this table.
+    #[must_use]
+    pub fn in_table(view: ViewTable, keys: StateTable) -> Self {
+        Self { view, keys }
+    }
+
+    /// Their table.
+    #[must_use]
+    pub fn view(&self) -> &ViewTable {
+        &self.view
+    }
+
+    /// The same view, at the rows of this generation.
+    #[must_use]
+    pub fn at(&self, generation: u32) -> Self {
+        Self { view: self.view.at(generation), keys: self.keys }
+    }
+
     /// Writes a row made from a state, unless the table shows the same version or a newer one
     /// already (rule 8). Returns the write units that it took as well.
     ///
@@ -30,21 +78,20 @@ impl ReadTable {
     /// When the table fails.
     pub async fn put_newer(
         &self,
-        table: &StateTable,
         row: &impl Serialize,
         version: u64,
     ) -> Result<(Overwrite, f64), TableError> {
         let mut item = to_item(row)?;
         // DynamoDB refuses a row whose key of an index is null. Without the field, the row is in no
         // list of the index.
-        for index in table.indexes {
+        for index in self.keys.indexes {
             for key in [index.partition, index.sort] {
                 if item.get(key).is_some_and(AttributeValue::is_null) {
                     item.remove(key);
                 }
             }
         }
-        self.overwrite(table, item, version).await
+        self.overwrite(item, version).await
     }
 
     /// Forgets a row, unless the table shows the same version or a newer one already. In its place
@@ -53,32 +100,22 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn forget(
-        &self,
-        table: &StateTable,
-        id: &str,
-        version: u64,
-        expires: i64,
-    ) -> Result<(Overwrite, f64), TableError> {
+    pub async fn forget(&self, id: &str, version: u64, expires: i64) -> Result<(Overwrite, f64), TableError> {
         let tombstone = HashMap::from([
-            (table.key.to_owned(), AttributeValue::S(id.to_owned())),
+            (self.keys.key.to_owned(), AttributeValue::S(id.to_owned())),
             (TOMBSTONE.to_owned(), AttributeValue::N(expires.to_string())),
         ]);
-        self.overwrite(table, tombstone, version).await
+        self.overwrite(tombstone, version).await
     }
 
-    async fn overwrite(
-        &self,
-        table: &StateTable,
-        mut item: Item,
-        version: u64,
-    ) -> Result<(Overwrite, f64), TableError> {
+    async fn overwrite(&self, mut item: Item, version: u64) -> Result<(Overwrite, f64), TableError> {
         item.insert(VERSION.into(), number(version));
-        self.name_keys(&mut item, table.partitions());
+        self.view.name_keys(&mut item, self.keys.partitions());
         let result = self
+            .view
             .client
             .put_item()
-            .table_name(&self.name)
+            .table_name(&self.view.name)
             .set_item(Some(item))
             .condition_expression("attribute_not_exists(#version) OR #version < :version")
             .expression_attribute_names("#version", VERSION)
@@ -109,18 +146,14 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn shown<T: DeserializeOwned>(
-        &self,
-        table: &StateTable,
-        id: &str,
-    ) -> Result<(u64, Option<T>), TableError> {
-        let key = HashMap::from([(table.key.to_owned(), self.partition(id))]);
-        let Some(item) = self.item(key, false).await? else { return Ok((0, None)) };
+    pub async fn shown<T: DeserializeOwned>(&self, id: &str) -> Result<(u64, Option<T>), TableError> {
+        let key = HashMap::from([(self.keys.key.to_owned(), self.view.partition(id))]);
+        let Some(item) = self.view.item(key, false).await? else { return Ok((0, None)) };
         let version = number_of(Some(&item), VERSION);
         let row = if item.contains_key(TOMBSTONE) {
             None
         } else {
-            Some(self.read_row(item, &table.partitions().collect::<Vec<_>>())?)
+            Some(self.view.read_row(item, &self.keys.partitions().collect::<Vec<_>>())?)
         };
         Ok((version, row))
     }

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 
-use crate::read_table::{Item, PageQuery, TableError};
+use super::{Item, TableError, pages::List};
 
 /// A cursor that no page of this query ended with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the cursor is not one that a page of this list ended with")]
 pub struct InvalidCursor;
 
-pub(crate) fn write(key: &Item, query: &PageQuery<'_>) -> Result<String, TableError> {
+pub(crate) fn write(key: &Item, query: &List<'_>) -> Result<String, TableError> {
     let mut rest = BTreeMap::new();
     for (name, value) in key.iter().filter(|(name, _)| *name != query.partition.0) {
         rest.insert(name, value.as_s().map_err(|_| TableError::Row(format!("the key {name} is no text")))?);
@@ -31,8 +31,8 @@ const LIST: &str = "$list";
 
 /// A checksum of the list that a query is about. The limit, and the generation of the table, are
 /// not in it: a reader may change the one, and a rebuild the other.
-fn checksum(query: &PageQuery<'_>) -> String {
-    let PageQuery { index, partition, keys: _, starts_with, newest_first, limit: _, cursor: _ } = query;
+fn checksum(query: &List<'_>) -> String {
+    let List { index, partition, starts_with, newest_first, .. } = query;
     let list = format!("{index:?} {partition:?} {starts_with:?} {newest_first}");
     format!("{:08x}", crc32fast::hash(list.as_bytes()))
 }
@@ -40,7 +40,7 @@ fn checksum(query: &PageQuery<'_>) -> String {
 /// The most bytes of a sort key in DynamoDB. The partition keys of rows are not longer here either.
 const MAX_KEY_BYTES: usize = 1024;
 
-pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidCursor> {
+pub(crate) fn read(cursor: &str, query: &List<'_>) -> Result<Item, InvalidCursor> {
     let json = BASE64_URL_SAFE_NO_PAD.decode(cursor).map_err(|_| InvalidCursor)?;
     let mut rest: BTreeMap<String, String> = serde_json::from_slice(&json).map_err(|_| InvalidCursor)?;
     // A cursor of an earlier version has no checksum: it may be under way while functions are
@@ -64,7 +64,7 @@ pub(crate) fn read(cursor: &str, query: &PageQuery<'_>) -> Result<Item, InvalidC
 }
 
 /// Whether the cursor is within the list that is asked for: DynamoDB refuses any other start.
-fn begins(keys: &BTreeMap<String, String>, query: &PageQuery<'_>) -> bool {
+fn begins(keys: &BTreeMap<String, String>, query: &List<'_>) -> bool {
     let sort = query.keys.first().and_then(|sort| keys.get(*sort));
     query.starts_with.is_none_or(|start| sort.is_some_and(|sort| sort.starts_with(start)))
 }
@@ -75,10 +75,12 @@ mod tests {
 
     use super::*;
 
-    const QUERY: PageQuery<'_> = PageQuery {
+    const QUERY: List<'_> = List {
         index: None,
         partition: ("tankId", "mine"),
         keys: &["entry"],
+        partitions: &["tankId"],
+        of_index: None,
         starts_with: None,
         newest_first: true,
         limit: 10,
@@ -90,12 +92,12 @@ mod tests {
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let key = Item::from([("tankId".into(), text("mine")), ("entry".into(), text("7"))]);
         let cursor = write(&key, &QUERY).unwrap();
-        assert!(read(&cursor, &PageQuery { limit: 99, ..QUERY }).is_ok());
+        assert!(read(&cursor, &List { limit: 99, ..QUERY }).is_ok());
         for other in [
-            PageQuery { partition: ("tankId", "theirs"), ..QUERY },
-            PageQuery { newest_first: false, ..QUERY },
-            PageQuery { starts_with: Some("7"), ..QUERY },
-            PageQuery { index: Some("byEntry"), ..QUERY },
+            List { partition: ("tankId", "theirs"), ..QUERY },
+            List { newest_first: false, ..QUERY },
+            List { starts_with: Some("7"), ..QUERY },
+            List { index: Some("byEntry"), ..QUERY },
         ] {
             assert_eq!(read(&cursor, &other), Err(InvalidCursor), "{other:?}");
         }
@@ -105,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_cursor_into_an_index_has_the_keys_of_both() {
-        let query = PageQuery { partition: ("installedBy", "me"), keys: &["listing", "tankId"], ..QUERY };
+        let query = List { partition: ("installedBy", "me"), keys: &["listing", "tankId"], ..QUERY };
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let key = Item::from([
             ("installedBy".into(), text("me")),
@@ -119,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_cursor_into_an_index_that_is_sorted_by_the_key_of_its_table_is_read() {
-        let query = PageQuery { partition: ("installedBy", "me"), keys: &["tankId", "tankId"], ..QUERY };
+        let query = List { partition: ("installedBy", "me"), keys: &["tankId", "tankId"], ..QUERY };
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let key = Item::from([("installedBy".into(), text("me")), ("tankId".into(), text("1"))]);
         assert_eq!(read(&write(&key, &query).unwrap(), &query), Ok(key));

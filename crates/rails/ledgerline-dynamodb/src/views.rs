@@ -1,17 +1,22 @@
-//! The read tables: rows that are written only under their guard, read back one by one or in pages.
+//! Views: tables of rows that are written only under their guard, and read one by one or in pages.
+//!
+//! [`StateRows`] are written from states, [`LogRows`] from commits. Both know the keys of their table, and have
+//! its [`ViewTable`], which holds what is beside the rows.
 
+mod apply;
 pub(crate) mod batch;
 mod checkpoint;
 mod cursor;
 mod generations;
-mod log;
+mod log_rows;
 mod pages;
-mod positions;
+mod position;
 mod rebuild;
-mod states;
+mod state_rows;
 
-use std::collections::HashMap;
+use std::{borrow::Cow, collections::HashMap};
 
+pub use apply::{Applied, CommitBatch};
 use aws_sdk_dynamodb::{
     Client,
     error::SdkError,
@@ -20,17 +25,13 @@ use aws_sdk_dynamodb::{
 };
 pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, Reached};
 pub use cursor::InvalidCursor;
-pub use generations::{Before, FRESH, Generations, KeyNames, Move, NotNow, Other, Phase, SWITCHING};
-use ledgerline::{
-    LogTable,
-    changes::Key,
-    guard::{Verdict, judge},
-};
-pub use log::Insertion;
+pub use generations::{Before, FRESH, Generations, Move, NotNow, Other, Phase, SWITCHING};
+use ledgerline::{LogTable, StateTable, changes::Key, manifest::Table};
+pub use log_rows::{Delivery, LogRows};
 pub use pages::{Page, PageQuery, UnreadableRow};
-pub use rebuild::{Cleared, Inserted, Part};
+pub use rebuild::{Cleared, Part};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-pub use states::Overwrite;
+pub use state_rows::{Overwrite, StateRows};
 
 use crate::error::{self, is_busy, is_throttling, table_error};
 
@@ -50,9 +51,6 @@ const POSITION_ENTRY: &str = "#position";
 /// The most items that one transaction takes.
 const MAX_TRANSACTION_ITEMS: usize = 100;
 
-/// The number of times that a write is tried again after it met another writer at one of its rows (rule 11).
-const MAX_CONFLICTS: usize = 8;
-
 /// A handler's position in a stream.
 #[derive(Debug, Serialize, Deserialize)]
 struct Position {
@@ -69,28 +67,41 @@ impl Position {
     }
 }
 
-/// A table of a read model. Cheap to clone.
-///
-/// ```no_run
-/// use ledgerline::StateTable;
-/// use ledgerline_dynamodb::ReadTable;
-/// use serde_json::Value;
-///
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
-/// let levels = ReadTable::new(client, "Levels");
-/// let (version, row) = levels.shown::<Value>(&StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] }, "north").await?;
-/// println!("{row:?} at version {version}");
-/// # Ok(())
-/// # }
-/// ```
+/// The table of a view, at one generation of its rows ([`Generations`]). Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ReadTable {
+pub struct ViewTable {
     client: Client,
     name: String,
-    /// The generation of the rows that are read and written ([`Generations`]).
+    keys: KeyNames,
     generation: u32,
     known: generations::Known,
+}
+
+/// The names of a table's keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyNames {
+    /// That of the partition key.
+    pub partition: Cow<'static, str>,
+    /// That of the sort key, if there is one.
+    pub sort: Option<Cow<'static, str>>,
+}
+
+impl From<&LogTable> for KeyNames {
+    fn from(table: &LogTable) -> Self {
+        Self { partition: table.partition.into(), sort: Some(table.sort.into()) }
+    }
+}
+
+impl From<&StateTable> for KeyNames {
+    fn from(table: &StateTable) -> Self {
+        Self { partition: table.key.into(), sort: None }
+    }
+}
+
+impl From<&Table> for KeyNames {
+    fn from(table: &Table) -> Self {
+        Self { partition: table.partition.clone(), sort: table.sort.clone() }
+    }
 }
 
 /// The reason why a table could not be read or written.
@@ -128,11 +139,17 @@ impl<'a> From<&'a Key> for RowKey<'a> {
     }
 }
 
-impl ReadTable {
-    /// The table of this name.
+impl ViewTable {
+    /// The table of this name, at the generation 0.
     #[must_use]
-    pub fn new(client: Client, name: impl Into<String>) -> Self {
-        Self { client, name: name.into(), generation: 0, known: generations::Known::default() }
+    pub fn new(client: Client, name: impl Into<String>, keys: impl Into<KeyNames>) -> Self {
+        Self {
+            client,
+            name: name.into(),
+            keys: keys.into(),
+            generation: 0,
+            known: generations::Known::default(),
+        }
     }
 
     /// Its name.
@@ -141,30 +158,10 @@ impl ReadTable {
         &self.name
     }
 
-    /// The row with these keys.
-    ///
-    /// # Errors
-    /// When the table fails.
-    pub async fn get<T: DeserializeOwned>(
-        &self,
-        keys: &LogTable,
-        key: RowKey<'_>,
-    ) -> Result<Option<T>, TableError> {
-        let item = self.item(self.key(keys, key), false).await?;
-        item.map(|item| self.read_row(item, &[keys.partition])).transpose()
-    }
-
-    /// The row with these keys, read strongly.
-    ///
-    /// # Errors
-    /// When the table fails.
-    pub async fn read<T: DeserializeOwned>(
-        &self,
-        keys: &LogTable,
-        key: RowKey<'_>,
-    ) -> Result<Option<T>, TableError> {
-        let item = self.item(self.key(keys, key), true).await?;
-        item.map(|item| self.read_row(item, &[keys.partition])).transpose()
+    /// The names of its keys.
+    #[must_use]
+    pub fn keys(&self) -> &KeyNames {
+        &self.keys
     }
 
     async fn item(&self, key: Item, strongly: bool) -> Result<Option<Item>, TableError> {
@@ -201,37 +198,6 @@ fn written<T>(result: Result<T, SdkError<PutItemError>>) -> Result<bool, TableEr
         Err(error) => match error.as_service_error() {
             Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(false),
             Some(_) | None => Err(table_error(error)),
-        },
-    }
-}
-
-/// A condition on a position, and its values.
-type Condition = (&'static str, Option<Item>);
-
-/// The condition that the position is just before this version.
-fn after(version: u64) -> Condition {
-    let values = HashMap::from([(":before".to_owned(), number(version.saturating_sub(1)))]);
-    match version {
-        // A first commit that was begun and is not done has left the position 0.
-        0 | 1 => ("attribute_not_exists(#position) OR #position = :before", Some(values)),
-        _ => ("#position = :before", Some(values)),
-    }
-}
-
-/// The condition that the position is anywhere before this version.
-fn before_or_none(version: u64) -> Condition {
-    let values = HashMap::from([(":version".to_owned(), number(version))]);
-    ("attribute_not_exists(#position) OR #position < :version", Some(values))
-}
-
-/// The verdict on a write, and the position: `found` is the position that a failed condition found, or `None` if the write was made.
-fn verdict(found: Option<u64>, version: u64) -> Result<(Verdict, u64), TableError> {
-    match found {
-        None => Ok((Verdict::Apply, version)),
-        Some(found) => match judge(found, version) {
-            // The position moved between the failed condition and its answer, because another instance works on this stream.
-            Verdict::Apply => Err(TableError::Throttled),
-            verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, found)),
         },
     }
 }

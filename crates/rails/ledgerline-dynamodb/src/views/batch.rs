@@ -10,12 +10,12 @@ use aws_sdk_dynamodb::{
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use futures::{StreamExt, TryStreamExt};
-use ledgerline::{LogTable, changes::Key};
+use ledgerline::changes::Key;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::{Failure, failure, of_table, table_error},
-    read_table::{Item, ReadTable, TableError, UnreadableRow, invalid},
+    views::{Item, LogRows, TableError, UnreadableRow, ViewTable, invalid},
 };
 
 /// The most rows that one call writes.
@@ -36,16 +36,43 @@ fn delays() -> impl Iterator<Item = Duration> {
         .build()
 }
 
-impl ReadTable {
+impl LogRows {
     /// Writes rows, in no particular order, and overwrites rows with the same keys. No key may be in the list twice.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long. Some of the rows may have been written.
-    pub async fn put_all(&self, keys: &LogTable, rows: &[impl Serialize]) -> Result<(), TableError> {
-        let rows = rows.iter().map(|row| self.row(keys, row)).collect::<Result<_, _>>()?;
-        self.put_items(rows).await.map(|_| ())
+    pub async fn put_all(&self, rows: &[impl Serialize]) -> Result<(), TableError> {
+        let rows = rows.iter().map(|row| self.row(row)).collect::<Result<_, _>>()?;
+        self.view.put_items(rows).await.map(|_| ())
     }
 
+    /// Deletes rows, in no particular order, whether they exist or not. No key may be in the list twice.
+    ///
+    /// # Errors
+    /// When the table fails, or is throttled for too long. Some of the rows may have been deleted.
+    pub async fn delete_all(&self, rows: &[Key]) -> Result<(), TableError> {
+        let mut writes = Vec::new();
+        for row in rows {
+            writes.push(delete_of(self.view.key(row.into()))?);
+        }
+        self.view.write_all(writes).await.map(|_| ())
+    }
+
+    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may be in the list twice.
+    ///
+    /// # Errors
+    /// When the table fails, or is throttled for too long.
+    pub async fn get_all<T: DeserializeOwned>(
+        &self,
+        rows: &[Key],
+    ) -> Result<Vec<Result<T, UnreadableRow>>, TableError> {
+        let rows = rows.iter().map(|row| self.view.key(row.into()));
+        let found = self.view.items_of(rows.collect(), true).await?;
+        Ok(self.view.rows_read(found, self.keys.sort, &[self.keys.partition]))
+    }
+}
+
+impl ViewTable {
     /// Writes items as they are. Returns the write units that it took.
     pub(super) async fn put_items(&self, items: Vec<Item>) -> Result<f64, TableError> {
         let mut writes = Vec::new();
@@ -54,18 +81,6 @@ impl ReadTable {
             writes.push(WriteRequest::builder().put_request(put).build());
         }
         self.write_all(writes).await
-    }
-
-    /// Deletes rows, in no particular order, whether they exist or not. No key may be in the list twice.
-    ///
-    /// # Errors
-    /// When the table fails, or is throttled for too long. Some of the rows may have been deleted.
-    pub async fn delete_all(&self, keys: &LogTable, rows: &[Key]) -> Result<(), TableError> {
-        let mut writes = Vec::new();
-        for row in rows {
-            writes.push(delete_of(self.key(keys, row.into()))?);
-        }
-        self.write_all(writes).await.map(|_| ())
     }
 
     pub(super) async fn write_all(&self, writes: Vec<WriteRequest>) -> Result<f64, TableError> {
@@ -96,20 +111,6 @@ impl ReadTable {
             }
             tokio::time::sleep(delays.next().ok_or(TableError::Throttled)?).await;
         }
-    }
-
-    /// The rows with these keys, read strongly, in no particular order, if they exist. No key may be in the list twice.
-    ///
-    /// # Errors
-    /// When the table fails, or is throttled for too long.
-    pub async fn get_all<T: DeserializeOwned>(
-        &self,
-        keys: &LogTable,
-        rows: &[Key],
-    ) -> Result<Vec<Result<T, UnreadableRow>>, TableError> {
-        let rows = rows.iter().map(|row| self.key(keys, row.into()));
-        let found = self.items_of(rows.collect(), true).await?;
-        Ok(self.rows_read(found, keys.sort, &[keys.partition]))
     }
 
     /// The items with these keys, in no particular order, if they exist. No key may be in the list twice.

@@ -16,11 +16,11 @@ use aws_sdk_dynamodb::{
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{Changes, LogTable, StreamId, all::CLOCK_SKEW};
+use ledgerline::{Changes, StreamId, all::CLOCK_SKEW};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Item, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, ReadTable, RowKey, TableError, from_item, invalid,
+    Item, LogRows, MAX_TRANSACTION_ITEMS, POSITION_ENTRY, Position, RowKey, TableError, from_item, invalid,
     number, refused, to_item,
 };
 use crate::error::table_error;
@@ -92,26 +92,25 @@ pub struct OrderedRows<'a> {
     pub positions: &'a BTreeMap<StreamId, Reached>,
 }
 
-impl ReadTable {
+impl LogRows {
     /// How far the subscription got in these streams, read strongly, in one call for a hundred of them. A stream of which nothing was applied is left out.
     ///
     /// # Errors
     /// When the table fails, or is throttled for too long.
     pub async fn reached_in(
         &self,
-        keys: &LogTable,
         streams: &BTreeSet<&StreamId>,
     ) -> Result<BTreeMap<StreamId, Reached>, TableError> {
         let mut wanted = Vec::new();
         let mut asked = HashMap::new();
         for stream in streams {
-            let key = self.key(keys, RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
-            asked.insert(text(&key, keys.partition).to_owned(), *stream);
+            let key = self.view.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
+            asked.insert(text(&key, self.keys.partition).to_owned(), *stream);
             wanted.push(key);
         }
         let mut reached = BTreeMap::new();
-        for item in self.items_of(wanted, true).await? {
-            let Some(stream) = asked.get(text(&item, keys.partition)) else { continue };
+        for item in self.view.items_of(wanted, true).await? {
+            let Some(stream) = asked.get(text(&item, self.keys.partition)) else { continue };
             let Position { position, progress } = from_item(item)?;
             reached.insert((*stream).clone(), Reached { position, memory: progress });
         }
@@ -122,8 +121,8 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn checkpoint(&self, keys: &LogTable) -> Result<Checkpoint, TableError> {
-        let item = self.item(self.checkpoint_key(keys), true).await?;
+    pub async fn checkpoint(&self) -> Result<Checkpoint, TableError> {
+        let item = self.view.item(self.view.beside(CHECKPOINT), true).await?;
         item.map_or_else(|| Ok(Checkpoint::default()), from_item)
     }
 
@@ -136,17 +135,17 @@ impl ReadTable {
     /// When the table fails.
     pub async fn take_checkpoint(
         &self,
-        keys: &LogTable,
         holder: &str,
         now: Timestamp,
         holding: SignedDuration,
     ) -> Result<Option<Checkpoint>, TableError> {
         let until = now + holding;
         let result = self
+            .view
             .client
             .update_item()
-            .table_name(&self.name)
-            .set_key(Some(self.checkpoint_key(keys)))
+            .table_name(&self.view.name)
+            .set_key(Some(self.view.beside(CHECKPOINT)))
             .update_expression("SET #until = :until, #holder = :holder, #moves = if_not_exists(#moves, :none) ADD #fence :one")
             // A try of this very holder, whose reply was lost, is no other holder.
             .condition_expression("attribute_not_exists(#until) OR NOT #until BETWEEN :now AND :longest OR #holder = :holder")
@@ -187,7 +186,6 @@ impl ReadTable {
     /// When the table fails, or there are more rows and streams than one transaction takes. It is not known then whether it was moved: whoever takes it next sees that.
     pub async fn move_checkpoint(
         &self,
-        keys: &LogTable,
         from: &Checkpoint,
         to: NextCheckpoint,
         rows: OrderedRows<'_>,
@@ -200,13 +198,13 @@ impl ReadTable {
             ..from.clone()
         };
         let mut item = to_item(&moved)?;
-        item.extend(self.checkpoint_key(keys));
+        item.extend(self.view.beside(CHECKPOINT));
         let is_moved = if rows.changes.is_empty() && rows.positions.is_empty() {
             self.put_checkpoint(item, from).await?
                 // An earlier try of this very write, whose reply was lost.
-                || self.checkpoint(keys).await? == moved
+                || self.checkpoint().await? == moved
         } else {
-            self.put_checkpoint_and_rows(keys, item, from, rows).await?
+            self.put_checkpoint_and_rows(item, from, rows).await?
         };
         Ok(is_moved.then_some(moved))
     }
@@ -215,15 +213,16 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn give_back_checkpoint(&self, keys: &LogTable, taken: &Checkpoint) -> Result<(), TableError> {
+    pub async fn give_back_checkpoint(&self, taken: &Checkpoint) -> Result<(), TableError> {
         let pauses =
             ExponentialBuilder::default().with_min_delay(Duration::from_millis(100)).with_max_times(3);
         for pause in pauses.build() {
             let result = self
+                .view
                 .client
                 .update_item()
-                .table_name(&self.name)
-                .set_key(Some(self.checkpoint_key(keys)))
+                .table_name(&self.view.name)
+                .set_key(Some(self.view.beside(CHECKPOINT)))
                 .update_expression("SET #until = :until")
                 .condition_expression("#fence = :fence")
                 .expression_attribute_names("#until", "$until")
@@ -246,13 +245,8 @@ impl ReadTable {
         Err(TableError::Throttled)
     }
 
-    fn checkpoint_key(&self, keys: &LogTable) -> Item {
-        self.beside(keys.into(), CHECKPOINT)
-    }
-
     async fn put_checkpoint_and_rows(
         &self,
-        keys: &LogTable,
         item: Item,
         from: &Checkpoint,
         OrderedRows { changes, positions }: OrderedRows<'_>,
@@ -261,7 +255,7 @@ impl ReadTable {
             return Err(TableError::TooManyRows(changes.len() + positions.len()));
         }
         let guarded = Put::builder()
-            .table_name(&self.name)
+            .table_name(&self.view.name)
             .set_item(Some(item))
             .condition_expression(UNMOVED)
             .expression_attribute_names("#fence", "$fence")
@@ -270,15 +264,16 @@ impl ReadTable {
         let mut writes = vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
         for (stream, Reached { position, memory }) in positions {
             let position = Position { position: *position, progress: memory.clone() };
-            let item = self.position_item(keys, stream.as_str(), &position)?;
-            let put = Put::builder().table_name(&self.name).set_item(Some(item)).build().map_err(invalid)?;
+            let item = self.view.position_item(stream, &position)?;
+            let put =
+                Put::builder().table_name(&self.view.name).set_item(Some(item)).build().map_err(invalid)?;
             writes.push(TransactWriteItem::builder().put(put).build());
         }
         for (key, change) in changes.iter() {
-            writes.push(self.write(keys, key, change)?);
+            writes.push(self.write(key, change)?);
         }
         // The SDK sends a token with it, by which DynamoDB knows a try whose reply was lost.
-        let write = self.client.transact_write_items().set_transact_items(Some(writes));
+        let write = self.view.client.transact_write_items().set_transact_items(Some(writes));
         let Err(error) = write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await else {
             return Ok(true);
         };
@@ -295,9 +290,10 @@ impl ReadTable {
 
     async fn put_checkpoint(&self, item: Item, from: &Checkpoint) -> Result<bool, TableError> {
         let put = self
+            .view
             .client
             .put_item()
-            .table_name(&self.name)
+            .table_name(&self.view.name)
             .set_item(Some(item))
             .condition_expression(UNMOVED)
             .expression_attribute_names("#fence", "$fence")

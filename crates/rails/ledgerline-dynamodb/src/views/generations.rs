@@ -15,11 +15,11 @@ use aws_sdk_dynamodb::{
     types::{AttributeValue, ReturnConsumedCapacity},
 };
 use jiff::{SignedDuration, Timestamp};
-use ledgerline::{LogTable, StateTable, StreamId, manifest::Table};
+use ledgerline::StreamId;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{
-    Item, POSITION_ENTRY, Position, ReadTable, RowKey, TableError, checkpoint::CHECKPOINT, from_item, number,
+    Item, KeyNames, POSITION_ENTRY, RowKey, TableError, ViewTable, checkpoint::CHECKPOINT, from_item, number,
     to_item,
 };
 use crate::error::table_error;
@@ -36,33 +36,6 @@ const MAX_SKIPS: usize = 100;
 pub(super) const PART: &str = "$part-";
 /// The number of changes that are remembered.
 const REMEMBERED: usize = 20;
-
-/// The names of a table's keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyNames<'a> {
-    /// That of the partition key.
-    pub partition: &'a str,
-    /// That of the sort key, if there is one.
-    pub sort: Option<&'a str>,
-}
-
-impl From<&LogTable> for KeyNames<'_> {
-    fn from(table: &LogTable) -> Self {
-        Self { partition: table.partition, sort: Some(table.sort) }
-    }
-}
-
-impl<'a> From<&'a Table> for KeyNames<'a> {
-    fn from(table: &'a Table) -> Self {
-        Self { partition: &table.partition, sort: table.sort.as_deref() }
-    }
-}
-
-impl From<&StateTable> for KeyNames<'_> {
-    fn from(table: &StateTable) -> Self {
-        Self { partition: table.key, sort: None }
-    }
-}
 
 /// The generations of a view: the one that is read, and another one, if there is one. The names of the attributes begin with a sign that no key of a table begins with.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -247,7 +220,7 @@ impl Generations {
     }
 }
 
-impl ReadTable {
+impl ViewTable {
     /// The same table, at the rows of this generation.
     #[must_use]
     pub fn at(&self, generation: u32) -> Self {
@@ -258,8 +231,8 @@ impl ReadTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn generations(&self, keys: KeyNames<'_>) -> Result<Generations, TableError> {
-        self.item(beside(keys, GENERATIONS), true)
+    pub async fn generations(&self) -> Result<Generations, TableError> {
+        self.item(beside(&self.keys, GENERATIONS), true)
             .await?
             .map_or_else(|| Ok(Generations::default()), from_item)
     }
@@ -269,7 +242,7 @@ impl ReadTable {
     ///
     /// # Errors
     /// When they have to be read, and the table fails.
-    pub async fn recent_generations(&self, keys: KeyNames<'_>) -> Result<Generations, TableError> {
+    pub async fn recent_generations(&self) -> Result<Generations, TableError> {
         let now = Timestamp::now();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = match known.filter(|known| (known.at..known.at + FRESH).contains(&now)) {
@@ -277,7 +250,7 @@ impl ReadTable {
                 Seen { at, read: generations.read_at(now), generations }
             }
             None => {
-                let generations = self.generations(keys).await?;
+                let generations = self.generations().await?;
                 Seen { at: now, read: generations.read_at(now), generations }
             }
         };
@@ -288,9 +261,19 @@ impl ReadTable {
 
     /// The same table, at the generation that was to be read when [`recent_generations`](Self::recent_generations) was last called: it stays the same until the next call.
     #[must_use]
-    pub fn at_what_is_read(&self) -> Self {
+    pub fn at_active(&self) -> Self {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.at(known.as_ref().map_or(self.generation, |known| known.read))
+    }
+
+    /// The generations whose rows a projector writes, the one that is read last: this is the one place where that is
+    /// decided. There is one, unless a rebuild runs or is kept to go back to.
+    ///
+    /// # Errors
+    /// When they have to be read, and the table fails. Nothing may be written then: what would be written into one
+    /// generation alone might never come into the other one.
+    pub async fn written(&self) -> Result<Vec<u32>, TableError> {
+        Ok(self.recent_generations().await?.written_at(Timestamp::now()))
     }
 
     /// Changes the generations, unless they were changed since they were read. Returns whether they were changed.
@@ -299,7 +282,6 @@ impl ReadTable {
     /// When the table fails. It is not known then whether they were changed.
     pub async fn move_generations(
         &self,
-        keys: KeyNames<'_>,
         from: &Generations,
         mut to: Generations,
         by: Move,
@@ -309,7 +291,7 @@ impl ReadTable {
         let forgotten = to.history.len().saturating_sub(REMEMBERED);
         to.history.drain(..forgotten);
         let mut item = to_item(&to)?;
-        item.extend(beside(keys, GENERATIONS));
+        item.extend(beside(&self.keys, GENERATIONS));
         let result = self
             .client
             .put_item()
@@ -325,7 +307,7 @@ impl ReadTable {
         let Err(error) = result else { return Ok(true) };
         match error.as_service_error() {
             // Perhaps by an earlier try of this very call, whose reply was lost.
-            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(self.generations(keys).await? == to),
+            Some(PutItemError::ConditionalCheckFailedException(_)) => Ok(self.generations().await? == to),
             Some(_) | None => Err(table_error(error)),
         }
     }
@@ -344,9 +326,9 @@ impl ReadTable {
     }
 
     /// The key of an item beside the rows of this generation.
-    pub(super) fn beside(&self, keys: KeyNames<'_>, name: &str) -> Item {
-        let mut key = beside(keys, name);
-        key.insert(keys.partition.to_owned(), self.signed(name));
+    pub(super) fn beside(&self, name: &str) -> Item {
+        let mut key = beside(&self.keys, name);
+        key.insert(self.keys.partition.to_string(), self.signed(name));
         key
     }
 
@@ -358,34 +340,11 @@ impl ReadTable {
     }
 
     /// The key of a row in this generation.
-    pub(super) fn key<'k>(
-        &self,
-        keys: impl Into<KeyNames<'k>>,
-        RowKey { partition, sort }: RowKey<'_>,
-    ) -> Item {
-        let keys = keys.into();
-        let mut key = HashMap::from([(keys.partition.to_owned(), self.partition(partition))]);
-        key.extend(keys.sort.map(|name| (name.to_owned(), AttributeValue::S(sort.to_owned()))));
+    pub(super) fn key(&self, RowKey { partition, sort }: RowKey<'_>) -> Item {
+        let mut key = HashMap::from([(self.keys.partition.to_string(), self.partition(partition))]);
+        let name = self.keys.sort.as_ref();
+        key.extend(name.map(|name| (name.to_string(), AttributeValue::S(sort.to_owned()))));
         key
-    }
-
-    /// A row of this generation.
-    pub(super) fn row(&self, keys: &LogTable, row: &impl Serialize) -> Result<Item, TableError> {
-        let mut item = to_item(row)?;
-        self.name_keys(&mut item, [keys.partition]);
-        Ok(item)
-    }
-
-    /// The item with a position in a stream, in this generation.
-    pub(super) fn position_item(
-        &self,
-        keys: &LogTable,
-        stream: &str,
-        position: &Position,
-    ) -> Result<Item, TableError> {
-        let mut item = to_item(position)?;
-        item.extend(self.key(keys, RowKey { partition: stream, sort: POSITION_ENTRY }));
-        Ok(item)
     }
 
     /// Puts the sign of this generation before these partition keys.
@@ -487,9 +446,10 @@ pub(super) fn generation_of(key: &str) -> Option<u32> {
 }
 
 /// The key of an item that is no row.
-pub(super) fn beside(keys: KeyNames<'_>, name: &str) -> Item {
-    let partition = (keys.partition.to_owned(), AttributeValue::S(name.to_owned()));
-    let sort = keys.sort.map(|sort| (sort.to_owned(), AttributeValue::S(POSITION_ENTRY.to_owned())));
+pub(super) fn beside(keys: &KeyNames, name: &str) -> Item {
+    let partition = (keys.partition.to_string(), AttributeValue::S(name.to_owned()));
+    let sort =
+        keys.sort.as_ref().map(|sort| (sort.to_string(), AttributeValue::S(POSITION_ENTRY.to_owned())));
     [partition].into_iter().chain(sort).collect()
 }
 
@@ -535,7 +495,8 @@ mod tests {
             generations in prop::collection::vec(0_u32..12, 2),
         ) {
             let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();
-            let table = ReadTable::new(aws_sdk_dynamodb::Client::from_conf(config), "rows");
+            let keys = KeyNames { partition: "owner".into(), sort: None };
+            let table = ViewTable::new(aws_sdk_dynamodb::Client::from_conf(config), "rows", keys.clone());
             let stored = |place: usize| {
                 let mut row = Item::from([("owner".to_owned(), AttributeValue::S(texts[place].clone()))]);
                 table.at(generations[place]).name_keys(&mut row, ["owner"]);
@@ -546,11 +507,10 @@ mod tests {
             prop_assert_eq!(first == stored(1), is_the_same);
             let key = first["owner"].as_s().unwrap().clone();
             prop_assert_eq!(generation_of(&key), Some(generations[0]));
-            let keys = KeyNames { partition: "owner", sort: None };
             for name in [CHECKPOINT, "$part-0-of-1"] {
-                prop_assert_ne!(&table.at(generations[1]).beside(keys, name)["owner"], &first["owner"]);
+                prop_assert_ne!(&table.at(generations[1]).beside(name)["owner"], &first["owner"]);
             }
-            prop_assert_ne!(&beside(keys, GENERATIONS)["owner"], &first["owner"]);
+            prop_assert_ne!(&beside(&keys, GENERATIONS)["owner"], &first["owner"]);
             table.at(generations[0]).bare_keys(&mut first, ["owner"]);
             prop_assert_eq!(first["owner"].as_s().unwrap(), &texts[0]);
         }
@@ -567,7 +527,9 @@ mod tests {
             (2, "$2/$Zed", "$Zed"),
         ] {
             let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();
-            let table = ReadTable::new(aws_sdk_dynamodb::Client::from_conf(config), "rows").at(generation);
+            let keys = KeyNames { partition: "owner".into(), sort: None };
+            let client = aws_sdk_dynamodb::Client::from_conf(config);
+            let table = ViewTable::new(client, "rows", keys).at(generation);
             let mut row = Item::from([("owner".to_owned(), AttributeValue::S(key.to_owned()))]);
             table.bare_keys(&mut row, ["owner"]);
             assert_eq!(row["owner"].as_s().unwrap(), text, "{generation}: {key}");

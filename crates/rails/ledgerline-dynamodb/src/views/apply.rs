@@ -1,0 +1,297 @@
+//! The one way in which the changes of commits get into the rows of a view that is written from the log: a batch
+//! of commits, with the positions that they move. Deliveries write a commit or a few, a rebuild writes many.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use aws_sdk_dynamodb::{
+    operation::transact_write_items::TransactWriteItemsError,
+    types::{
+        AttributeValue, Delete, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
+        TransactWriteItem, Update,
+    },
+};
+use backon::{ExponentialBuilder, Retryable};
+use ledgerline::{
+    Changes, LogTable, StreamId,
+    changes::{Change, Key},
+};
+
+use super::{
+    Delivery, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey, TableError, batch,
+    invalid,
+    log_rows::Guard,
+    number, number_of,
+    position::{Condition, position_below, position_equals},
+    refused,
+};
+use crate::error::table_error;
+
+/// The bytes of rows after which a transaction is written. It takes 4 MB, and rows are larger in it than as JSON.
+const MAX_BYTES: usize = 1_000_000;
+/// The number of times that a write is tried again after it met another writer at one of its rows (rule 11).
+const MAX_CONFLICTS: usize = 10;
+
+/// Commits of some streams, what they change together, and how they move the position in each stream.
+#[derive(Debug, Clone)]
+pub struct CommitBatch {
+    moves: BTreeMap<StreamId, Move>,
+    changes: Changes,
+    /// About the bytes of the changes, as far as [`LogRows::try_add`] counted them.
+    bytes: usize,
+}
+
+/// How a position moves.
+#[derive(Debug, Clone)]
+struct Move {
+    from: u64,
+    to: u64,
+    /// The version of the last commit that changes a row; `from` if none does.
+    last_row: u64,
+    /// The progress in the commit after `to`.
+    progress: Option<String>,
+}
+
+/// Whether a batch was written.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Applied {
+    /// It was.
+    Written {
+        /// The write units that it took.
+        units: f64,
+        /// The positions that were further already: another writer of the same rows moved them.
+        further: BTreeMap<StreamId, u64>,
+    },
+    /// Nothing was written, because the position in one of the streams is this one.
+    PositionIs(u64),
+}
+
+impl CommitBatch {
+    /// A batch without commits.
+    #[must_use]
+    pub fn new(table: LogTable) -> Self {
+        Self { moves: BTreeMap::new(), changes: Changes::new(table), bytes: 0 }
+    }
+
+    /// A batch of one commit.
+    pub(super) fn of(stream: &StreamId, version: u64, changes: Changes) -> Self {
+        let from = version.saturating_sub(1);
+        let last_row = if changes.is_empty() { from } else { version };
+        let step = Move { from, to: version, last_row, progress: None };
+        Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
+    }
+
+    /// The first changes of a commit, which do not move the position.
+    pub(super) fn begun(stream: &StreamId, version: u64, changes: Changes, progress: Option<String>) -> Self {
+        let from = version.saturating_sub(1);
+        let step = Move { from, to: from, last_row: from, progress };
+        Self { moves: BTreeMap::from([(stream.clone(), step)]), changes, bytes: 0 }
+    }
+
+    /// Adds a commit. Those of its stream that are in the batch come right before it.
+    pub(super) fn add(&mut self, stream: &StreamId, version: u64, changes: Changes) {
+        let from = version.saturating_sub(1);
+        let first = || Move { from, to: from, last_row: from, progress: None };
+        let step = self.moves.entry(stream.clone()).or_insert_with(first);
+        step.to = version;
+        if !changes.is_empty() {
+            step.last_row = version;
+        }
+        self.changes.extend(changes);
+    }
+
+    /// Whether it has no commits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.moves.is_empty()
+    }
+
+    /// Its streams.
+    pub fn into_streams(self) -> impl Iterator<Item = StreamId> {
+        self.moves.into_keys()
+    }
+
+    /// Whether one more commit may be too much for one transaction.
+    fn is_full_for(&self, changes: &Changes, bytes: usize) -> bool {
+        !self.is_empty()
+            && (self.moves.len() + 1 + self.changes.len() + changes.len() > MAX_TRANSACTION_ITEMS
+                || self.bytes + bytes > MAX_BYTES)
+    }
+}
+
+impl LogRows {
+    /// Adds a commit to a batch. Those of its stream that are in the batch come right before it.
+    ///
+    /// # Errors
+    /// When the batch has to be written first, because one transaction would not take both. The changes are
+    /// returned.
+    pub fn try_add(&self, batch: &mut CommitBatch, commit: Delivery<'_>) -> Result<(), Changes> {
+        let Delivery { stream, version, changes } = commit;
+        // Rows that are inserted need no transaction.
+        if self.guard == Guard::Transaction {
+            let bytes = changes.bytes();
+            if batch.is_full_for(&changes, bytes) {
+                return Err(changes);
+            }
+            batch.bytes += bytes;
+        }
+        batch.add(stream, version, changes);
+        Ok(())
+    }
+
+    /// Makes the changes of these commits, and moves the positions in their streams (rule 9).
+    ///
+    /// In a view that inserts rows, the caller has looked at the positions: nothing else is written if one is not
+    /// where the batch begins. The rows of a stream contain the position before the first of the commits, and only
+    /// the last row contains that of its own commit. It is written when all the others are there: so the newest
+    /// row never contains a position whose rows are not there.
+    ///
+    /// # Errors
+    /// When the table fails, or there are more rows and streams than one transaction takes, or a view that inserts
+    /// rows changes one. In such a view, some of the rows may have been written.
+    pub async fn apply(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
+        if self.guard == Guard::NewestRow {
+            return self.insert_rows(batch).await;
+        }
+        // Usually another stream changes the same row, such as a sum. Waiting here costs less than a second
+        // delivery of the message, for which all of its group would wait.
+        let delays = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(10))
+            .with_max_delay(Duration::from_millis(200))
+            .with_max_times(MAX_CONFLICTS)
+            .with_jitter();
+        let write = || self.write_together(batch);
+        let is_busy = |error: &TableError| matches!(error, TableError::Throttled);
+        write.retry(delays).sleep(tokio::time::sleep).when(is_busy).await
+    }
+
+    async fn insert_rows(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
+        let mut rows = BTreeMap::<_, Vec<_>>::new();
+        for ((partition, _), change) in batch.changes.iter() {
+            let Change::Insert(fields) = change else {
+                return Err(TableError::Row("a view that inserts rows changes none".into()));
+            };
+            rows.entry(partition.as_str()).or_default().push(self.row(fields)?);
+        }
+        let (mut first_rows, mut last_rows, mut positions) = (Vec::new(), Vec::new(), Vec::new());
+        for (stream, step) in &batch.moves {
+            // No commit of another stream has a row in this partition, and rows are in the order of versions.
+            let mut rows = rows.remove(stream.id()).unwrap_or_default();
+            if let Some(mut last) = rows.pop() {
+                last.insert(POSITION_ENTRY.into(), number(step.last_row));
+                last_rows.push(last);
+            }
+            for mut row in rows {
+                row.insert(POSITION_ENTRY.into(), number(step.from));
+                first_rows.push(row);
+            }
+            if step.last_row < step.to {
+                positions.push((stream, step.to));
+            }
+        }
+        let mut units = self.view.put_items(first_rows).await? + self.view.put_items(last_rows).await?;
+        let mut further = BTreeMap::new();
+        for (stream, to) in positions {
+            let position = self.view.position_item(stream, &Position::at(to))?;
+            let found = self.view.put_position(position, position_below(to)).await?;
+            further.extend(found.map(|found| (stream.clone(), found)));
+            units += 1.0;
+        }
+        Ok(Applied::Written { units, further })
+    }
+
+    async fn write_together(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
+        let mut positions = Vec::new();
+        for (stream, step) in &batch.moves {
+            let position = Position { position: step.to, progress: step.progress.clone() };
+            positions.push((self.view.position_item(stream, &position)?, position_equals(step.from)));
+        }
+        if batch.changes.is_empty() && positions.len() == 1 {
+            let (item, condition) = positions.remove(0);
+            let found = self.view.put_position(item, condition).await?;
+            return Ok(match found {
+                None => Applied::Written { units: 1.0, further: BTreeMap::new() },
+                Some(position) => Applied::PositionIs(position),
+            });
+        }
+        if batch.changes.len() + positions.len() > MAX_TRANSACTION_ITEMS {
+            return Err(TableError::TooManyRows(batch.changes.len()));
+        }
+        let mut writes = Vec::new();
+        for (item, Condition { expression, values }) in positions {
+            let guarded = Put::builder()
+                .table_name(&self.view.name)
+                .set_item(Some(item))
+                .condition_expression(expression)
+                .expression_attribute_names("#position", POSITION)
+                .set_expression_attribute_values(Some(values))
+                .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+                .build()
+                .map_err(invalid)?;
+            writes.push(TransactWriteItem::builder().put(guarded).build());
+        }
+        for (key, change) in batch.changes.iter() {
+            writes.push(self.write(key, change)?);
+        }
+        let write = self.view.client.transact_write_items().set_transact_items(Some(writes));
+        let error = match write.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await {
+            Ok(output) => {
+                let units = batch::units_of(output.consumed_capacity());
+                return Ok(Applied::Written { units, further: BTreeMap::new() });
+            }
+            Err(error) => error,
+        };
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) = error.as_service_error()
+        else {
+            return Err(table_error(error));
+        };
+        // Nothing but a position has a condition.
+        let mut reasons = cancelled.cancellation_reasons().iter();
+        if let Some(guard) = reasons.find(|reason| reason.code() == Some("ConditionalCheckFailed")) {
+            return Ok(Applied::PositionIs(number_of(guard.item(), POSITION)));
+        }
+        Err(refused(cancelled).unwrap_or_else(|| table_error(error)))
+    }
+
+    /// One change, as a part of a transaction.
+    pub(super) fn write(&self, key: &Key, change: &Change) -> Result<TransactWriteItem, TableError> {
+        let item = TransactWriteItem::builder();
+        let key = self.view.key(RowKey::from(key));
+        let name = &self.view.name;
+        Ok(match change {
+            Change::Insert(fields) | Change::Put(fields) => {
+                let put = Put::builder().table_name(name).set_item(Some(self.row(fields)?));
+                item.put(put.build().map_err(invalid)?)
+            }
+            Change::Delete => {
+                let delete = Delete::builder().table_name(name).set_key(Some(key));
+                item.delete(delete.build().map_err(invalid)?)
+            }
+            Change::Update { set, add } => {
+                let (mut sets, mut adds) = (Vec::new(), Vec::new());
+                let mut update = Update::builder().table_name(name).set_key(Some(key));
+                for (place, (field, value)) in set.iter().enumerate() {
+                    sets.push(format!("#s{place} = :s{place}"));
+                    let value = serde_dynamo::to_attribute_value(value)
+                        .map_err(|error| TableError::Row(error.to_string()))?;
+                    update = update
+                        .expression_attribute_names(format!("#s{place}"), field)
+                        .expression_attribute_values(format!(":s{place}"), value);
+                }
+                for (place, (field, amount)) in add.iter().enumerate() {
+                    adds.push(format!("#a{place} :a{place}"));
+                    let amount = AttributeValue::N(amount.to_string());
+                    update = update
+                        .expression_attribute_names(format!("#a{place}"), field)
+                        .expression_attribute_values(format!(":a{place}"), amount);
+                }
+                let clause = |word: &str, parts: Vec<String>| match parts.is_empty() {
+                    true => String::new(),
+                    false => format!("{word} {} ", parts.join(", ")),
+                };
+                let expression = clause("SET", sets) + &clause("ADD", adds);
+                item.update(update.update_expression(expression.trim_end()).build().map_err(invalid)?)
+            }
+        }
+        .build())
+    }
+}

@@ -1,0 +1,303 @@
+//! Rows that are written from the log, together with the position in its stream (rule 9).
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use aws_sdk_dynamodb::{
+    Client,
+    operation::delete_item::DeleteItemError,
+    types::{AttributeValue, ReturnConsumedCapacity},
+};
+use ledgerline::{
+    Changes, LogTable, StreamId, Write,
+    guard::{Verdict, judge},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{Applied, CommitBatch, Item, Position, RowKey, TableError, ViewTable, to_item, written};
+use crate::error::table_error;
+
+/// The rows of a view that is written from commits, with the position in each stream. Cheap to clone.
+///
+/// ```no_run
+/// use ledgerline::LogTable;
+/// use ledgerline_dynamodb::{LogRows, PageQuery};
+/// use serde_json::Value;
+///
+/// const FILLS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
+///
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = aws_sdk_dynamodb::Client::new(&aws_config::load_from_env().await);
+/// let fills = LogRows::new(client, "Fills", FILLS);
+/// let (rows, _) = fills.page::<Value>(&PageQuery::of("north", 10, None)).await?.whole()?;
+/// println!("{rows:?}");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct LogRows {
+    pub(super) view: ViewTable,
+    pub(super) keys: LogTable,
+    pub(super) guard: Guard,
+}
+
+/// How rows and the position in their stream are written together (rule 9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// In one transaction. Any commit may change any row.
+    Transaction,
+    /// The position is in the newest row of its stream, because no other commit writes it: rows are inserted
+    /// without a condition, at half the price, and many in one call.
+    NewestRow,
+}
+
+/// A commit that was delivered, and the changes that it makes.
+#[derive(Debug)]
+pub struct Delivery<'c> {
+    /// The stream.
+    pub stream: &'c StreamId,
+    /// The version.
+    pub version: u64,
+    /// The changes.
+    pub changes: Changes,
+}
+
+impl LogRows {
+    /// The rows in the table of this name. They are written in transactions.
+    #[must_use]
+    pub fn new(client: Client, name: impl Into<String>, keys: LogTable) -> Self {
+        Self { view: ViewTable::new(client, name, &keys), keys, guard: Guard::Transaction }
+    }
+
+    /// The same rows, of a view that writes them in these ways
+    /// ([`LogView::writes`](ledgerline::LogView::writes)). Rows that are inserted need no transaction.
+    #[must_use]
+    pub fn written_by(self, writes: &[Write]) -> Self {
+        let inserts = writes.contains(&Write::Insert);
+        let guard = if inserts { Guard::NewestRow } else { Guard::Transaction };
+        Self { guard, ..self }
+    }
+
+    /// The rows in this table.
+    #[must_use]
+    pub fn in_table(view: ViewTable, keys: LogTable) -> Self {
+        Self { view, keys, guard: Guard::Transaction }
+    }
+
+    /// Their table.
+    #[must_use]
+    pub fn view(&self) -> &ViewTable {
+        &self.view
+    }
+
+    /// The same view, at the rows of this generation.
+    #[must_use]
+    pub fn at(&self, generation: u32) -> Self {
+        Self { view: self.view.at(generation), ..self.clone() }
+    }
+
+    /// Whether the rows of many streams can be written in one call.
+    #[must_use]
+    pub fn inserts(&self) -> bool {
+        self.guard == Guard::NewestRow
+    }
+
+    /// The row with these keys.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn get<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, TableError> {
+        self.read_row(key, false).await
+    }
+
+    /// The row with these keys, read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn read<T: DeserializeOwned>(&self, key: RowKey<'_>) -> Result<Option<T>, TableError> {
+        self.read_row(key, true).await
+    }
+
+    async fn read_row<T: DeserializeOwned>(
+        &self,
+        key: RowKey<'_>,
+        strongly: bool,
+    ) -> Result<Option<T>, TableError> {
+        let item = self.view.item(self.view.key(key), strongly).await?;
+        item.map(|item| self.view.read_row(item, &[self.keys.partition])).transpose()
+    }
+
+    /// Writes a row unless a row has its keys already. Returns whether it was written.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_new(&self, row: &impl Serialize) -> Result<bool, TableError> {
+        let put = self.view.client.put_item().table_name(&self.view.name);
+        let result = put
+            .set_item(Some(self.row(row)?))
+            .condition_expression("attribute_not_exists(#sort)")
+            .expression_attribute_names("#sort", self.keys.sort)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        written(result)
+    }
+
+    /// Deletes a row if this field of it still has this value. Returns whether it was deleted. Because of the
+    /// condition, an earlier try that arrives late does not delete a row that was written since.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn delete_if(&self, key: RowKey<'_>, field: &str, value: &str) -> Result<bool, TableError> {
+        let delete = self.view.client.delete_item().table_name(&self.view.name);
+        let result = delete
+            .set_key(Some(self.view.key(key)))
+            .condition_expression("#field = :value")
+            .expression_attribute_names("#field", field)
+            .expression_attribute_values(":value", AttributeValue::S(value.to_owned()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(true),
+            Err(error) => match error.as_service_error() {
+                Some(DeleteItemError::ConditionalCheckFailedException(_)) => Ok(false),
+                Some(_) | None => Err(table_error(error)),
+            },
+        }
+    }
+
+    /// Makes the changes of a commit, and moves the position to its version, if the commit is the next one in
+    /// its stream: together (rule 9). Otherwise nothing is written, and the verdict says why (rule 7). Returns
+    /// the position as well.
+    ///
+    /// # Errors
+    /// When the table fails, or the commit changes more rows than one transaction takes. When a view that inserts
+    /// rows changes one.
+    pub async fn deliver(&self, commit: Delivery<'_>) -> Result<(Verdict, u64), TableError> {
+        match self.guard {
+            Guard::Transaction => self.transact(commit).await,
+            Guard::NewestRow => Ok(self.insert(vec![commit]).await?[0]),
+        }
+    }
+
+    async fn transact(&self, commit: Delivery<'_>) -> Result<(Verdict, u64), TableError> {
+        let Delivery { stream, version, changes } = commit;
+        verdict(&self.apply(&CommitBatch::of(stream, version, changes)).await?, version)
+    }
+
+    /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the position does not
+    /// move, so that the commit comes again until a call of `deliver` moves it. All changes until then may be
+    /// made twice. With [`Verdict::Apply`] the commit's version is returned, not the position.
+    ///
+    /// # Errors
+    /// When the table fails, or there are more changes than one transaction takes.
+    pub async fn begin(
+        &self,
+        commit: Delivery<'_>,
+        progress: Option<String>,
+    ) -> Result<(Verdict, u64), TableError> {
+        let Delivery { stream, version, changes } = commit;
+        verdict(&self.apply(&CommitBatch::begun(stream, version, changes, progress)).await?, version)
+    }
+
+    /// The same as [`deliver`](Self::deliver) for many commits. A view that inserts rows writes those of different
+    /// streams in the same calls. The verdicts are in the order of the commits.
+    ///
+    /// # Errors
+    /// When the table fails, or a change is no insertion. Some of the commits may have been applied.
+    pub async fn deliver_all(&self, commits: Vec<Delivery<'_>>) -> Result<Vec<(Verdict, u64)>, TableError> {
+        if self.guard == Guard::NewestRow {
+            return self.insert(commits).await;
+        }
+        let mut verdicts = Vec::new();
+        for commit in commits {
+            verdicts.push(self.transact(commit).await?);
+        }
+        Ok(verdicts)
+    }
+
+    /// Inserts the rows of these commits. The newest row of a stream contains the position: the last row of a
+    /// commit contains the commit's version, and its other rows contain the version before. The last row is
+    /// written when the others are there. So the table always has all rows of the commits up to the position, and maybe some rows of the next one (rule 9).
+    /// After a crash between two calls, the commit comes again and writes its rows again. A commit without rows
+    /// writes the position as an item beside the rows.
+    async fn insert(&self, commits: Vec<Delivery<'_>>) -> Result<Vec<(Verdict, u64)>, TableError> {
+        let mut verdicts = Vec::new();
+        let mut positions = BTreeMap::new();
+        // The first batch has the first commit of each stream, the second one the second, and so on: each has
+        // its position written before the next one of its stream, and the position never goes back.
+        let mut batches = Vec::<CommitBatch>::new();
+        // The places of a stream's commits in the list: one in each batch.
+        let mut places = BTreeMap::<&StreamId, Vec<usize>>::new();
+        for Delivery { stream, version, changes } in commits {
+            let position = match positions.entry(stream) {
+                Entry::Occupied(found) => found.into_mut(),
+                Entry::Vacant(unknown) => unknown.insert(self.position_before(stream, version).await?),
+            };
+            let verdict = judge(*position, version);
+            if verdict == Verdict::Apply {
+                *position = version;
+                let places = places.entry(stream).or_default();
+                if batches.len() == places.len() {
+                    batches.push(CommitBatch::new(self.keys));
+                }
+                batches[places.len()].add(stream, version, changes);
+                places.push(verdicts.len());
+            }
+            verdicts.push((verdict, *position));
+        }
+        for (depth, batch) in batches.iter().enumerate() {
+            let Applied::Written { further, .. } = self.apply(batch).await? else { continue };
+            // The position beside the rows was not read if the newest row was enough.
+            for (stream, position) in &further {
+                verdicts[places[stream][depth]] = (Verdict::Skip, *position);
+            }
+        }
+        Ok(verdicts)
+    }
+
+    /// The position in a stream, read for a commit of this version.
+    async fn position_before(&self, stream: &StreamId, version: u64) -> Result<u64, TableError> {
+        let before = version.saturating_sub(1);
+        let newest = self.view.position_in_newest_row(stream, true).await?;
+        if newest == before && before > 0 {
+            return Ok(newest);
+        }
+        // The position beside the rows is usually older than the newest row: it is read only if the newest row
+        // is not enough for the verdict.
+        let Position { position, .. } = self.view.position_beside(stream, true).await?;
+        Ok(newest.max(position))
+    }
+
+    /// The position from which a rebuild goes on in a stream. Only a view that inserts rows has it in the newest
+    /// row; the roles of all others allow no query.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn position_to_go_on_from(&self, stream: &StreamId) -> Result<u64, TableError> {
+        match self.guard {
+            Guard::NewestRow => self.position_now(stream).await,
+            Guard::Transaction => Ok(self.progress(stream).await?.0),
+        }
+    }
+
+    /// A row of this generation.
+    pub(super) fn row(&self, row: &impl Serialize) -> Result<Item, TableError> {
+        let mut item = to_item(row)?;
+        self.view.name_keys(&mut item, [self.keys.partition]);
+        Ok(item)
+    }
+}
+
+/// The verdict on a commit of this version, and the position.
+fn verdict(applied: &Applied, version: u64) -> Result<(Verdict, u64), TableError> {
+    match applied {
+        Applied::Written { .. } => Ok((Verdict::Apply, version)),
+        &Applied::PositionIs(position) => match judge(position, version) {
+            // The position moved between the failed condition and its answer, because another instance works on
+            // this stream.
+            Verdict::Apply => Err(TableError::Throttled),
+            verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, position)),
+        },
+    }
+}

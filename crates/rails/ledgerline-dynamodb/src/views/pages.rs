@@ -1,0 +1,275 @@
+//! Pages of rows.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
+use ledgerline::{Index, Projection};
+use serde::de::DeserializeOwned;
+
+use super::{Item, LogRows, StateRows, TOMBSTONE, TableError, ViewTable, cursor, deserialized, generations};
+use crate::error::table_error;
+
+/// A page of rows.
+#[derive(Debug)]
+pub struct Page<T> {
+    /// The rows. Each is a result of its own, because an earlier version of the program may have
+    /// written a row that this program cannot read.
+    pub rows: Vec<Result<T, UnreadableRow>>,
+    /// The place where the next page begins, if there is one.
+    pub cursor: Option<String>,
+}
+
+impl<T> Page<T> {
+    /// The rows and the place where the next page begins, for a reader that needs all rows.
+    ///
+    /// # Errors
+    /// When a row cannot be read.
+    pub fn whole(self) -> Result<(Vec<T>, Option<String>), TableError> {
+        let rows = self.rows.into_iter().collect::<Result<_, _>>();
+        Ok((rows.map_err(|row| TableError::Row(row.reason))?, self.cursor))
+    }
+}
+
+/// A row that this program cannot read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnreadableRow {
+    /// Its id in a table of states, its sort key in a table that is written from the log.
+    pub key: String,
+    /// The reason, without values (rule 14).
+    pub reason: String,
+}
+
+/// The items of a page.
+struct Items {
+    items: Vec<Item>,
+    cursor: Option<String>,
+}
+
+/// The rows that are to be read: those of one partition, in the order of their sort keys.
+#[derive(Debug, Clone, Copy)]
+pub struct PageQuery<'a> {
+    /// The value of the partition key.
+    pub partition: &'a str,
+    /// The text that the sort key of each row begins with.
+    pub starts_with: Option<&'a str>,
+    /// Whether the rows are in descending order of the sort key.
+    pub newest_first: bool,
+    /// The most rows in the page.
+    pub limit: i32,
+    /// The place where the page before ended.
+    pub cursor: Option<&'a str>,
+}
+
+impl<'a> PageQuery<'a> {
+    /// All rows of a partition, in ascending order.
+    #[must_use]
+    pub fn of(partition: &'a str, limit: i32, cursor: Option<&'a str>) -> Self {
+        Self { partition, starts_with: None, newest_first: false, limit, cursor }
+    }
+}
+
+/// A query with the names of the keys of its table or index.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct List<'a> {
+    /// The name of the index; `None` for the table itself.
+    pub(super) index: Option<&'a str>,
+    /// Name and value of the partition key.
+    pub(super) partition: (&'a str, &'a str),
+    /// The names of the other keys: the sort key first, then, for an index, that key of the table that is no key
+    /// of the index.
+    pub(super) keys: &'a [&'a str],
+    /// The names of all partition keys of the table and its indexes: the values of these carry the generation.
+    pub(super) partitions: &'a [&'a str],
+    /// The key of the table, for an index.
+    pub(super) of_index: Option<&'a str>,
+    pub(super) starts_with: Option<&'a str>,
+    pub(super) newest_first: bool,
+    pub(super) limit: i32,
+    pub(super) cursor: Option<&'a str>,
+}
+
+impl List<'_> {
+    fn sort(&self) -> &str {
+        self.keys.first().copied().unwrap_or_default()
+    }
+
+    /// Whether its sort key is the partition key of another index.
+    fn is_sorted_by_partition(&self) -> bool {
+        self.partitions.contains(&self.sort())
+    }
+}
+
+impl LogRows {
+    /// A page of the rows in one partition, in the order of the sort key, read strongly.
+    ///
+    /// # Errors
+    /// When the table fails, or the cursor does not come from a page of this query.
+    pub async fn page<T: DeserializeOwned>(&self, query: &PageQuery<'_>) -> Result<Page<T>, TableError> {
+        let PageQuery { partition, starts_with, newest_first, limit, cursor } = *query;
+        let list = List {
+            index: None,
+            partition: (self.keys.partition, partition),
+            keys: &[self.keys.sort],
+            partitions: &[self.keys.partition],
+            of_index: None,
+            starts_with,
+            newest_first,
+            limit,
+            cursor,
+        };
+        let Items { items, cursor } = self.view.items(&list).await?;
+        Ok(Page { rows: self.view.rows_read(items, self.keys.sort, list.partitions), cursor })
+    }
+}
+
+impl StateRows {
+    /// A page of the rows in one partition of an index, in the order of its sort key.
+    ///
+    /// If the index holds only keys, the rows are read from the table. A row that was deleted in between is left
+    /// out, and so is one that has another place by now: its new partition may belong to another caller.
+    ///
+    /// # Errors
+    /// When the table fails, or the cursor does not come from a page of this query.
+    pub async fn page<T: DeserializeOwned>(
+        &self,
+        index: &Index,
+        query: &PageQuery<'_>,
+    ) -> Result<Page<T>, TableError> {
+        let PageQuery { partition, starts_with, newest_first, limit, cursor } = *query;
+        let partitions: Vec<_> = self.keys.partitions().collect();
+        let list = List {
+            index: Some(index.name),
+            partition: (index.partition, partition),
+            keys: &[index.sort, self.keys.key],
+            partitions: &partitions,
+            of_index: Some(self.keys.key),
+            starts_with,
+            newest_first,
+            limit,
+            cursor,
+        };
+        let Items { mut items, cursor } = self.view.items(&list).await?;
+        if index.projection == Projection::KeysOnly {
+            items = self.rows_at(&list, &items).await?;
+        }
+        Ok(Page { rows: self.view.rows_read(items, self.keys.key, list.partitions), cursor })
+    }
+
+    /// The rows of these items of an index, in their order, if they still have this place in it.
+    async fn rows_at(&self, list: &List<'_>, items: &[Item]) -> Result<Vec<Item>, TableError> {
+        let key = self.keys.key;
+        // As the table has them: with the generation.
+        let id = |item: &Item| item.get(key).and_then(|id| id.as_s().ok()).cloned();
+        let ids: Vec<_> = items.iter().filter_map(id).collect();
+        let keys = ids.iter().map(|id| HashMap::from([(key.to_owned(), AttributeValue::S(id.clone()))]));
+        let found = self.view.items_of(keys.collect(), false).await?.into_iter();
+        let mut found: HashMap<_, _> = found.filter_map(|item| Some((id(&item)?, item))).collect();
+        let partition = self.view.partition(list.partition.1);
+        let prefix = list.starts_with.map(|prefix| {
+            if list.is_sorted_by_partition() {
+                self.view.partition(prefix)
+            } else {
+                AttributeValue::S(prefix.to_owned())
+            }
+        });
+        let begins = |item: &Item, prefix: &AttributeValue| match (item.get(list.sort()), prefix) {
+            (Some(AttributeValue::S(sort)), AttributeValue::S(prefix)) => sort.starts_with(prefix.as_str()),
+            (_, _) => false,
+        };
+        let is_there = |item: &Item| {
+            item.get(list.partition.0) == Some(&partition)
+                && prefix.as_ref().is_none_or(|prefix| begins(item, prefix))
+        };
+        let rows = ids.iter().filter_map(|id| found.remove(id));
+        Ok(rows.filter(|item| !item.contains_key(TOMBSTONE) && is_there(item)).collect())
+    }
+}
+
+impl ViewTable {
+    /// The rows in these items. `key` is the name of the key that names a row.
+    pub(super) fn rows_read<T: DeserializeOwned>(
+        &self,
+        items: impl IntoIterator<Item = Item>,
+        key: &str,
+        partitions: &[&str],
+    ) -> Vec<Result<T, UnreadableRow>> {
+        let read = |mut item: Item| {
+            self.bare_keys(&mut item, partitions.iter().copied());
+            let key = item.get(key).and_then(|key| key.as_s().ok()).cloned().unwrap_or_default();
+            deserialized(item).map_err(|reason| UnreadableRow { key, reason })
+        };
+        items.into_iter().map(read).collect()
+    }
+
+    /// The items of a page.
+    async fn items(&self, list: &List<'_>) -> Result<Items, TableError> {
+        let prefix = list.starts_with.map(|prefix| {
+            if list.is_sorted_by_partition() { generations::escaped(prefix) } else { Cow::Borrowed(prefix) }
+        });
+        let list = &List { starts_with: prefix.as_deref(), ..*list };
+        let partitions = list.partitions.iter().copied();
+        let start = list.cursor.map(|cursor| cursor::read(cursor, list)).transpose()?;
+        let mut start = start.map(|mut start| {
+            self.sign_keys(&mut start, partitions.clone());
+            start.insert(list.partition.0.to_owned(), self.partition(list.partition.1));
+            start
+        });
+        let is_of_this_generation =
+            |item: &Item| list.of_index.is_none_or(|key| self.is_of_this_generation(item, key));
+        let mut rows = Vec::new();
+        loop {
+            let (found, last) = self.query(list, start).await?;
+            let shown = |item: &Item| !item.contains_key(TOMBSTONE) && is_of_this_generation(item);
+            rows.extend(found.into_iter().filter(shown));
+            match last {
+                // A cursor has no generation, so no page ends at a row of another one.
+                Some(last) if !is_of_this_generation(&last) => start = Some(last),
+                Some(mut last) => {
+                    self.unsign_keys(&mut last, partitions);
+                    return Ok(Items { items: rows, cursor: Some(cursor::write(&last, list)?) });
+                }
+                None => return Ok(Items { items: rows, cursor: None }),
+            }
+        }
+    }
+
+    /// One call for items, after this key. Returns the key where the next one begins as well.
+    async fn query(
+        &self,
+        list: &List<'_>,
+        start: Option<Item>,
+    ) -> Result<(Vec<Item>, Option<Item>), TableError> {
+        let mut request = self.client.query();
+        if let Some(prefix) = list.starts_with {
+            let prefix = if list.is_sorted_by_partition() {
+                self.signed(prefix)
+            } else {
+                AttributeValue::S(prefix.to_owned())
+            };
+            request = request
+                .expression_attribute_names("#sort", list.sort())
+                .expression_attribute_values(":start", prefix);
+        }
+        let output = request
+            .table_name(&self.name)
+            .set_index_name(list.index.map(ToOwned::to_owned))
+            .key_condition_expression(if list.starts_with.is_some() {
+                "#partition = :partition AND begins_with(#sort, :start)"
+            } else {
+                "#partition = :partition"
+            })
+            .expression_attribute_names("#partition", list.partition.0)
+            .expression_attribute_values(":partition", self.partition(list.partition.1))
+            .scan_index_forward(!list.newest_first)
+            .limit(list.limit)
+            // An index cannot be read strongly. The table is read strongly, so that its rows are at least as new
+            // as a position that was read before.
+            .consistent_read(list.index.is_none())
+            .set_exclusive_start_key(start)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(table_error)?;
+        Ok((output.items.unwrap_or_default(), output.last_evaluated_key))
+    }
+}

@@ -1,0 +1,170 @@
+//! Positions: the versions up to which streams are applied.
+//!
+//! The position in a stream is an item beside the rows. A view that inserts its rows has it in the newest row of
+//! the stream as well, which costs no write; the higher one counts.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::{
+    operation::put_item::PutItemError,
+    types::{ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure},
+};
+use ledgerline::StreamId;
+
+use super::{
+    Item, LogRows, POSITION, POSITION_ENTRY, Position, RowKey, TableError, VERSION, ViewTable, from_item,
+    number, number_of, to_item,
+};
+use crate::error::table_error;
+
+/// A condition on a position.
+pub(super) struct Condition {
+    pub(super) expression: &'static str,
+    pub(super) values: Item,
+}
+
+/// The condition that the position is this one.
+pub(super) fn position_equals(position: u64) -> Condition {
+    let expression = match position {
+        // A first commit that was begun and is not done has left the position 0.
+        0 => "attribute_not_exists(#position) OR #position = :before",
+        _ => "#position = :before",
+    };
+    Condition { expression, values: HashMap::from([(":before".to_owned(), number(position))]) }
+}
+
+/// The condition that the position is anywhere below this version.
+pub(super) fn position_below(version: u64) -> Condition {
+    Condition {
+        expression: "attribute_not_exists(#position) OR #position < :version",
+        values: HashMap::from([(":version".to_owned(), number(version))]),
+    }
+}
+
+impl LogRows {
+    /// The last version of the stream that the view shows; 0 for none. The newest row is looked for in the
+    /// partition that is named like the stream's id, because rows that were inserted are there.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn position(&self, stream: &StreamId) -> Result<u64, TableError> {
+        self.view.position(stream, false).await
+    }
+
+    /// The same as [`position`](Self::position), read strongly.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn position_now(&self, stream: &StreamId) -> Result<u64, TableError> {
+        self.view.position(stream, true).await
+    }
+
+    /// The position in the item beside the rows, read strongly, and the progress in the next commit (see
+    /// [`begin`](Self::begin)).
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn progress(&self, stream: &StreamId) -> Result<(u64, Option<String>), TableError> {
+        let Position { position, progress } = self.view.position_beside(stream, true).await?;
+        Ok((position, progress))
+    }
+}
+
+impl ViewTable {
+    /// The last version of the stream that the table has: that of its row, if there is no sort key, or the
+    /// position in it; 0 for none.
+    ///
+    /// # Errors
+    /// When the table fails, or the row has no version.
+    pub async fn reached(&self, stream: &StreamId) -> Result<u64, TableError> {
+        if self.keys.sort.is_some() {
+            return self.position(stream, false).await;
+        }
+        let key = HashMap::from([(self.keys.partition.to_string(), self.partition(stream.id()))]);
+        match self.item(key, false).await? {
+            Some(item) => match number_of(Some(&item), VERSION) {
+                0 => Err(TableError::Row(format!("its {VERSION} is missing, or no number"))),
+                version => Ok(version),
+            },
+            None => Ok(0),
+        }
+    }
+
+    async fn position(&self, stream: &StreamId, strongly: bool) -> Result<u64, TableError> {
+        let beside = self.position_beside(stream, strongly);
+        let (beside, newest) = futures::try_join!(beside, self.position_in_newest_row(stream, strongly))?;
+        Ok(beside.position.max(newest))
+    }
+
+    pub(super) async fn position_beside(
+        &self,
+        stream: &StreamId,
+        strongly: bool,
+    ) -> Result<Position, TableError> {
+        let key = self.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY });
+        self.item(key, strongly).await?.map_or(Ok(Position::at(0)), from_item)
+    }
+
+    /// The position in the newest row; 0 if there is no row, or if the row contains none because it was not
+    /// inserted, or was written by an earlier version of the program, which put the position beside the rows.
+    pub(super) async fn position_in_newest_row(
+        &self,
+        stream: &StreamId,
+        strongly: bool,
+    ) -> Result<u64, TableError> {
+        let rows = self
+            .client
+            .query()
+            .table_name(&self.name)
+            .key_condition_expression("#partition = :partition")
+            .expression_attribute_names("#partition", &*self.keys.partition)
+            .expression_attribute_values(":partition", self.partition(stream.id()))
+            .projection_expression("#position")
+            .expression_attribute_names("#position", POSITION_ENTRY)
+            .scan_index_forward(false)
+            .limit(1)
+            .consistent_read(strongly)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(table_error)?;
+        Ok(number_of(rows.items().first(), POSITION_ENTRY))
+    }
+
+    /// The item with a position in a stream, in this generation.
+    pub(super) fn position_item(&self, stream: &StreamId, position: &Position) -> Result<Item, TableError> {
+        let mut item = to_item(position)?;
+        item.extend(self.key(RowKey { partition: stream.as_str(), sort: POSITION_ENTRY }));
+        Ok(item)
+    }
+
+    /// Writes the position under this condition. Returns the position that is there if the condition does not
+    /// hold.
+    pub(super) async fn put_position(
+        &self,
+        position: Item,
+        condition: Condition,
+    ) -> Result<Option<u64>, TableError> {
+        let result = self
+            .client
+            .put_item()
+            .table_name(&self.name)
+            .set_item(Some(position))
+            .condition_expression(condition.expression)
+            .expression_attribute_names("#position", POSITION)
+            .set_expression_attribute_values(Some(condition.values))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        match result {
+            Ok(_) => Ok(None),
+            Err(error) => match error.as_service_error() {
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Some(number_of(failed.item(), POSITION)))
+                }
+                Some(_) | None => Err(table_error(error)),
+            },
+        }
+    }
+}

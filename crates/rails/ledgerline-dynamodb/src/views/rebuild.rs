@@ -1,0 +1,103 @@
+//! What a rebuild leaves beside the rows: how far it got in each part of the log. And the deletion of a generation.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
+use ledgerline::StreamId;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Item, TableError, ViewTable, batch, from_item,
+    generations::{PART, generation_of},
+    to_item,
+};
+use crate::error::table_error;
+
+/// How far the rebuild of a view got in one part of the log.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Part {
+    /// The last commit that was read: its stream and its version.
+    #[serde(default, rename = "$after")]
+    pub after: Option<(StreamId, u64)>,
+    /// Whether the whole part was read.
+    #[serde(default, rename = "$isDone")]
+    pub is_done: bool,
+    /// The number of commits that were read.
+    #[serde(default, rename = "$commits")]
+    pub commits: u64,
+    /// The read units that it took.
+    #[serde(default, rename = "$reads")]
+    pub reads: f64,
+    /// The write units that it took.
+    #[serde(default, rename = "$writes")]
+    pub writes: f64,
+}
+
+impl Part {
+    /// The name under which it is noted how far a part is.
+    #[must_use]
+    pub fn name(part: i32, parts: i32) -> String {
+        format!("{PART}{part}-of-{parts}")
+    }
+}
+
+/// A page of rows that were looked through, to delete those of one generation.
+#[derive(Debug)]
+pub struct Cleared {
+    /// The number of rows that were deleted.
+    pub deleted: usize,
+    /// The place where the next page begins, if there is one.
+    pub after: Option<HashMap<String, AttributeValue>>,
+}
+
+impl ViewTable {
+    /// How far the rebuild of this generation got in this part of the log.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn part(&self, name: &str) -> Result<Part, TableError> {
+        self.item(self.beside(name), true).await?.map_or_else(|| Ok(Part::default()), from_item)
+    }
+
+    /// Notes how far the rebuild got.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn put_part(&self, name: &str, part: &Part) -> Result<(), TableError> {
+        let mut item = to_item(part)?;
+        item.extend(self.beside(name));
+        let put = self.client.put_item().table_name(&self.name).set_item(Some(item));
+        put.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await.map_err(table_error)?;
+        Ok(())
+    }
+
+    /// Deletes the rows of this generation, and everything beside them, in the page after this place.
+    ///
+    /// # Errors
+    /// When the table fails. Some of the rows may have been deleted.
+    pub async fn clear(&self, after: Option<HashMap<String, AttributeValue>>) -> Result<Cleared, TableError> {
+        let mut scan = self
+            .client
+            .scan()
+            .table_name(&self.name)
+            .expression_attribute_names("#partition", &*self.keys.partition)
+            // The emulated database reads all that is left of the table for a page without a limit.
+            .limit(1_000)
+            .set_exclusive_start_key(after);
+        let mut names = "#partition".to_owned();
+        if let Some(sort) = &self.keys.sort {
+            scan = scan.expression_attribute_names("#sort", &**sort);
+            names.push_str(", #sort");
+        }
+        let page = scan.projection_expression(names).send().await.map_err(table_error)?;
+        let is_of_it = |key: &&Item| {
+            let partition = key.get(&*self.keys.partition).and_then(|key| key.as_s().ok());
+            partition.is_some_and(|key| generation_of(key) == Some(self.generation))
+        };
+        let found: Vec<_> = page.items().iter().filter(is_of_it).cloned().collect();
+        let deletions = found.iter().cloned().map(batch::delete_of).collect::<Result<_, _>>()?;
+        self.write_all(deletions).await?;
+        Ok(Cleared { deleted: found.len(), after: page.last_evaluated_key })
+    }
+}
