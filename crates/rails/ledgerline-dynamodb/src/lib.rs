@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod attempts;
 mod endpoint;
 mod error;
 mod item;
@@ -7,7 +8,6 @@ pub mod reconcile;
 mod scan;
 mod snapshots;
 mod store;
-mod tries;
 mod views;
 
 pub use endpoint::{consumed, sdk_config};
@@ -15,7 +15,8 @@ pub use item::{InvalidItem, MAX_ITEM_BYTES, commit_from_image};
 pub use scan::{Head, ScanPart, Scanned};
 pub use store::DynamoDbStore;
 pub use views::{
-    Applied, Before, Checkpoint, Cleared, CommitBatch, Delivery, FRESH, Generations, InvalidCursor, KeyNames,
-    LogRows, MAX_CHANGES, Move, NextCheckpoint, NotNow, OrderedRows, Other, Overwrite, Page, PageQuery, Part,
-    Phase, Reached, RowKey, SWITCHING, StateRows, TableError, UnreadableRow, ViewTable,
+    Applied, Checkpoint, Cleared, CommitBatch, CommitChanges, FRESH, Generations, InvalidCursor,
+    InvalidTransition, KeyNames, LogRows, MAX_CHANGES, Move, NextCheckpoint, OrderedRows, Overwrite, Page,
+    PageQuery, Phase, Previous, RowKey, SWITCHING, SegmentProgress, Standby, StateRows, StreamPosition,
+    TableError, UnreadableRow, ViewTable,
 };

@@ -23,13 +23,13 @@ use aws_sdk_dynamodb::{
     operation::put_item::PutItemError,
     types::{AttributeValue, ReturnConsumedCapacity, error::TransactionCanceledException},
 };
-pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, Reached};
+pub use checkpoint::{Checkpoint, MAX_CHANGES, NextCheckpoint, OrderedRows, StreamPosition};
 pub use cursor::InvalidCursor;
-pub use generations::{Before, FRESH, Generations, Move, NotNow, Other, Phase, SWITCHING};
+pub use generations::{FRESH, Generations, InvalidTransition, Move, Phase, Previous, SWITCHING, Standby};
 use ledgerline::{LogTable, StateTable, changes::Key, manifest::Table};
-pub use log_rows::{Delivery, LogRows};
+pub use log_rows::{CommitChanges, LogRows};
 pub use pages::{Page, PageQuery, UnreadableRow};
-pub use rebuild::{Cleared, Part};
+pub use rebuild::{Cleared, SegmentProgress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use state_rows::{Overwrite, StateRows};
 

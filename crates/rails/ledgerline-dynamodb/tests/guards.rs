@@ -20,10 +20,10 @@ use aws_smithy_runtime_api::{
 };
 use jiff::Timestamp;
 use ledgerline::{
-    Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract, guard::Verdict,
+    Changes, Index, LogTable, Projection, StateTable, StreamId, Write, contract, position::Delivery,
 };
 use ledgerline_dynamodb::{
-    Delivery, Generations, LogRows, Move,
+    CommitChanges, Generations, LogRows, Move,
     Overwrite::{Shows, Written},
     PageQuery, Phase, RowKey, StateRows, TableError,
 };
@@ -49,13 +49,17 @@ async fn levels() -> (StateRows, Wire) {
 }
 
 /// Delivers a commit of [`tank`].
-async fn deliver(rows: &LogRows, version: u64, changes: &Changes) -> Result<(Verdict, u64), TableError> {
-    rows.deliver(Delivery { stream: &tank(), version, changes: changes.clone() }).await
+async fn deliver(rows: &LogRows, version: u64, changes: &Changes) -> Result<(Delivery, u64), TableError> {
+    rows.deliver(CommitChanges { stream: &tank(), version, changes: changes.clone() }).await
 }
 
 /// Begins a commit of [`tank`] that has a row.
-async fn begin(rows: &LogRows, version: u64, progress: Option<String>) -> Result<(Verdict, u64), TableError> {
-    let delivery = Delivery { stream: &tank(), version, changes: self::rows(version, 1) };
+async fn begin(
+    rows: &LogRows,
+    version: u64,
+    progress: Option<String>,
+) -> Result<(Delivery, u64), TableError> {
+    let delivery = CommitChanges { stream: &tank(), version, changes: self::rows(version, 1) };
     rows.begin(delivery, progress).await
 }
 
@@ -126,9 +130,9 @@ async fn fields_are_set_summed_and_rows_deleted_with_the_position() {
     let mut apply = async |version: u64, changes: Changes| {
         changes.fold(&mut expected);
         wire.take();
-        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Verdict::Apply, version));
+        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Delivery::Next, version));
         // The same changes a second time change nothing.
-        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Verdict::Skip, version));
+        assert_eq!(deliver(&table, version, &changes).await.unwrap(), (Delivery::Duplicate, version));
         assert_eq!(wire.operations(), ["TransactWriteItems", "TransactWriteItems"]);
     };
     let mut changes = Changes::new(KEYS);
@@ -156,13 +160,13 @@ async fn what_was_begun_comes_again_until_it_is_done() {
     assert_eq!(table.progress(&tank()).await.unwrap(), (0, None));
     for progress in [None, Some("half".to_owned())] {
         let begun = begin(&table, 1, progress.clone()).await.unwrap();
-        assert_eq!(begun, (Verdict::Apply, 1));
+        assert_eq!(begun, (Delivery::Next, 1));
         assert_eq!(table.progress(&tank()).await.unwrap(), (0, progress));
     }
-    assert_eq!(begin(&table, 2, None).await.unwrap(), (Verdict::Gap, 0));
+    assert_eq!(begin(&table, 2, None).await.unwrap(), (Delivery::Gap, 0));
     deliver(&table, 1, &rows(1, 0)).await.unwrap();
     assert_eq!(table.progress(&tank()).await.unwrap(), (1, None));
-    assert_eq!(begin(&table, 1, None).await.unwrap(), (Verdict::Skip, 1));
+    assert_eq!(begin(&table, 1, None).await.unwrap(), (Delivery::Duplicate, 1));
 }
 
 /// Many streams change one sum: each waits for its turn, so that no message has to be delivered
@@ -176,7 +180,7 @@ async fn one_sum_over_many_streams_is_exact() {
             let mut changes = Changes::new(KEYS);
             changes.add("all", "sum", "count", 1);
             let stream = &StreamId::new("tank", &stream.to_string()).unwrap();
-            table.deliver(Delivery { stream, version: 1, changes }).await.unwrap();
+            table.deliver(CommitChanges { stream, version: 1, changes }).await.unwrap();
         }
     });
     futures::future::join_all(streams).await;
@@ -188,13 +192,13 @@ async fn one_sum_over_many_streams_is_exact() {
 async fn rule_7_only_the_next_commit_is_applied() {
     let (table, _) = fills().await;
     for (version, expected) in [
-        (2, (Verdict::Gap, 0)),
-        (1, (Verdict::Apply, 1)),
-        (1, (Verdict::Skip, 1)),
-        (3, (Verdict::Gap, 1)),
-        (2, (Verdict::Apply, 2)),
-        (1, (Verdict::Skip, 2)),
-        (3, (Verdict::Apply, 3)),
+        (2, (Delivery::Gap, 0)),
+        (1, (Delivery::Next, 1)),
+        (1, (Delivery::Duplicate, 1)),
+        (3, (Delivery::Gap, 1)),
+        (2, (Delivery::Next, 2)),
+        (1, (Delivery::Duplicate, 2)),
+        (3, (Delivery::Next, 3)),
     ] {
         let verdict = deliver(&table, version, &rows(version, 1)).await.unwrap();
         assert_eq!(verdict, expected, "version {version}");
@@ -207,9 +211,12 @@ async fn rule_7_only_the_next_commit_is_applied() {
 #[tokio::test]
 async fn rule_7_holds_for_commits_without_rows() {
     let (table, _) = fills().await;
-    for (version, expected) in
-        [(2, (Verdict::Gap, 0)), (1, (Verdict::Apply, 1)), (1, (Verdict::Skip, 1)), (2, (Verdict::Apply, 2))]
-    {
+    for (version, expected) in [
+        (2, (Delivery::Gap, 0)),
+        (1, (Delivery::Next, 1)),
+        (1, (Delivery::Duplicate, 1)),
+        (2, (Delivery::Next, 2)),
+    ] {
         assert_eq!(deliver(&table, version, &rows(version, 0)).await.unwrap(), expected);
     }
 }
@@ -226,10 +233,15 @@ async fn rule_9_rows_and_position_are_one_write() {
     assert_eq!(shown(&table).await, [2, 2, 2]);
 }
 
-async fn insert(table: &LogRows, version: u64, count: usize) -> (Verdict, u64) {
+async fn insert(table: &LogRows, version: u64, count: usize) -> (Delivery, u64) {
     let stream = &tank();
     let changes = inserted(&tank(), version, count);
-    table.clone().written_by(&[Write::Insert]).deliver(Delivery { stream, version, changes }).await.unwrap()
+    table
+        .clone()
+        .written_by(&[Write::Insert])
+        .deliver(CommitChanges { stream, version, changes })
+        .await
+        .unwrap()
 }
 
 fn inserted(stream: &StreamId, version: u64, count: usize) -> Changes {
@@ -252,13 +264,13 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
     let (table, wire) = fills().await;
     for (version, verdict, operations) in [
         // Before the first row, a position beside the rows is looked for.
-        (1, (Verdict::Apply, 1), &["Query", "GetItem", "BatchWriteItem"][..]),
-        (1, (Verdict::Skip, 1), &["Query", "GetItem"]),
+        (1, (Delivery::Next, 1), &["Query", "GetItem", "BatchWriteItem"][..]),
+        (1, (Delivery::Duplicate, 1), &["Query", "GetItem"]),
         // The rows of a commit are not shown before the rows of the commits before it.
-        (3, (Verdict::Gap, 1), &["Query", "GetItem"]),
-        (2, (Verdict::Apply, 2), &["Query", "BatchWriteItem"]),
-        (3, (Verdict::Apply, 3), &["Query", "BatchWriteItem"]),
-        (2, (Verdict::Skip, 3), &["Query", "GetItem"]),
+        (3, (Delivery::Gap, 1), &["Query", "GetItem"]),
+        (2, (Delivery::Next, 2), &["Query", "BatchWriteItem"]),
+        (3, (Delivery::Next, 3), &["Query", "BatchWriteItem"]),
+        (2, (Delivery::Duplicate, 3), &["Query", "GetItem"]),
     ] {
         wire.take();
         assert_eq!(insert(&table, version, 1).await, verdict);
@@ -276,18 +288,18 @@ async fn the_newest_row_that_was_inserted_is_the_position() {
 async fn rule_7_holds_for_commits_without_rows_among_those_that_insert() {
     let (table, _) = fills().await;
     for (version, count, verdict) in [
-        (2, 0, (Verdict::Gap, 0)),
-        (1, 0, (Verdict::Apply, 1)),
-        (1, 0, (Verdict::Skip, 1)),
-        (2, 2, (Verdict::Apply, 2)),
-        (4, 0, (Verdict::Gap, 2)),
-        (3, 1, (Verdict::Apply, 3)),
-        (4, 0, (Verdict::Apply, 4)),
-        (3, 1, (Verdict::Skip, 4)),
-        (4, 0, (Verdict::Skip, 4)),
-        (6, 1, (Verdict::Gap, 4)),
-        (5, 0, (Verdict::Apply, 5)),
-        (6, 1, (Verdict::Apply, 6)),
+        (2, 0, (Delivery::Gap, 0)),
+        (1, 0, (Delivery::Next, 1)),
+        (1, 0, (Delivery::Duplicate, 1)),
+        (2, 2, (Delivery::Next, 2)),
+        (4, 0, (Delivery::Gap, 2)),
+        (3, 1, (Delivery::Next, 3)),
+        (4, 0, (Delivery::Next, 4)),
+        (3, 1, (Delivery::Duplicate, 4)),
+        (4, 0, (Delivery::Duplicate, 4)),
+        (6, 1, (Delivery::Gap, 4)),
+        (5, 0, (Delivery::Next, 5)),
+        (6, 1, (Delivery::Next, 6)),
     ] {
         let found = insert(&table, version, count).await;
         assert_eq!(found, verdict, "version {version}");
@@ -305,11 +317,11 @@ async fn rows_of_before_go_on_from_the_position_beside_them() {
     }
     assert_eq!(table.position(&tank()).await.unwrap(), 3);
     for (version, verdict) in [
-        (2, (Verdict::Skip, 3)),
-        (5, (Verdict::Gap, 3)),
-        (4, (Verdict::Apply, 4)),
-        (5, (Verdict::Apply, 5)),
-        (3, (Verdict::Skip, 5)),
+        (2, (Delivery::Duplicate, 3)),
+        (5, (Delivery::Gap, 3)),
+        (4, (Delivery::Next, 4)),
+        (5, (Delivery::Next, 5)),
+        (3, (Delivery::Duplicate, 5)),
     ] {
         assert_eq!(insert(&table, version, 1).await, verdict);
     }
@@ -324,10 +336,11 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     let (table, wire) = fills().await;
     let table = table.written_by(&[Write::Insert]);
     let streams: Vec<_> = (1..=10).map(|id| StreamId::new("tank", &id.to_string()).unwrap()).collect();
-    let of = |stream, version, count| Delivery { stream, version, changes: inserted(stream, version, count) };
+    let of =
+        |stream, version, count| CommitChanges { stream, version, changes: inserted(stream, version, count) };
     let first: Vec<_> = streams.iter().map(|stream| of(stream, 1, 1)).collect();
     let found = table.deliver_all(first).await.unwrap();
-    assert_eq!(found, [(Verdict::Apply, 1); 10]);
+    assert_eq!(found, [(Delivery::Next, 1); 10]);
     let calls = wire.operations();
     assert_eq!(calls.iter().filter(|operation| *operation == "BatchWriteItem").count(), 1);
     assert_eq!(calls.len(), 10 + 10 + 1, "each first commit of a stream looks for a position at two places");
@@ -349,14 +362,14 @@ async fn rows_of_many_streams_are_written_at_once_and_those_of_one_stream_in_ord
     assert_eq!(
         found,
         [
-            (Verdict::Apply, 2),
-            (Verdict::Gap, 1),
-            (Verdict::Apply, 2),
-            (Verdict::Apply, 3),
-            (Verdict::Skip, 1),
-            (Verdict::Apply, 3),
-            (Verdict::Skip, 3),
-            (Verdict::Gap, 3),
+            (Delivery::Next, 2),
+            (Delivery::Gap, 1),
+            (Delivery::Next, 2),
+            (Delivery::Next, 3),
+            (Delivery::Duplicate, 1),
+            (Delivery::Next, 3),
+            (Delivery::Duplicate, 3),
+            (Delivery::Gap, 3),
         ]
     );
     let written = wire.operations().into_iter().filter(|operation| operation == "BatchWriteItem");
@@ -435,9 +448,9 @@ async fn what_a_call_leaves_over_is_written_before_the_next_rows() {
     let table = busy.table();
     let a = StreamId::new("tank", "a").unwrap();
     let b = StreamId::new("tank", "b").unwrap();
-    let of = |stream, version| Delivery { stream, version, changes: inserted(stream, version, 1) };
+    let of = |stream, version| CommitChanges { stream, version, changes: inserted(stream, version, 1) };
     let found = table.deliver_all(vec![of(&a, 1), of(&a, 2), of(&b, 1), of(&b, 2)]).await.unwrap();
-    assert_eq!(found, [(Verdict::Apply, 1), (Verdict::Apply, 2), (Verdict::Apply, 1), (Verdict::Apply, 2)]);
+    assert_eq!(found, [(Delivery::Next, 1), (Delivery::Next, 2), (Delivery::Next, 1), (Delivery::Next, 2)]);
     assert_eq!(busy.batches(), [vec!["a@1", "b@1"], vec!["b@1"], vec!["a@2", "b@2"]]);
 }
 
@@ -470,7 +483,7 @@ async fn a_commit_is_at_its_position_with_its_last_row() {
         assert_eq!(table.position(&tank()).await.unwrap(), 1);
     }
     wire.take();
-    assert_eq!(insert(&table, 2, 300).await, (Verdict::Apply, 2));
+    assert_eq!(insert(&table, 2, 300).await, (Delivery::Next, 2));
     let calls = wire.operations();
     assert_eq!(calls.len(), 1 + 12 + 1, "a read, the rows but the last in lots of 25, and the last");
     assert_eq!(table.position(&tank()).await.unwrap(), 2);
@@ -502,7 +515,7 @@ async fn a_commit_may_change_as_many_rows_as_one_transaction_takes() {
     let (table, _) = fills().await;
     let refused = deliver(&table, 1, &rows(1, 100)).await;
     assert!(matches!(refused, Err(TableError::TooManyRows(100))));
-    assert_eq!(deliver(&table, 1, &rows(1, 99)).await.unwrap(), (Verdict::Apply, 1));
+    assert_eq!(deliver(&table, 1, &rows(1, 99)).await.unwrap(), (Delivery::Next, 1));
     assert_eq!(shown(&table).await.len(), 99);
 }
 
@@ -538,7 +551,7 @@ async fn two_generations_have_nothing_in_common() {
         let mut changes = Changes::new(KEYS);
         changes.put(&json!({ "tankId": "1", "entry": format!("{version}"), "of": of })).unwrap();
         changes.add("all", "sum", "count", 1);
-        assert_eq!(deliver(rows, version, &changes).await.unwrap().0, Verdict::Apply);
+        assert_eq!(deliver(rows, version, &changes).await.unwrap().0, Delivery::Next);
     }
     let building = Generations::default().begun(Timestamp::UNIX_EPOCH).unwrap();
     let by = |what: &str| Move {
@@ -548,11 +561,11 @@ async fn two_generations_have_nothing_in_common() {
         why: String::new(),
     };
     let begin = async |what| {
-        table.view().move_generations(&Generations::default(), building.clone(), by(what)).await.unwrap()
+        table.view().compare_and_set(&Generations::default(), building.clone(), by(what)).await.unwrap()
     };
     assert!(begin("begin").await);
     let seen = table.view().generations().await.unwrap();
-    assert_eq!((seen.read, seen.in_phase(Phase::Building)), (0, Some(1)));
+    assert_eq!((seen.active, seen.in_phase(Phase::Building)), (0, Some(1)));
     assert!(!begin("begin too").await, "somebody has changed them since");
     assert!(begin("begin").await, "a try whose reply was lost");
 
@@ -595,7 +608,7 @@ async fn two_generations_have_nothing_in_common() {
     // A text that looks like the sign of a generation leads into none.
     let mut looks_like_it = Changes::new(KEYS);
     looks_like_it.set("$2/1", "sum", "count", 9);
-    assert_eq!(deliver(&old, 2, &looks_like_it).await.unwrap().0, Verdict::Apply);
+    assert_eq!(deliver(&old, 2, &looks_like_it).await.unwrap().0, Delivery::Next);
     let sum = old.get::<serde_json::Value>(RowKey { partition: "$2/1", sort: "sum" }).await.unwrap();
     assert_eq!(sum, Some(json!({ "tankId": "$2/1", "entry": "sum", "count": 9 })));
     assert_eq!(new.get::<serde_json::Value>(RowKey { partition: "1", sort: "sum" }).await.unwrap(), None);

@@ -45,10 +45,10 @@ ledgerline::contract_tests!(store());
 async fn a_beginning_counts_once_however_often_it_is_sent() {
     let store = store().await;
     for (id, before) in [("a", 0), ("a", 0), ("b", 1), ("b", 1), ("c", 2)] {
-        assert_eq!(store.begins("fanout/1", id, i64::MAX).await.unwrap(), before, "{id}");
+        assert_eq!(store.record_attempt("fanout/1", id, i64::MAX).await.unwrap(), before, "{id}");
     }
-    store.ended("fanout/1").await.unwrap();
-    assert_eq!(store.begins("fanout/1", "d", i64::MAX).await.unwrap(), 0);
+    store.clear_attempts("fanout/1").await.unwrap();
+    assert_eq!(store.record_attempt("fanout/1", "d", i64::MAX).await.unwrap(), 0);
 }
 
 fn stream() -> StreamId {

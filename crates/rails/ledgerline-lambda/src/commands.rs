@@ -17,13 +17,13 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
-    Error, ahead, config,
+    Error, config,
     grants::{self, REQUESTS},
     http::{
         COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
         PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of, versions_of_weak,
     },
-    metrics,
+    metrics, snapshot_warmup,
     start::{dynamodb, store},
 };
 
@@ -212,7 +212,7 @@ struct Replay {
 /// }
 /// ```
 ///
-/// With the arguments `--fold account-1 account-2` it folds these streams and keeps their states. Otherwise the first command after a
+/// With the arguments `--build-snapshots account-1 account-2` it folds these streams and keeps their states. Otherwise the first command after a
 /// deployment with another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). It needs `COMMITS_TABLE`
 /// and `REQUESTS_TABLE` for that.
 ///
@@ -220,9 +220,9 @@ struct Replay {
 /// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
 /// missing, or what [`http::run`](crate::http::run) reads.
 pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
-    if let Some(streams) = ahead::asked(std::env::args()) {
+    if let Some(streams) = snapshot_warmup::asked(std::env::args()) {
         let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
-        return ahead::fold::<A>(&store, streams).await;
+        return snapshot_warmup::build::<A>(&store, streams).await;
     }
     crate::http::run(manifest(&routes), async || {
         let requests = config::text(REQUESTS.variable)?;

@@ -4,11 +4,11 @@
 //! The fanout returns the first record that could not be passed on. That record and all after it come again, so everything here may happen
 //! twice. The fanout itself sends a record that can never be passed on to the dead-letter queue (rule 11).
 
-mod attach;
 mod bus;
+mod poison_pill;
 mod queues;
 mod send;
-mod suspicion;
+mod state_resolver;
 mod views;
 
 use std::{
@@ -31,10 +31,10 @@ use tokio::time::Instant;
 use crate::{
     Error, config,
     fanout::{
-        attach::{Attach, Missing},
         bus::Bus,
+        poison_pill::{Plan, PoisonPillGuard},
         queues::Queues,
-        suspicion::{Plan, Suspected},
+        state_resolver::{StateResolver, Unavailable},
         views::{State, Views},
     },
     grants,
@@ -57,7 +57,7 @@ const FOLDING: Duration = Duration::from_secs(6);
 #[derive(Debug)]
 pub struct Fanout {
     store: DynamoDbStore,
-    attach: Attach<DynamoDbStore>,
+    states: StateResolver<DynamoDbStore>,
     bus: Bus,
     queues: Queues,
     views: Views,
@@ -180,7 +180,7 @@ impl Fanout {
         } = wiring;
         Self {
             store,
-            attach: Attach::of::<L>(),
+            states: StateResolver::of::<L>(),
             bus: Bus { client: events, name: event_bus, source: event_source, events: bus_events, max_bytes },
             views: Views { client: lambda, functions: state_views, max_bytes },
             queues: Queues { client: sqs.clone(), queues: log_queues, max_bytes },
@@ -236,16 +236,17 @@ impl DeadLetter<'_> {
 
 impl Handler for Fanout {
     async fn handle(&self, records: &[Record]) -> Option<usize> {
-        let suspected = Suspected::of(&self.store, records, Timestamp::now().as_second()).await;
-        let plan = suspected.as_ref().map_or(Plan::First(records.len()), |suspected| suspected.plan);
-        let (failed, done) = match plan {
+        let guard = PoisonPillGuard::if_late(&self.store, records, Timestamp::now().as_second()).await;
+        let plan = guard.as_ref().map_or(Plan::First(records.len()), |guard| guard.plan);
+        let (first_failed, done) = match plan {
             Plan::First(first) => (self.pass_on(&records[..first]).await, first),
-            Plan::SetAside => (self.set_aside(&records[0]).await, 1),
+            Plan::Quarantine => (self.set_aside(&records[0]).await, 1),
         };
-        if let Some(suspected) = suspected {
-            suspected.ended().await;
+        if let Some(guard) = guard {
+            guard.survived().await;
         }
-        failed.or((done < records.len()).then_some(done))
+        // The rest of a batch that was cut short comes again as well.
+        first_failed.or((done < records.len()).then_some(done))
     }
 }
 
@@ -352,12 +353,12 @@ impl Fanout {
             }
             // The records of a stream may arrive out of order (rule 7), and a record may arrive twice.
             commits.sort_by_key(|(_, commit)| commit.version);
-            let states = self.attach.states(&self.store, &commits, until).await;
+            let states = self.states.resolve(&self.store, &commits, until).await;
             let mut state_of_stream = None;
             for ((index, commit), state) in commits.into_iter().zip(states) {
                 let made = state.and_then(|state| {
-                    let mut details = details(commit, &state).map_err(Missing::Never)?;
-                    let entries = self.bus.entries(commit, &details).map_err(Missing::Never)?;
+                    let mut details = details(commit, &state).map_err(Unavailable::Permanent)?;
+                    let entries = self.bus.entries(commit, &details).map_err(Unavailable::Permanent)?;
                     Ok((entries, details.pop()))
                 });
                 match made {
@@ -368,8 +369,8 @@ impl Fanout {
                         let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
                         state_of_stream = detail.map(|detail| State { index, category, detail });
                     }
-                    Err(Missing::Now) => sent.failed.note(index),
-                    Err(Missing::Never(reason)) => sent.set_aside.push((index, reason)),
+                    Err(Unavailable::Transient) => sent.failed.note(index),
+                    Err(Unavailable::Permanent(reason)) => sent.set_aside.push((index, reason)),
                 }
             }
             newest.extend(state_of_stream.filter(|_| shown));

@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-mod ahead;
 mod callers;
 pub mod commands;
 pub mod config;
@@ -18,6 +17,7 @@ mod projection;
 pub mod queries;
 pub mod reconciler;
 pub mod sequencer;
+mod snapshot_warmup;
 mod start;
 pub mod stream;
 pub mod wire;

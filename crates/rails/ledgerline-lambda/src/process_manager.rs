@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use ledgerline::{
     Aggregate, Cache, Changes, Commit, Context, EventStore, ExecuteError, Execution, Idempotency, LogTable,
     Meta, Outcome, Refusal, StreamId, execute,
-    guard::{Verdict, judge},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    position::{Delivery, check},
 };
-use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows};
+use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows};
 use tokio::time::timeout;
 
 use crate::{
@@ -136,18 +136,18 @@ pub struct ProcessManager<R> {
 }
 
 impl<R: Reaction> Consumer for ProcessManager<R> {
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         ApplyError::unless_of(R::OF, commit)?;
         let (position, _) = self.positions.progress(&commit.stream).await?;
-        match judge(position, commit.version) {
-            Verdict::Apply => {
+        match check(position, commit.version) {
+            Delivery::Next => {
                 self.reaction.react(commit).await?;
                 // The position is written after the reaction: a crash in between repeats the reaction, and loses nothing.
                 let changes = Changes::new(POSITIONS);
-                let delivery = Delivery { stream: &commit.stream, version: commit.version, changes };
+                let delivery = CommitChanges { stream: &commit.stream, version: commit.version, changes };
                 Ok(self.positions.deliver(delivery).await?)
             }
-            verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, position)),
+            verdict @ (Delivery::Duplicate | Delivery::Gap) => Ok((verdict, position)),
         }
     }
 }

@@ -173,14 +173,14 @@ fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
 
 /// The rows of a page: those of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct KeyRange {
     /// The value of the partition key.
     pub partition: String,
     /// The text with which the sort keys of the rows begin; `None` for all rows.
     pub starts_with: Option<String>,
 }
 
-impl Part {
+impl KeyRange {
     /// All rows of this partition.
     #[must_use]
     pub fn of(partition: impl Into<String>) -> Self {
@@ -204,7 +204,7 @@ pub fn page<Row: DeserializeOwned + 'static>(
     key: &'static str,
     name: &'static str,
     (table, index): (StateTable, Index),
-    part: fn(&HttpRequest) -> Result<Part, Problem>,
+    part: fn(&HttpRequest) -> Result<KeyRange, Problem>,
     shown: fn(&Row) -> Value,
 ) -> Query {
     // Otherwise rows of two generations would be in one list. A function with such a route does not start.
@@ -550,7 +550,7 @@ mod tests {
         const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
         const BY_OWNER: Index =
             Index { name: "byOwner", partition: "owner", sort: "name", projection: Projection::All };
-        let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), Part::own, Value::clone);
+        let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, Value::clone);
     }
 
     /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be told that nothing has changed.

@@ -10,7 +10,7 @@ use ledgerline::{
     Commit, EventLog, LogTable, LogView, MemoryStore, RecordedEvent, StreamId, Write,
     changes::{Changes, ChangesError, Fields, Key},
     contract::commit,
-    guard::{Verdict, judge},
+    position::{Delivery, check},
 };
 use ledgerline_lambda::{
     queue::{ApplyError, Consumer, QueueRunner},
@@ -63,12 +63,12 @@ struct InMemory {
 }
 
 impl Consumer for InMemory {
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         ApplyError::unless_of(self.view.of, commit)?;
         let mut positions = self.positions.borrow_mut();
         let position = positions.entry(commit.stream.clone()).or_default();
-        let verdict = judge(*position, commit.version);
-        if verdict == Verdict::Apply {
+        let verdict = check(*position, commit.version);
+        if verdict == Delivery::Next {
             let changes = (self.view.changes)(commit).map_err(|error| ApplyError::changes(commit, error))?;
             changes.fold(&mut self.rows.borrow_mut());
             *position = commit.version;

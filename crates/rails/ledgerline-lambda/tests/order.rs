@@ -606,7 +606,7 @@ async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of
     // A rebuild comes to the same rows.
     let first = world.rows.view().generations().await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
-    assert!(world.rows.view().move_generations(&first, first.begun(by.at).unwrap(), by).await.unwrap());
+    assert!(world.rows.view().compare_and_set(&first, first.begun(by.at).unwrap(), by).await.unwrap());
     let rebuild = RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
     assert!(subscriber.rebuild(&rebuild).await.unwrap());
     assert_eq!(world.diary_of(1).await, times);
@@ -683,13 +683,9 @@ async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
     let now = Timestamp::now();
     let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
     let first = world.rows.view().generations().await.unwrap();
-    assert!(
-        world.rows.view().move_generations(&first, first.begun(now).unwrap(), by("begin")).await.unwrap()
-    );
+    assert!(world.rows.view().compare_and_set(&first, first.begun(now).unwrap(), by("begin")).await.unwrap());
     // Somebody who saw the generations before that changes nothing.
-    assert!(
-        !world.rows.view().move_generations(&first, first.begun(now).unwrap(), by("late")).await.unwrap()
-    );
+    assert!(!world.rows.view().compare_and_set(&first, first.begun(now).unwrap(), by("late")).await.unwrap());
     assert!(world.subscriber().rebuild(&asked(1)).await.unwrap());
     let expected = ["tank-a 1", "tank-b 1", "tank-a 2", "tank-c 1"];
     assert_eq!(world.diary_of(1).await, expected[..3]);
@@ -849,7 +845,7 @@ async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
                 why: "a test".into(),
             };
             let skipping = seen.skipping(&stream, version.unwrap()).unwrap();
-            assert!(world.rows.view().move_generations(&seen, skipping.clone(), by).await.unwrap());
+            assert!(world.rows.view().compare_and_set(&seen, skipping.clone(), by).await.unwrap());
             assert!(skipping.skipping(&stream, version.unwrap()).is_err());
             skipped.push(version.unwrap());
         }
@@ -888,7 +884,7 @@ async fn a_commit_that_stands_out_of_order_is_skipped_by_its_own_name_and_none_b
         let skipping = seen.skipping(&stream, damaged).unwrap();
         let by =
             Move { at: Timestamp::UNIX_EPOCH, what: "skip".into(), who: "ada".into(), why: "a test".into() };
-        assert!(world.rows.view().move_generations(&seen, skipping, by).await.unwrap());
+        assert!(world.rows.view().compare_and_set(&seen, skipping, by).await.unwrap());
         assert!(subscriber.catch_up().await.unwrap());
         let others = [1, 2, 3].into_iter().filter(|version| *version != damaged);
         let expected = others.map(|version| format!("tank-a {version}")).chain(["tank-b 1".to_owned()]);

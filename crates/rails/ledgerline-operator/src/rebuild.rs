@@ -12,7 +12,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use indicatif::ProgressBar;
 use jiff::{SignedDuration, Timestamp};
 use ledgerline::{StreamId, manifest::SubscriberKind};
-use ledgerline_dynamodb::{FRESH, Generations, Move, NotNow, Part, Phase, SWITCHING, ViewTable};
+use ledgerline_dynamodb::{
+    FRESH, Generations, InvalidTransition, Move, Phase, SWITCHING, SegmentProgress, ViewTable,
+};
 use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
 use serde_json::json;
 
@@ -118,16 +120,16 @@ impl View<'_> {
         let phase = |phase| match phase {
             Phase::Building => "is being made, and is written",
             Phase::Kept => "was read before, and is written",
-            Phase::Leaving => "is being deleted",
+            Phase::Dropping => "is being deleted",
         };
-        let read = generations.read;
+        let read = generations.active;
         let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
-        if let Some(before) = generations.before.filter(|before| Timestamp::now() < before.until) {
+        if let Some(before) = generations.previous.filter(|before| Timestamp::now() < before.until) {
             rows = vec![
                 json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
             ];
         }
-        if let Some(other) = &generations.other {
+        if let Some(other) = &generations.standby {
             rows.push(json!({ "generation": other.number, "is": phase(other.phase), "since": other.since }));
         }
         self.out.rows(&["generation", "is", "since"], &rows);
@@ -138,7 +140,7 @@ impl View<'_> {
             let mut done = 0;
             let parts = options.parts(self.deployment);
             for part in 0..parts {
-                let part = self.table.at(number).part(&Part::name(part, parts)).await?;
+                let part = self.table.at(number).part(&SegmentProgress::name(part, parts)).await?;
                 done += u32::from(part.is_done);
                 sum.add(&RebuildResponse {
                     commits: part.commits,
@@ -179,7 +181,7 @@ impl View<'_> {
     async fn change(
         &self,
         from: &Generations,
-        to: impl FnOnce(Timestamp) -> Result<Generations, NotNow>,
+        to: impl FnOnce(Timestamp) -> Result<Generations, InvalidTransition>,
         what: &str,
         why: &str,
     ) -> Result<Generations> {
@@ -188,7 +190,7 @@ impl View<'_> {
         let now = Timestamp::now();
         let to = to(now)?;
         let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
-        if !self.table.move_generations(from, to, by).await? {
+        if !self.table.compare_and_set(from, to, by).await? {
             bail!(
                 "somebody else changes the generations of {} at the same time: look again",
                 self.follower.of_log.id
@@ -209,7 +211,7 @@ impl View<'_> {
         self.out.note(&format!(
             "in {} seconds, all reads go back to the generation {}",
             SWITCHING.as_secs(),
-            to.read
+            to.active
         ));
         tokio::time::sleep(SWITCHING.unsigned_abs()).await;
         Ok(true)
@@ -217,7 +219,7 @@ impl View<'_> {
 
     /// Deletes the rows of the generation that is not read.
     async fn drop(&self, generations: Generations, writing: &Writing) -> Result<bool> {
-        let Some(other) = generations.other.clone() else {
+        let Some(other) = generations.standby.clone() else {
             bail!("{} has one generation only", self.follower.of_log.id)
         };
         let ask =
@@ -226,9 +228,9 @@ impl View<'_> {
             return Ok(false);
         }
         let leaving = match other.phase {
-            Phase::Leaving => generations,
+            Phase::Dropping => generations,
             Phase::Building | Phase::Kept => {
-                self.change(&generations, |now| generations.leaving(now), "drop", &writing.why()).await?
+                self.change(&generations, |now| generations.dropping(now), "drop", &writing.why()).await?
             }
         };
         self.until_everybody_knows(&leaving).await;
@@ -253,7 +255,7 @@ impl View<'_> {
 
     /// Waits until no function goes by what was read of the generations before they were changed.
     async fn until_everybody_knows(&self, generations: &Generations) {
-        let Some(other) = &generations.other else { return };
+        let Some(other) = &generations.standby else { return };
         // What was read just before the change is gone by for so long, and an invocation that began at the end of that time goes on with it to its own end.
         let invocation = SignedDuration::from_secs(i64::try_from(self.follower.timeout).unwrap_or(900));
         let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
@@ -269,7 +271,7 @@ impl View<'_> {
 
     async fn rebuild(&self, generations: Generations, options: &Options) -> Result<bool> {
         let why = &options.writing.why();
-        let building = match generations.other.as_ref().map(|other| other.phase) {
+        let building = match generations.standby.as_ref().map(|other| other.phase) {
             Some(Phase::Building) => {
                 self.out.note("going on with the generation that is being made");
                 generations
@@ -277,7 +279,7 @@ impl View<'_> {
             Some(Phase::Kept) => {
                 bail!("the rows that were read before are still there: --drop them first, or go --back")
             }
-            Some(Phase::Leaving) => bail!("rows are being deleted: finish that with --drop"),
+            Some(Phase::Dropping) => bail!("rows are being deleted: finish that with --drop"),
             None => {
                 let ask = format!("{}. Make {} again?", self.estimate().await?, self.follower.of_log.id);
                 if !options.writing.is_agreed(&ask)? {
@@ -339,11 +341,11 @@ impl View<'_> {
         self.out.note(&format!(
             "every stream{of_all} is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
             SWITCHING.as_secs(),
-            switched.read,
-            building.read,
+            switched.active,
+            building.active,
         ));
         tokio::time::sleep(SWITCHING.unsigned_abs()).await;
-        let units = json!({ "generation": switched.read, "commits": made.commits, "reads": made.reads, "writes": made.writes });
+        let units = json!({ "generation": switched.active, "commits": made.commits, "reads": made.reads, "writes": made.writes });
         if self.out.json {
             self.out.line(&units.to_string());
         }

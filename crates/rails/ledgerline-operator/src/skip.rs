@@ -72,7 +72,7 @@ pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Option
     let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };
     records::keep(deployment, records::table(deployment)?, record).await?;
     let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };
-    if !table.move_generations(&seen, skipping, by).await? {
+    if !table.compare_and_set(&seen, skipping, by).await? {
         bail!("the generations of `{}` changed meanwhile; run the command again", of_log.id);
     }
     show("skipped, if it cannot be applied");

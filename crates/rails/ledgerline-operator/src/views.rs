@@ -58,16 +58,16 @@ pub(crate) async fn list(deployment: &Deployment, stack: &Stack, out: Out) -> Re
     for follower in followers(deployment, stack).await? {
         let table = &follower.of_log.table;
         let generations = table.at(0).generations().await?;
-        let other = generations.other.as_ref().map(|other| match other.phase {
+        let other = generations.standby.as_ref().map(|other| match other.phase {
             Phase::Building => format!("{} is being made", other.number),
             Phase::Kept => format!("{} is kept", other.number),
-            Phase::Leaving => format!("{} is being deleted", other.number),
+            Phase::Dropping => format!("{} is being deleted", other.number),
         });
         let described = deployment.dynamodb.describe_table().table_name(table.name()).send().await?;
         let items = described.table.and_then(|table| table.item_count);
         rows.push(json!({
             "who": follower.of_log.id, "from": kind(follower.of_log.kind), "of": follower.of_log.of.join(", "), "table": table.name(),
-            "items": items, "generation": generations.read, "other": other,
+            "items": items, "generation": generations.active, "other": other,
             "rebuild": if follower.can_be_made_again { "yes" } else { "no" },
         }));
     }

@@ -61,7 +61,7 @@ pub(crate) struct CommandFunction {
 pub struct Application {
     pub(crate) name: &'static str,
     /// Whether this is the application of ledgerline itself.
-    pub(crate) is_ledgerlines: bool,
+    pub(crate) is_builtin: bool,
     /// The stored shapes: `<category>.json` for each aggregate.
     pub(crate) shapes: Files,
     /// The sample events: `<function>/<case>.json`.
@@ -106,7 +106,7 @@ impl Application {
     ) -> Self {
         Self {
             name,
-            is_ledgerlines: false,
+            is_builtin: false,
             shapes,
             events,
             answers,
@@ -224,7 +224,7 @@ impl Application {
 
     /// The same application, marked as that of ledgerline itself.
     pub(crate) fn of_ledgerline(self) -> Self {
-        Self { is_ledgerlines: true, ..self }
+        Self { is_builtin: true, ..self }
     }
 
     /// The logical ids of all tables, those of the log first.

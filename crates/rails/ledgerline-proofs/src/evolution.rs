@@ -23,7 +23,7 @@ pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Findin
         return Err(Finding { seed: effort.seed, story: all.wrong.join("\n  ") });
     }
     // Newer shapes are handled by ledgerline, in the same way for all aggregates: one application is enough.
-    let newer = match application.is_ledgerlines {
+    let newer = match application.is_builtin {
         true => {
             let world = World::new(&application.tables())?;
             world.runtime.block_on(newer(&world)).map_err(|story| Finding { seed: effort.seed, story })?

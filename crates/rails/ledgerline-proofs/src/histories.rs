@@ -18,7 +18,7 @@ use crate::{
 /// The first history that cannot be explained.
 pub fn proof(effort: &Effort, application: &Application) -> Result<Tried, Finding> {
     // Races depend on the store, which is the same for all aggregates: ledgerline's own application tries most of them.
-    let runs = match application.is_ledgerlines {
+    let runs = match application.is_builtin {
         true => effort.runs(8_000, 100_000),
         false => effort.runs(500, 5_000),
     };

@@ -8,7 +8,7 @@ use std::{
 
 use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use fastrand::Rng;
-use ledgerline::{Commit, MemoryStore, RecordedState, guard::Verdict};
+use ledgerline::{Commit, MemoryStore, RecordedState, position::Delivery};
 use ledgerline_dynamodb::commit_from_image;
 use ledgerline_lambda::{
     http::HttpRequest,
@@ -286,7 +286,7 @@ async fn feed(
 struct Reader<'a>(&'a Application);
 
 impl Consumer for Reader<'_> {
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         for view in &self.0.logged {
             // An error is right here: a read model refuses, by name, an event that is not of its aggregates.
             let _ = (view.view.changes)(commit);
@@ -295,7 +295,7 @@ impl Consumer for Reader<'_> {
             read(commit);
         }
         (self.0.read_commit)(commit);
-        Ok((Verdict::Apply, commit.version))
+        Ok((Delivery::Next, commit.version))
     }
 }
 

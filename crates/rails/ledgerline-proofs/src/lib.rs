@@ -56,7 +56,7 @@ impl Proof {
     #[must_use]
     pub fn again(&self, finding: &Finding, application: &Application, effort: &Effort) -> String {
         let runs = if self.seeded { effort.runs_of(finding) } else { None };
-        if application.is_ledgerlines {
+        if application.is_builtin {
             let seed = finding.seed;
             let short = if effort.long { "" } else { " --short" };
             let runs = runs.map(|runs| format!(" --runs {runs}")).unwrap_or_default();

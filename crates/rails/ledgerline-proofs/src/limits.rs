@@ -7,12 +7,11 @@ use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
 use jiff::Timestamp;
 use ledgerline::{
     Aggregate, AppendError, Changes, Commit, Consistency, EventLog, IdempotencyRecord, Meta, Range,
-    RecordedEvent, StreamId,
-    guard::Verdict,
-    load,
+    RecordedEvent, StreamId, load,
+    position::Delivery,
     tank::{Tank, Tanks},
 };
-use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows, MAX_ITEM_BYTES, PageQuery, TableError};
+use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, MAX_ITEM_BYTES, PageQuery, TableError};
 use ledgerline_lambda::{
     commands::Commands,
     fanout::{Fanout, Wiring},
@@ -397,14 +396,14 @@ async fn rows(wire: &Wire, limits: &mut Limits) {
             changes.set("rows", &format!("{row:03}"), "n", 1);
         }
         let stream = &StreamId::new("tank", stream).ok()?;
-        Some(fills.deliver(Delivery { stream, version: 1, changes }).await)
+        Some(fills.deliver(CommitChanges { stream, version: 1, changes }).await)
     };
     // The position is an item of the transaction too.
     let within = apply("99", 99).await;
     let beyond = apply("100", 100).await;
     limits.note(
         "99 rows of a commit",
-        unless(matches!(within, Some(Ok((Verdict::Apply, 1)))), &within),
+        unless(matches!(within, Some(Ok((Delivery::Next, 1)))), &within),
         unless(matches!(beyond, Some(Err(TableError::TooManyRows(100)))), &beyond),
     );
     let rows = async |limit, cursor: Option<String>| {

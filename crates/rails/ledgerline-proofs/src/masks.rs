@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ledgerline::{Commit, EventLog, MemoryStore, guard::Verdict};
+use ledgerline::{Commit, EventLog, MemoryStore, position::Delivery};
 use ledgerline_lambda::{
     log_projector::LogProjector,
     queue::{ApplyError, Consumer, QueueRunner},
@@ -235,7 +235,7 @@ struct Moody {
 }
 
 impl Consumer for Moody {
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         let commit_id = (commit.stream.to_string(), commit.version);
         self.tried.borrow_mut().insert(commit_id.clone());
         if self.fails.borrow().contains(&commit_id) {
@@ -245,7 +245,7 @@ impl Consumer for Moody {
     }
 
     /// It fails at the first commit that fails, when those before it are written.
-    async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+    async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
         let mut taken = Vec::new();
         for commit in commits {
             taken.push(self.apply(commit).await?);

@@ -338,7 +338,7 @@ impl<'a> Run<'a> {
         let begun = now.begun(Timestamp::UNIX_EPOCH).map_err(|error| error.to_string())?;
         let by =
             Move { at: Timestamp::UNIX_EPOCH, what: "begin".into(), who: String::new(), why: String::new() };
-        let moved = self.table.move_generations(&now, begun, by).await;
+        let moved = self.table.compare_and_set(&now, begun, by).await;
         moved.map_err(|error| error.to_string())?.then_some(()).ok_or_else(|| "not begun".to_owned())
     }
 
@@ -618,7 +618,7 @@ mod tests {
                 who: String::new(),
                 why: String::new(),
             };
-            assert!(table.move_generations(&none, begun, by).await.unwrap());
+            assert!(table.compare_and_set(&none, begun, by).await.unwrap());
             let asked = RebuildRequest {
                 generation: MADE,
                 part: 0,
@@ -639,8 +639,8 @@ mod tests {
                 panic!("the rebuild comes to no end");
             };
             assert_eq!(rebuild().await.1, 1_200);
-            let part = ledgerline_dynamodb::Part::default();
-            table.at(MADE).put_part(&ledgerline_dynamodb::Part::name(0, 1), &part).await.unwrap();
+            let part = ledgerline_dynamodb::SegmentProgress::default();
+            table.at(MADE).put_part(&ledgerline_dynamodb::SegmentProgress::name(0, 1), &part).await.unwrap();
             // A table that answers slowly.
             wire.follow(Plan::Slow, 1);
             let (invocations, commits) = rebuild().await;

@@ -8,7 +8,9 @@ use ledgerline::{
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row},
+    queries::{
+        KeyRange, PAGE, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row,
+    },
 };
 use serde_json::{Value, json};
 
@@ -24,11 +26,11 @@ pub fn tanks() -> Vec<Query> {
         [Table::with(READINGS, [Action::GetItem, Action::Query]), Table::with(LEVELS, [Action::GetItem])];
     let of_liquid = |request: &HttpRequest| {
         let liquid = request.path_value::<Liquid>("liquid")?;
-        Ok(Part::of(liquid.to_string()))
+        Ok(KeyRange::of(liquid.to_string()))
     };
     vec![
         row::<Tank, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
-        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), Part::own, shown),
+        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::own, shown),
         page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown),
         Query::new("GET /tanks/{id}/readings", tables, readings).waiting::<Tank>().parameters(PAGE),
     ]

@@ -77,7 +77,7 @@ pub(crate) fn run(build: bool) -> Result<()> {
     println!("Attempts to change a commit or an answer:");
     let denials: BTreeMap<String, Attempts> = emulator.deployment("denials")?;
     for (who, attempts) in &denials {
-        attempts.judge(who)?;
+        attempts.check(who)?;
     }
     let denials: BTreeMap<String, BTreeMap<String, String>> = emulator.deployment("order_denials")?;
     for (who, tried) in &denials {
@@ -268,7 +268,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    fn judge(&self, who: &str) -> Result<()> {
+    fn check(&self, who: &str) -> Result<()> {
         for (what, outcome) in &self.tried {
             // Only the reason is printed: the rest of the emulator's sentence says who asked for
             // what, as the line does.

@@ -167,14 +167,15 @@ impl Changes {
                 self.table.partition, self.table.sort
             )));
         };
-        // What is beside the rows begins like that, and the sign of a later generation does.
+        // `$` is reserved: the library's own items in the table, and the marks of generations, begin with it.
         if partition.starts_with('$') {
             return Err(ChangesError::NoRow(format!("a {} does not begin with $", self.table.partition)));
         }
         Ok(((partition, sort), fields))
     }
 
-    /// A field of a row has this value from now on.
+    /// Sets a field of a row, and replaces an earlier [`add`](Self::add) to it. A row that does not exist, or that
+    /// these changes delete, begins with its keys and this field.
     pub fn set(&mut self, partition: &str, sort: &str, field: &str, value: impl Into<Value>) {
         match self.change(partition, sort) {
             Change::Insert(fields) | Change::Put(fields) => _ = fields.insert(field.to_owned(), value.into()),

@@ -189,8 +189,11 @@ pub async fn load<A: Aggregate>(
     history(store, stream, known, u64::MAX, u64::MAX, consistency).await?.fold()
 }
 
-/// Reads back from version `up_to` until a state is found at or below version `base_at_most`, or until `known`, or
-/// the stream's beginning: the states of every version from there to `up_to` can be folded from it.
+/// Reads the commits up to version `up_to`, and a state to fold them onto, the base.
+///
+/// The base is the newest of these: a state that a commit embeds, or a snapshot, at or below version
+/// `base_at_most`; `known`, which is not above it; the beginning of the stream. If more commits would have to be
+/// held in memory than `NEAR`, the older ones are folded into the base, from the oldest one on.
 ///
 /// # Errors
 /// When the store fails.
@@ -210,7 +213,7 @@ pub async fn history<A: Aggregate>(
         up_to,
         limit: Some(u32::try_from(A::SNAPSHOT_EVERY).unwrap_or(u32::MAX)),
     };
-    let (mut pages, mut look_for_kept) = (0, true);
+    let (mut pages, mut may_have_snapshot) = (0, true);
     let base = 'search: loop {
         pages += 1;
         let page = store.read_for_fold(stream, range, consistency).await?;
@@ -232,15 +235,15 @@ pub async fn history<A: Aggregate>(
         range.limit = Some(NEAR);
         consistency = Consistency::Strong;
         if newest_first.len() >= FEW
-            && std::mem::take(&mut look_for_kept)
-            && let Some(kept) = kept::<A>(store, stream).await?
-            // A kept state that is ahead of the log is not used: a log that was restored from a backup has lost its newest commits.
+            && std::mem::take(&mut may_have_snapshot)
+            && let Some(snapshot) = snapshot::<A>(store, stream).await?
+            // A snapshot that is ahead of the log is not used: a log that was restored from a backup has lost its newest commits.
             && let Some(newest) = newest_first.first().map(|step| step.version)
-            && (known.version + 1..=base_at_most.min(newest)).contains(&kept.version)
+            && (known.version + 1..=base_at_most.min(newest)).contains(&snapshot.version)
         {
-            newest_first.retain(|step| step.version > kept.version);
-            range.after = kept.version;
-            known = kept;
+            newest_first.retain(|step| step.version > snapshot.version);
+            range.after = snapshot.version;
+            known = snapshot;
             if range.after >= range.up_to {
                 break known;
             }
@@ -253,8 +256,8 @@ pub async fn history<A: Aggregate>(
     Ok(History { stream: stream.clone(), base, steps: newest_first })
 }
 
-/// The state that was kept of the stream. A state that this code cannot read is ignored (rule 5).
-async fn kept<A: Aggregate>(
+/// The snapshot of the stream. One that this code cannot read is ignored (rule 5).
+async fn snapshot<A: Aggregate>(
     store: &impl SnapshotStore,
     stream: &StreamId,
 ) -> Result<Option<Loaded<A>>, StoreError> {

@@ -17,8 +17,8 @@ use ledgerline::{
 };
 
 use super::{
-    Delivery, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey, TableError, batch,
-    invalid,
+    CommitChanges, LogRows, MAX_TRANSACTION_ITEMS, POSITION, POSITION_ENTRY, Position, RowKey, TableError,
+    batch, invalid,
     log_rows::Guard,
     number, number_of,
     position::{Condition, position_below, position_equals},
@@ -124,8 +124,8 @@ impl LogRows {
     /// # Errors
     /// When the batch has to be written first, because one transaction would not take both. The changes are
     /// returned.
-    pub fn try_add(&self, batch: &mut CommitBatch, commit: Delivery<'_>) -> Result<(), Changes> {
-        let Delivery { stream, version, changes } = commit;
+    pub fn try_add(&self, batch: &mut CommitBatch, commit: CommitChanges<'_>) -> Result<(), Changes> {
+        let CommitChanges { stream, version, changes } = commit;
         // Rows that are inserted need no transaction.
         if self.guard == Guard::Transaction {
             let bytes = changes.bytes();

@@ -64,7 +64,7 @@ impl Checkpoint {
 
 /// How far a subscription got in a stream, and what it remembers of the stream, as JSON.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Reached {
+pub struct StreamPosition {
     /// The last version that it applied; 0 for none.
     pub position: u64,
     /// What it remembers.
@@ -89,7 +89,7 @@ pub struct OrderedRows<'a> {
     /// The changes of rows.
     pub changes: &'a Changes,
     /// The positions.
-    pub positions: &'a BTreeMap<StreamId, Reached>,
+    pub positions: &'a BTreeMap<StreamId, StreamPosition>,
 }
 
 impl LogRows {
@@ -100,7 +100,7 @@ impl LogRows {
     pub async fn reached_in(
         &self,
         streams: &BTreeSet<&StreamId>,
-    ) -> Result<BTreeMap<StreamId, Reached>, TableError> {
+    ) -> Result<BTreeMap<StreamId, StreamPosition>, TableError> {
         let mut wanted = Vec::new();
         let mut asked = HashMap::new();
         for stream in streams {
@@ -112,7 +112,7 @@ impl LogRows {
         for item in self.view.items_of(wanted, true).await? {
             let Some(stream) = asked.get(text(&item, self.keys.partition)) else { continue };
             let Position { position, progress } = from_item(item)?;
-            reached.insert((*stream).clone(), Reached { position, memory: progress });
+            reached.insert((*stream).clone(), StreamPosition { position, memory: progress });
         }
         Ok(reached)
     }
@@ -262,7 +262,7 @@ impl LogRows {
             .expression_attribute_names("#moves", "$moves")
             .set_expression_attribute_values(Some(unmoved(from)));
         let mut writes = vec![TransactWriteItem::builder().put(guarded.build().map_err(invalid)?).build()];
-        for (stream, Reached { position, memory }) in positions {
+        for (stream, StreamPosition { position, memory }) in positions {
             let position = Position { position: *position, progress: memory.clone() };
             let item = self.view.position_item(stream, &position)?;
             let put =

@@ -42,13 +42,13 @@ const REMEMBERED: usize = 20;
 pub struct Generations {
     /// The one that queries read, or will read from the time of `before` on.
     #[serde(default, rename = "$read")]
-    pub read: u32,
+    pub active: u32,
     /// The one that queries read before. All of them know the time when reads go over, before it comes: so they go over at once.
     #[serde(default, rename = "$before", skip_serializing_if = "Option::is_none")]
-    pub before: Option<Before>,
+    pub previous: Option<Previous>,
     /// The other one.
     #[serde(default, rename = "$other", skip_serializing_if = "Option::is_none")]
-    pub other: Option<Other>,
+    pub standby: Option<Standby>,
     /// The highest number that was ever given.
     #[serde(default, rename = "$last")]
     last: u32,
@@ -78,16 +78,17 @@ pub(super) struct Seen {
 
 /// What queries read until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Before {
+pub struct Previous {
     /// The generation.
-    pub read: u32,
+    #[serde(rename = "read")]
+    pub active: u32,
     /// The time.
     pub until: Timestamp,
 }
 
 /// A generation that is not read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Other {
+pub struct Standby {
     /// Its number.
     pub number: u32,
     /// What becomes of it.
@@ -105,7 +106,8 @@ pub enum Phase {
     /// It was read before. Projectors write it as well, so that one can go back to it.
     Kept,
     /// Nobody writes it any more, and its rows are deleted.
-    Leaving,
+    #[serde(rename = "leaving")]
+    Dropping,
 }
 
 /// A change of the generations, and who made it.
@@ -124,39 +126,39 @@ pub struct Move {
 /// A change that is not possible now. The text says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct NotNow(&'static str);
+pub struct InvalidTransition(&'static str);
 
 impl Generations {
     /// The number of the one that queries read at this time.
     #[must_use]
-    pub fn read_at(&self, now: Timestamp) -> u32 {
-        self.before.filter(|before| now < before.until).map_or(self.read, |before| before.read)
+    pub fn active_at(&self, now: Timestamp) -> u32 {
+        self.previous.filter(|previous| now < previous.until).map_or(self.active, |previous| previous.active)
     }
 
     /// The numbers of those that projectors write. The one that is read comes last: at the moment when reads go over to the other one, that one has everything that was ever shown.
     #[must_use]
     pub fn written_at(&self, now: Timestamp) -> Vec<u32> {
-        let other = self.other.as_ref().filter(|other| other.phase != Phase::Leaving);
-        let mut numbers: Vec<_> = other.map(|other| other.number).into_iter().chain([self.read]).collect();
-        numbers.sort_by_key(|number| *number == self.read_at(now));
+        let other = self.standby.as_ref().filter(|other| other.phase != Phase::Dropping);
+        let mut numbers: Vec<_> = other.map(|other| other.number).into_iter().chain([self.active]).collect();
+        numbers.sort_by_key(|number| *number == self.active_at(now));
         numbers
     }
 
     /// The number of the other one, if it is in this phase.
     #[must_use]
     pub fn in_phase(&self, phase: Phase) -> Option<u32> {
-        self.other.as_ref().filter(|other| other.phase == phase).map(|other| other.number)
+        self.standby.as_ref().filter(|other| other.phase == phase).map(|other| other.number)
     }
 
     /// A new generation is built.
     ///
     /// # Errors
     /// When there is another one already.
-    pub fn begun(&self, now: Timestamp) -> Result<Self, NotNow> {
-        if self.other.is_some() {
-            return Err(NotNow("there is another generation already: drop it first"));
+    pub fn begun(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+        if self.standby.is_some() {
+            return Err(InvalidTransition("there is another generation already: drop it first"));
         }
-        let number = self.last.max(self.read) + 1;
+        let number = self.last.max(self.active) + 1;
         Ok(Self { last: number, ..self.with(number, Phase::Building, now) })
     }
 
@@ -164,34 +166,34 @@ impl Generations {
     ///
     /// # Errors
     /// When there is no such other one, or reads are about to go over.
-    pub fn switched(&self, now: Timestamp) -> Result<Self, NotNow> {
-        if self.read_at(now) != self.read {
-            return Err(NotNow("the reads are about to go over: try again in some seconds"));
+    pub fn switched(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+        if self.active_at(now) != self.active {
+            return Err(InvalidTransition("the reads are about to go over: try again in some seconds"));
         }
         let to = self.in_phase(Phase::Building).or(self.in_phase(Phase::Kept));
-        let read = to.ok_or(NotNow("there is no other generation that could be read"))?;
-        let before = Some(Before { read: self.read, until: now + SWITCHING });
-        Ok(Self { read, before, ..self.with(self.read, Phase::Kept, now) })
+        let active = to.ok_or(InvalidTransition("there is no other generation that could be read"))?;
+        let previous = Some(Previous { active: self.active, until: now + SWITCHING });
+        Ok(Self { active, previous, ..self.with(self.active, Phase::Kept, now) })
     }
 
     /// The other one is written no more, so that its rows can be deleted.
     ///
     /// # Errors
     /// When there is no other one, or it is still read.
-    pub fn leaving(&self, now: Timestamp) -> Result<Self, NotNow> {
-        if self.read_at(now) != self.read {
-            return Err(NotNow("the reads are about to go over: try again in some seconds"));
+    pub fn dropping(&self, now: Timestamp) -> Result<Self, InvalidTransition> {
+        if self.active_at(now) != self.active {
+            return Err(InvalidTransition("the reads are about to go over: try again in some seconds"));
         }
-        let other = self.other.as_ref().ok_or(NotNow("there is no other generation"))?;
+        let other = self.standby.as_ref().ok_or(InvalidTransition("there is no other generation"))?;
         // Since the first time: whoever goes on with it need not wait again.
-        let since = if other.phase == Phase::Leaving { other.since } else { now };
-        Ok(self.with(other.number, Phase::Leaving, since))
+        let since = if other.phase == Phase::Dropping { other.since } else { now };
+        Ok(self.with(other.number, Phase::Dropping, since))
     }
 
     /// The rows of the other one are gone.
     #[must_use]
     pub fn dropped(&self) -> Self {
-        Self { other: None, ..self.clone() }
+        Self { standby: None, ..self.clone() }
     }
 
     /// Whether the subscription passes over this commit if it cannot apply it.
@@ -204,19 +206,21 @@ impl Generations {
     ///
     /// # Errors
     /// When it does already, or passes over too many.
-    pub fn skipping(&self, stream: &StreamId, version: u64) -> Result<Self, NotNow> {
+    pub fn skipping(&self, stream: &StreamId, version: u64) -> Result<Self, InvalidTransition> {
         let mut skipping = self.clone();
         if !skipping.skips.insert(skip(stream, version)) {
-            return Err(NotNow("the commit is skipped already"));
+            return Err(InvalidTransition("the commit is skipped already"));
         }
         if skipping.skips.len() > MAX_SKIPS {
-            return Err(NotNow("a hundred commits are skipped already: deploy code that can apply them"));
+            return Err(InvalidTransition(
+                "a hundred commits are skipped already: deploy code that can apply them",
+            ));
         }
         Ok(skipping)
     }
 
     fn with(&self, number: u32, phase: Phase, since: Timestamp) -> Self {
-        Self { other: Some(Other { number, phase, since }), ..self.clone() }
+        Self { standby: Some(Standby { number, phase, since }), ..self.clone() }
     }
 }
 
@@ -247,11 +251,11 @@ impl ViewTable {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let known = match known.filter(|known| (known.at..known.at + FRESH).contains(&now)) {
             Some(Seen { at, generations, read: _ }) => {
-                Seen { at, read: generations.read_at(now), generations }
+                Seen { at, read: generations.active_at(now), generations }
             }
             None => {
                 let generations = self.generations().await?;
-                Seen { at: now, read: generations.read_at(now), generations }
+                Seen { at: now, read: generations.active_at(now), generations }
             }
         };
         let generations = known.generations.clone();
@@ -280,7 +284,7 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails. It is not known then whether they were changed.
-    pub async fn move_generations(
+    pub async fn compare_and_set(
         &self,
         from: &Generations,
         mut to: Generations,
@@ -466,22 +470,22 @@ mod tests {
         let later = now + SWITCHING;
         let none = Generations::default();
         assert_eq!(none.written_at(now), [0]);
-        assert!(none.switched(now).is_err() && none.leaving(now).is_err());
+        assert!(none.switched(now).is_err() && none.dropping(now).is_err());
         let building = none.begun(now).unwrap();
-        assert_eq!((building.read_at(now), building.written_at(now)), (0, vec![1, 0]));
+        assert_eq!((building.active_at(now), building.written_at(now)), (0, vec![1, 0]));
         assert!(building.begun(now).is_err());
 
         // Until everybody knows of it, the old one is read, and written last.
         let switched = building.switched(now).unwrap();
-        assert_eq!((switched.read_at(soon), switched.written_at(soon)), (0, vec![1, 0]));
-        assert!(switched.switched(soon).is_err() && switched.leaving(soon).is_err());
-        assert_eq!((switched.read_at(later), switched.written_at(later)), (1, vec![0, 1]));
+        assert_eq!((switched.active_at(soon), switched.written_at(soon)), (0, vec![1, 0]));
+        assert!(switched.switched(soon).is_err() && switched.dropping(soon).is_err());
+        assert_eq!((switched.active_at(later), switched.written_at(later)), (1, vec![0, 1]));
 
         let back = switched.switched(later).unwrap();
-        assert_eq!((back.read_at(later), back.read_at(later + SWITCHING)), (1, 0));
+        assert_eq!((back.active_at(later), back.active_at(later + SWITCHING)), (1, 0));
         let now = later + SWITCHING;
-        let leaving = back.leaving(now).unwrap();
-        assert_eq!((leaving.read_at(now), leaving.written_at(now)), (0, vec![0]));
+        let leaving = back.dropping(now).unwrap();
+        assert_eq!((leaving.active_at(now), leaving.written_at(now)), (0, vec![0]));
         assert!(leaving.switched(now).is_err(), "it is not whole any more");
         assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
     }

@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::{
 };
 use ledgerline::{
     Changes, LogTable, StreamId, Write,
-    guard::{Verdict, judge},
+    position::{Delivery, check},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -52,7 +52,7 @@ pub(super) enum Guard {
 
 /// A commit that was delivered, and the changes that it makes.
 #[derive(Debug)]
-pub struct Delivery<'c> {
+pub struct CommitChanges<'c> {
     /// The stream.
     pub stream: &'c StreamId,
     /// The version.
@@ -173,30 +173,30 @@ impl LogRows {
     /// # Errors
     /// When the table fails, or the commit changes more rows than one transaction takes. When a view that inserts
     /// rows changes one.
-    pub async fn deliver(&self, commit: Delivery<'_>) -> Result<(Verdict, u64), TableError> {
+    pub async fn deliver(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         match self.guard {
             Guard::Transaction => self.transact(commit).await,
             Guard::NewestRow => Ok(self.insert(vec![commit]).await?[0]),
         }
     }
 
-    async fn transact(&self, commit: Delivery<'_>) -> Result<(Verdict, u64), TableError> {
-        let Delivery { stream, version, changes } = commit;
+    async fn transact(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
+        let CommitChanges { stream, version, changes } = commit;
         verdict(&self.apply(&CommitBatch::of(stream, version, changes)).await?, version)
     }
 
     /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the position does not
     /// move, so that the commit comes again until a call of `deliver` moves it. All changes until then may be
-    /// made twice. With [`Verdict::Apply`] the commit's version is returned, not the position.
+    /// made twice. With [`Delivery::Next`] the commit's version is returned, not the position.
     ///
     /// # Errors
     /// When the table fails, or there are more changes than one transaction takes.
     pub async fn begin(
         &self,
-        commit: Delivery<'_>,
+        commit: CommitChanges<'_>,
         progress: Option<String>,
-    ) -> Result<(Verdict, u64), TableError> {
-        let Delivery { stream, version, changes } = commit;
+    ) -> Result<(Delivery, u64), TableError> {
+        let CommitChanges { stream, version, changes } = commit;
         verdict(&self.apply(&CommitBatch::begun(stream, version, changes, progress)).await?, version)
     }
 
@@ -205,7 +205,10 @@ impl LogRows {
     ///
     /// # Errors
     /// When the table fails, or a change is no insertion. Some of the commits may have been applied.
-    pub async fn deliver_all(&self, commits: Vec<Delivery<'_>>) -> Result<Vec<(Verdict, u64)>, TableError> {
+    pub async fn deliver_all(
+        &self,
+        commits: Vec<CommitChanges<'_>>,
+    ) -> Result<Vec<(Delivery, u64)>, TableError> {
         if self.guard == Guard::NewestRow {
             return self.insert(commits).await;
         }
@@ -221,7 +224,7 @@ impl LogRows {
     /// written when the others are there. So the table always has all rows of the commits up to the position, and maybe some rows of the next one (rule 9).
     /// After a crash between two calls, the commit comes again and writes its rows again. A commit without rows
     /// writes the position as an item beside the rows.
-    async fn insert(&self, commits: Vec<Delivery<'_>>) -> Result<Vec<(Verdict, u64)>, TableError> {
+    async fn insert(&self, commits: Vec<CommitChanges<'_>>) -> Result<Vec<(Delivery, u64)>, TableError> {
         let mut verdicts = Vec::new();
         let mut positions = BTreeMap::new();
         // The first batch has the first commit of each stream, the second one the second, and so on: each has
@@ -229,13 +232,13 @@ impl LogRows {
         let mut batches = Vec::<CommitBatch>::new();
         // The places of a stream's commits in the list: one in each batch.
         let mut places = BTreeMap::<&StreamId, Vec<usize>>::new();
-        for Delivery { stream, version, changes } in commits {
+        for CommitChanges { stream, version, changes } in commits {
             let position = match positions.entry(stream) {
                 Entry::Occupied(found) => found.into_mut(),
                 Entry::Vacant(unknown) => unknown.insert(self.position_before(stream, version).await?),
             };
-            let verdict = judge(*position, version);
-            if verdict == Verdict::Apply {
+            let verdict = check(*position, version);
+            if verdict == Delivery::Next {
                 *position = version;
                 let places = places.entry(stream).or_default();
                 if batches.len() == places.len() {
@@ -250,7 +253,7 @@ impl LogRows {
             let Applied::Written { further, .. } = self.apply(batch).await? else { continue };
             // The position beside the rows was not read if the newest row was enough.
             for (stream, position) in &further {
-                verdicts[places[stream][depth]] = (Verdict::Skip, *position);
+                verdicts[places[stream][depth]] = (Delivery::Duplicate, *position);
             }
         }
         Ok(verdicts)
@@ -290,14 +293,14 @@ impl LogRows {
 }
 
 /// The verdict on a commit of this version, and the position.
-fn verdict(applied: &Applied, version: u64) -> Result<(Verdict, u64), TableError> {
+fn verdict(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableError> {
     match applied {
-        Applied::Written { .. } => Ok((Verdict::Apply, version)),
-        &Applied::PositionIs(position) => match judge(position, version) {
+        Applied::Written { .. } => Ok((Delivery::Next, version)),
+        &Applied::PositionIs(position) => match check(position, version) {
             // The position moved between the failed condition and its answer, because another instance works on
             // this stream.
-            Verdict::Apply => Err(TableError::Throttled),
-            verdict @ (Verdict::Skip | Verdict::Gap) => Ok((verdict, position)),
+            Delivery::Next => Err(TableError::Throttled),
+            verdict @ (Delivery::Duplicate | Delivery::Gap) => Ok((verdict, position)),
         },
     }
 }

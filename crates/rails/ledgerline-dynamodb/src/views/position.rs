@@ -105,8 +105,8 @@ impl ViewTable {
         self.item(key, strongly).await?.map_or(Ok(Position::at(0)), from_item)
     }
 
-    /// The position in the newest row; 0 if there is no row, or if the row contains none because it was not
-    /// inserted, or was written by an earlier version of the program, which put the position beside the rows.
+    /// The position in the row with the last sort key; 0 if the partition has no row, or that row has no position:
+    /// only rows that were inserted have one, and rows of earlier versions have it in the item beside the rows.
     pub(super) async fn position_in_newest_row(
         &self,
         stream: &StreamId,

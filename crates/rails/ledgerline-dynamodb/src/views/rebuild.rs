@@ -16,7 +16,7 @@ use crate::error::table_error;
 /// How far the rebuild of a view got in one part of the log.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Part {
+pub struct SegmentProgress {
     /// The last commit that was read: its stream and its version.
     #[serde(default, rename = "$after")]
     pub after: Option<(StreamId, u64)>,
@@ -34,7 +34,7 @@ pub struct Part {
     pub writes: f64,
 }
 
-impl Part {
+impl SegmentProgress {
     /// The name under which it is noted how far a part is.
     #[must_use]
     pub fn name(part: i32, parts: i32) -> String {
@@ -56,15 +56,15 @@ impl ViewTable {
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn part(&self, name: &str) -> Result<Part, TableError> {
-        self.item(self.beside(name), true).await?.map_or_else(|| Ok(Part::default()), from_item)
+    pub async fn part(&self, name: &str) -> Result<SegmentProgress, TableError> {
+        self.item(self.beside(name), true).await?.map_or_else(|| Ok(SegmentProgress::default()), from_item)
     }
 
     /// Notes how far the rebuild got.
     ///
     /// # Errors
     /// When the table fails.
-    pub async fn put_part(&self, name: &str, part: &Part) -> Result<(), TableError> {
+    pub async fn put_part(&self, name: &str, part: &SegmentProgress) -> Result<(), TableError> {
         let mut item = to_item(part)?;
         item.extend(self.beside(name));
         let put = self.client.put_item().table_name(&self.name).set_item(Some(item));

@@ -1,6 +1,6 @@
 //! What a verdict calls for: a gap before a commit is filled from the log (rule 7).
 
-use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, guard::Verdict};
+use ledgerline::{Commit, Consistency, EventLog, Range, StreamId, position::Delivery};
 
 use super::{
     error::ApplyError,
@@ -17,7 +17,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     /// so that a gap of a whole history delays neither the messages behind this one nor the active
     /// generation. The rebuild or the next commits repair the rest.
     pub(super) async fn apply_to_standby(&self, other: &C, commit: &Commit) -> Result<(), ApplyError> {
-        let (Verdict::Gap, position) = other.apply(commit).await? else { return Ok(()) };
+        let (Delivery::Gap, position) = other.apply(commit).await? else { return Ok(()) };
         let up_to = position.saturating_add(REPAIR_WINDOW).min(commit.version);
         match self.repair(other, &commit.stream, position, up_to).await {
             // A worker that inserts rows of this stream at the same time lets the position go back
@@ -32,17 +32,17 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         &self,
         consumer: &C,
         commit: &Commit,
-        verdict: Verdict,
+        verdict: Delivery,
         position: u64,
-    ) -> Result<Verdict, ApplyError> {
+    ) -> Result<Delivery, ApplyError> {
         let stream = &commit.stream;
         let version = commit.version;
         match verdict {
-            Verdict::Apply => {
+            Delivery::Next => {
                 metrics::position_lag(0);
                 metrics::projected(commit.at);
             }
-            Verdict::Skip => {
+            Delivery::Duplicate => {
                 // A commit that is delivered twice mostly has the version of the position itself. A
                 // commit further back comes from a replay, or the log went backwards; then the log
                 // does not have the position's version.
@@ -50,7 +50,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                     return Err(ApplyError::WentBack { stream: stream.clone(), version, position });
                 }
             }
-            Verdict::Gap => {
+            Delivery::Gap => {
                 metrics::position_lag(version - position - 1);
                 self.repair(consumer, stream, position, version).await?;
                 metrics::gap_repaired();
@@ -93,9 +93,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 match consumer.apply(commit).await? {
                     // Only the commit that waited longest is measured: a metric has room for a
                     // hundred values at once, and a gap may be a whole history.
-                    (Verdict::Apply, applied) if applied == first + 1 => metrics::projected(commit.at),
-                    (Verdict::Apply | Verdict::Skip, _) => {}
-                    (Verdict::Gap, position) => {
+                    (Delivery::Next, applied) if applied == first + 1 => metrics::projected(commit.at),
+                    (Delivery::Next | Delivery::Duplicate, _) => {}
+                    (Delivery::Gap, position) => {
                         return Err(ApplyError::Missing { stream: stream.clone(), version: position + 1 });
                     }
                 }

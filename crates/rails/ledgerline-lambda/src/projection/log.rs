@@ -6,10 +6,10 @@ mod rebuild;
 use aws_sdk_dynamodb::Client;
 use ledgerline::{
     Changes, ChangesError, Commit, LogView, Write,
-    guard::Verdict,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    position::Delivery,
 };
-use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows, TableError};
+use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, TableError};
 
 use crate::{
     Error, config, grants,
@@ -83,16 +83,17 @@ pub struct LogProjector {
 }
 
 impl Consumer for LogProjector {
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-        Ok(self.table.deliver(self.delivery(commit)?).await?)
+    async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
+        Ok(self.table.deliver(self.commit_changes(commit)?).await?)
     }
 
     /// Rows that are inserted have no conditions, so that one call writes those of many streams.
-    async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+    async fn apply_batch(&self, commits: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
         if !self.table.inserts() {
             return Ok(Vec::new());
         }
-        let deliveries = commits.iter().map(|commit| self.delivery(commit)).collect::<Result<_, _>>()?;
+        let deliveries =
+            commits.iter().map(|commit| self.commit_changes(commit)).collect::<Result<_, _>>()?;
         Ok(self.table.deliver_all(deliveries).await?)
     }
 
@@ -121,9 +122,9 @@ impl LogProjector {
         (self.view.changes)(commit).and_then(|changes| changes.only(self.view.writes))
     }
 
-    fn delivery<'c>(&self, commit: &'c Commit) -> Result<Delivery<'c>, ApplyError> {
+    fn commit_changes<'c>(&self, commit: &'c Commit) -> Result<CommitChanges<'c>, ApplyError> {
         ApplyError::unless_of(self.view.of, commit)?;
         let changes = self.changes(commit).map_err(|source| ApplyError::changes(commit, source))?;
-        Ok(Delivery { stream: &commit.stream, version: commit.version, changes })
+        Ok(CommitChanges { stream: &commit.stream, version: commit.version, changes })
     }
 }

@@ -24,7 +24,7 @@ use ledgerline::{
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
 };
 use ledgerline_dynamodb::{
-    Checkpoint, DynamoDbStore, LogRows, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, Reached,
+    Checkpoint, DynamoDbStore, LogRows, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, StreamPosition,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -163,7 +163,7 @@ pub struct Subscriber<State, Memory> {
 struct Work<State> {
     state: State,
     changes: Changes,
-    positions: BTreeMap<StreamId, Reached>,
+    positions: BTreeMap<StreamId, StreamPosition>,
     /// Its commits, in their order, with their times.
     applied: Vec<(StreamId, u64, Timestamp)>,
     /// The bytes of the state, as JSON.
@@ -231,7 +231,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
             numbers.reverse();
         }
         for number in numbers {
-            if number == generations.read_at(now) {
+            if number == generations.active_at(now) {
                 self.at(number, true).catch_up().await?;
             } else {
                 let done = self.at(number, false).catch_up_until(Instant::now() + BESIDE).await;
@@ -394,7 +394,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
                 }
                 if care.skips.contains(&(stream.clone(), position + 1)) {
                     let memory = known.get(&stream).and_then(|reached| reached.memory.clone());
-                    let reached = Reached { position: position + 1, memory };
+                    let reached = StreamPosition { position: position + 1, memory };
                     work.positions.insert(stream.clone(), reached.clone());
                     known.insert(stream.clone(), reached);
                     continue;
@@ -495,13 +495,13 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     fn add(
         &self,
         commit: &Commit,
-        known: &BTreeMap<StreamId, Reached>,
+        known: &BTreeMap<StreamId, StreamPosition>,
         work: &mut Work<State>,
         care: &Care,
-    ) -> Result<Reached, SubscribeError> {
+    ) -> Result<StreamPosition, SubscribeError> {
         if care.skips.contains(&(commit.stream.clone(), commit.version)) {
             let memory = known.get(&commit.stream).and_then(|reached| reached.memory.clone());
-            let reached = Reached { position: commit.version, memory };
+            let reached = StreamPosition { position: commit.version, memory };
             work.positions.insert(commit.stream.clone(), reached.clone());
             return Ok(reached);
         }
@@ -531,7 +531,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
         work.state_bytes = state.len();
         // `null` is that of a view that remembers nothing.
         let reached =
-            Reached { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
+            StreamPosition { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
         work.positions.insert(commit.stream.clone(), reached.clone());
         work.applied.push((commit.stream.clone(), commit.version, commit.at));
         Ok(reached)
@@ -583,7 +583,7 @@ impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
     }
 
     /// The positions in the streams of a page.
-    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, Reached>, SubscribeError> {
+    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, StreamPosition>, SubscribeError> {
         let streams = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
         Ok(self.table.reached_in(&streams).await?)
     }

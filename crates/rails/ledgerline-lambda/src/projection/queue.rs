@@ -13,7 +13,7 @@ use aws_config::SdkConfig;
 use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
 use futures::{FutureExt, future::LocalBoxFuture};
 use lambda_runtime::LambdaEvent;
-use ledgerline::{Causes, Commit, EventLog, guard::Verdict, manifest::Manifest};
+use ledgerline::{Causes, Commit, EventLog, manifest::Manifest, position::Delivery};
 use ledgerline_dynamodb::{DynamoDbStore, TableError};
 use serde::Deserialize;
 
@@ -41,28 +41,28 @@ const MOST: Duration = Duration::from_secs(600);
 /// Takes the commits of a queue, those of each stream one after the other.
 ///
 /// ```
-/// use ledgerline::{Commit, guard::Verdict};
+/// use ledgerline::{Commit, position::Delivery};
 /// use ledgerline_lambda::queue::{ApplyError, Consumer};
 ///
 /// /// Takes every commit, and does nothing about it.
 /// struct Nothing;
 ///
 /// impl Consumer for Nothing {
-///     async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
-///         Ok((Verdict::Apply, commit.version))
+///     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
+///         Ok((Delivery::Next, commit.version))
 ///     }
 /// }
 /// ```
 pub trait Consumer: Sized {
     /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise. Returns the verdict on the commit, and
     /// the consumer's position in the stream.
-    fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Verdict, u64), ApplyError>>;
+    fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Delivery, u64), ApplyError>>;
 
     /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the
     /// verdict on each commit with the position, or nothing at all. The runner gives every commit
     /// behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at
     /// any call.
-    fn apply_batch(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Verdict, u64)>, ApplyError>> {
+    fn apply_batch(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Delivery, u64)>, ApplyError>> {
         std::future::ready(Ok(Vec::new()))
     }
 
@@ -201,10 +201,10 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
                 response.add_failure(id);
             };
             match applied_message {
-                Ok(Ok((Verdict::Apply, commit))) => applied.add(&commit),
-                Ok(Ok((Verdict::Skip, commit))) => skipped.add(&commit),
+                Ok(Ok((Delivery::Next, commit))) => applied.add(&commit),
+                Ok(Ok((Delivery::Duplicate, commit))) => skipped.add(&commit),
                 // The repair of the gap has its own log line.
-                Ok(Ok((Verdict::Gap, _))) => {}
+                Ok(Ok((Delivery::Gap, _))) => {}
                 Ok(Err(error)) => failed(&Causes(&error).to_string()),
                 Err(_) => failed("panic"),
             }
@@ -225,7 +225,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
         read: &[Result<Message, String>],
         generations: &[C],
         limit: Duration,
-    ) -> Vec<Option<(Verdict, u64)>> {
+    ) -> Vec<Option<(Delivery, u64)>> {
         let mut outcomes = vec![None; messages.len()];
         let consumer = match generations {
             [] => &self.consumer,
@@ -257,7 +257,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
             Ok(Ok(Ok(verdicts))) => {
                 for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
                     // A commit before the gap may be one that is applied alone.
-                    outcomes[place] = Some((verdict, position)).filter(|_| verdict != Verdict::Gap);
+                    outcomes[place] = Some((verdict, position)).filter(|_| verdict != Delivery::Gap);
                 }
                 return outcomes;
             }
@@ -283,9 +283,9 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     async fn apply_message(
         &self,
         message: Result<Message, String>,
-        applied: Option<(Verdict, u64)>,
+        applied: Option<(Delivery, u64)>,
         generations: &[C],
-    ) -> Result<(Verdict, Box<Commit>), ApplyError> {
+    ) -> Result<(Delivery, Box<Commit>), ApplyError> {
         let commit = match message.map_err(ApplyError::Malformed)? {
             Message::Commit(commit) => commit,
             Message::Reference(Reference { stream, version }) => {
@@ -375,7 +375,7 @@ fn tried(messages: &[SqsMessage]) -> Vec<usize> {
 mod tests {
     use std::sync::Mutex;
 
-    use ledgerline::{MemoryStore, StreamId, contract, guard::judge};
+    use ledgerline::{MemoryStore, StreamId, contract, position::check};
 
     use super::*;
 
@@ -383,10 +383,10 @@ mod tests {
     struct Counter(Mutex<u64>);
 
     impl Consumer for Counter {
-        async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
             let mut position = self.0.lock().unwrap();
-            let verdict = judge(*position, commit.version);
-            if verdict == Verdict::Apply {
+            let verdict = check(*position, commit.version);
+            if verdict == Delivery::Next {
                 *position = commit.version;
             }
             Ok((verdict, *position))
@@ -397,11 +397,11 @@ mod tests {
     struct Stuck(Counter);
 
     impl Consumer for Stuck {
-        async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
             self.0.apply(commit).await
         }
 
-        async fn apply_batch(&self, _: &[&Commit]) -> Result<Vec<(Verdict, u64)>, ApplyError> {
+        async fn apply_batch(&self, _: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
             std::future::pending().await
         }
     }
@@ -431,12 +431,12 @@ mod tests {
     }
 
     impl Consumer for Deadly {
-        async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+        async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
             if commit.stream.as_str() == self.group {
                 std::future::pending::<()>().await;
             }
             self.done.lock().unwrap().insert(commit.stream.to_string());
-            Ok((Verdict::Apply, commit.version))
+            Ok((Delivery::Next, commit.version))
         }
     }
 

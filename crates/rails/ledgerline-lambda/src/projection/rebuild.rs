@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use futures::{StreamExt, stream};
 use ledgerline::{Causes, Commit, LoadError, StoreError, StreamId};
-use ledgerline_dynamodb::{DynamoDbStore, Part, Phase, ScanPart, TableError, ViewTable};
+use ledgerline_dynamodb::{DynamoDbStore, Phase, ScanPart, SegmentProgress, TableError, ViewTable};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -241,7 +241,7 @@ pub(crate) async fn rebuild(
         return Err(RebuildError::NoPart { part: number, parts });
     }
     let of = view.of();
-    let name = Part::name(number, parts);
+    let name = SegmentProgress::name(number, parts);
     let scanned = ScanPart { part: number, parts };
     let mut part = table.part(&name).await?;
     let written_before = part.writes;
@@ -273,7 +273,7 @@ pub(crate) async fn rebuild(
         let done = ends.iter().position(|end| made.left.contains(&end.stream)).unwrap_or(ends.len());
         let is_whole = done == ends.len();
         let reached = ends[..done].last().map(|end| (end.stream.clone(), end.version));
-        part = Part {
+        part = SegmentProgress {
             is_done: is_whole && page.after.is_none(),
             after: if is_whole { page.after } else { reached.or(part.after) },
             commits: part.commits + ends[..done].iter().map(|end| end.commits).sum::<u64>(),
@@ -290,7 +290,7 @@ pub(crate) async fn rebuild(
             break;
         }
     }
-    let Part { is_done, commits, reads, writes, after: _ } = part;
+    let SegmentProgress { is_done, commits, reads, writes, after: _ } = part;
     let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
     Ok(answer(RebuildResponse { is_done, commits, reads, writes, pause, failed: Vec::new() }, failed))
 }

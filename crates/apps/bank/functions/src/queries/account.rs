@@ -12,7 +12,9 @@ use ledgerline::{
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{PAGE, Part, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row},
+    queries::{
+        KeyRange, PAGE, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row,
+    },
 };
 use serde_json::{Value, json};
 
@@ -37,12 +39,12 @@ pub fn routes() -> Vec<Query> {
 }
 
 /// The caller's accounts, or those of one owner among them.
-fn owned(request: &HttpRequest) -> Result<Part, Problem> {
+fn owned(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let owner = request.query("owner")?;
     if owner.as_ref().is_some_and(|owner| !(1..=Owner::MAX).contains(&owner.chars().count())) {
         return Err(Problem::field("owner", format!("an owner has 1 to {} characters", Owner::MAX)));
     }
-    Ok(Part { starts_with: owner.map(|owner| balances::listing(&owner, "")), ..Part::own(request)? })
+    Ok(KeyRange { starts_with: owner.map(|owner| balances::listing(&owner, "")), ..KeyRange::own(request)? })
 }
 
 /// The transactions of an account, the newest first. The row of the balance says to whom they belong; until that row is there, none are shown.

@@ -269,7 +269,7 @@ async fn a_rebuild_with_a_limit_says_how_long_to_wait_and_goes_on_where_it_was()
     let now = consumer.table.view().generations().await.unwrap();
     let by = Move { at: Timestamp::now(), what: "begin".into(), who: String::new(), why: String::new() };
     let begun = now.begun(by.at).unwrap();
-    assert!(consumer.table.view().move_generations(&now, begun, by).await.unwrap());
+    assert!(consumer.table.view().compare_and_set(&now, begun, by).await.unwrap());
     let asked =
         RebuildRequest { generation: 1, part: 0, parts: 1, write_units: Some(0.5), streams: Vec::new() };
     let (mut asks, mut waits) = (0, 0);

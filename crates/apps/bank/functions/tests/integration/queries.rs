@@ -12,7 +12,7 @@ use bank_functions::queries::account::routes;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD};
 use http::StatusCode;
 use ledgerline::Aggregate;
-use ledgerline_dynamodb::{Delivery, DynamoDbStore, LogRows, StateRows};
+use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows, StateRows};
 use ledgerline_lambda::{
     http::{Problem, Response, Routes},
     queries::{Patience, Queries, Views},
@@ -53,7 +53,7 @@ async fn queries() -> Queries {
     let mut changes = ledgerline::Changes::new(transactions::TABLE);
     changes.put(&row).unwrap();
     let stream = &Account::stream(ID).unwrap();
-    transactions.deliver(Delivery { stream, version: 1, changes }).await.unwrap();
+    transactions.deliver(CommitChanges { stream, version: 1, changes }).await.unwrap();
     let views = Views::new(Patience::new(Duration::from_millis(60), log));
     let views = views.with(balances::TABLE, client.clone(), balances_table);
     let views = views.with(transactions::TABLE, client, transactions_table);

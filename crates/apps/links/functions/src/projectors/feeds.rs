@@ -3,10 +3,10 @@
 
 use ledgerline::{
     Changes, Commit,
-    guard::{Verdict, judge},
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    position::{Delivery, check},
 };
-use ledgerline_dynamodb::{Delivery, LogRows, PageQuery, RowKey, TableError};
+use ledgerline_dynamodb::{CommitChanges, LogRows, PageQuery, RowKey, TableError};
 use ledgerline_lambda::{
     Error, config,
     queue::{self, ApplyError, Consumer},
@@ -54,18 +54,18 @@ pub async fn run() -> Result<(), Error> {
 }
 
 impl Consumer for FeedProjector {
-    async fn apply(&self, commit: &Commit) -> Result<(Verdict, u64), ApplyError> {
+    async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
         ApplyError::unless_of(OF, commit)?;
         let work = feeds::work(commit).map_err(|source| ApplyError::changes(commit, source))?;
         let stream = &commit.stream;
         let version = commit.version;
-        let delivery = |changes: &Changes| Delivery { stream, version, changes: changes.clone() };
+        let delivery = |changes: &Changes| CommitChanges { stream, version, changes: changes.clone() };
         let Some(then) = work.then else {
             return Ok(self.table.deliver(delivery(&work.changes)).await?);
         };
         let (position, progress) = self.table.progress(stream).await?;
-        let verdict = judge(position, version);
-        if verdict != Verdict::Apply {
+        let verdict = check(position, version);
+        if verdict != Delivery::Next {
             return Ok((verdict, position));
         }
         let mark = async |changes: &Changes, from: &str, cursor: &str| {
@@ -81,8 +81,8 @@ impl Consumer for FeedProjector {
             None => {
                 let from = self.from(&then).await?;
                 match mark(&work.changes, &from, "").await? {
-                    (Verdict::Apply, _) => (from, None),
-                    overtaken @ (Verdict::Skip | Verdict::Gap, _) => return Ok(overtaken),
+                    (Delivery::Next, _) => (from, None),
+                    overtaken @ (Delivery::Duplicate | Delivery::Gap, _) => return Ok(overtaken),
                 }
             }
         };
@@ -92,7 +92,7 @@ impl Consumer for FeedProjector {
                 return Ok(self.table.deliver(delivery(&last)).await?);
             };
             // After a crash, or after this function's time is up, the next try goes on from here.
-            if let overtaken @ (Verdict::Skip | Verdict::Gap, _) =
+            if let overtaken @ (Delivery::Duplicate | Delivery::Gap, _) =
                 mark(&Changes::new(TABLE), &from, &next).await?
             {
                 return Ok(overtaken);

@@ -3,7 +3,7 @@
 use ledgerline::values;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem},
-    queries::{Part, Query, VisibleTo, page, row},
+    queries::{KeyRange, Query, VisibleTo, page, row},
 };
 use serde_json::{Value, json};
 use todo::{
@@ -22,10 +22,10 @@ pub fn routes() -> Vec<Query> {
 }
 
 /// The caller's todos, or those of one status among them.
-fn listed(request: &HttpRequest) -> Result<Part, Problem> {
+fn listed(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let status = request.query("status")?.map(values::try_new::<Status>).transpose();
     let status = status.map_err(|invalid| Problem::field("status", invalid.to_string()))?;
-    Ok(Part { starts_with: status.map(|status| listing(status, "")), ..Part::own(request)? })
+    Ok(KeyRange { starts_with: status.map(|status| listing(status, "")), ..KeyRange::own(request)? })
 }
 
 /// The fields of a todo that a client sees, without the keys of its list.

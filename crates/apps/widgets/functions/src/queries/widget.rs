@@ -1,6 +1,6 @@
 //! The queries about widgets: a widget is visible to the caller who created it.
 
-use ledgerline_lambda::queries::{Part, Query, VisibleTo, page, row};
+use ledgerline_lambda::queries::{KeyRange, Query, VisibleTo, page, row};
 use serde_json::{Value, json};
 use widgets::{
     views::widgets::{BY_CREATOR, Row, TABLE},
@@ -13,7 +13,7 @@ pub fn routes() -> Vec<Query> {
     let yours = VisibleTo::Owner(|row: &Row| row.created_by.as_deref());
     vec![
         row::<Widget, _>("GET /widgets/{id}", TABLE, UNKNOWN, yours, shown),
-        page("GET /widgets", "widgets", (TABLE, BY_CREATOR), Part::own, shown),
+        page("GET /widgets", "widgets", (TABLE, BY_CREATOR), KeyRange::own, shown),
     ]
 }
 

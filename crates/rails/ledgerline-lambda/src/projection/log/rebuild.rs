@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use ledgerline::{Causes, ChangesError, Commit, EventLog, StreamId};
-use ledgerline_dynamodb::{Applied, CommitBatch, Delivery, DynamoDbStore, LogRows, TableError, ViewTable};
+use ledgerline_dynamodb::{
+    Applied, CommitBatch, CommitChanges, DynamoDbStore, LogRows, TableError, ViewTable,
+};
 use tokio::time::Instant;
 
 use super::LogProjector;
@@ -82,7 +84,7 @@ impl Rebuild for LogProjector {
                         break;
                     }
                 };
-                while let Err(too_much) = rows.try_add(&mut page.batch, delivery(&commit, changes)) {
+                while let Err(too_much) = rows.try_add(&mut page.batch, changes_of(&commit, changes)) {
                     page.flush(self.empty_batch()).await?;
                     changes = too_much;
                 }
@@ -121,7 +123,7 @@ impl Rebuild for LogProjector {
             for commit in &page.commits {
                 let mut changes = self.changes(commit).map_err(|error| unchanged(commit, &error))?;
                 while let Some(batch) = batches.last_mut()
-                    && let Err(too_much) = rows.try_add(batch, delivery(commit, changes))
+                    && let Err(too_much) = rows.try_add(batch, changes_of(commit, changes))
                 {
                     batches.push(self.empty_batch());
                     changes = too_much;
@@ -155,8 +157,8 @@ async fn is_next(rows: &LogRows, first: &Commit) -> Result<bool, TableError> {
     Ok(rows.position_now(&first.stream).await? == first.version - 1)
 }
 
-fn delivery(commit: &Commit, changes: ledgerline::Changes) -> Delivery<'_> {
-    Delivery { stream: &commit.stream, version: commit.version, changes }
+fn changes_of(commit: &Commit, changes: ledgerline::Changes) -> CommitChanges<'_> {
+    CommitChanges { stream: &commit.stream, version: commit.version, changes }
 }
 
 /// Why a commit makes no changes.

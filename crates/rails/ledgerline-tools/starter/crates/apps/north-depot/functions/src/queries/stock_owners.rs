@@ -15,7 +15,7 @@ use serde_json::json;
 const UNKNOWN: Refusal = Refusal::not_found("unknown-stock-item", "there is no such stock item");
 
 /// The routes. Every signed-in caller sees every row: where a row is one caller's own, say so with
-/// `VisibleTo::Owner`, and list the caller's own rows with `queries::Part::own`.
+/// `VisibleTo::Owner`, and list the caller's own rows with `queries::KeyRange::own`.
 #[must_use]
 pub fn routes() -> Vec<Query> {
     vec![
@@ -26,7 +26,7 @@ pub fn routes() -> Vec<Query> {
 }
 
 /// The rows that have the value of the parameter.
-fn by_created_by(request: &http::HttpRequest) -> Result<queries::Part, http::Problem> {
+fn by_created_by(request: &http::HttpRequest) -> Result<queries::KeyRange, http::Problem> {
     let value = request.query("createdBy")?.filter(|value| !value.is_empty());
-    value.map(queries::Part::of).ok_or_else(|| http::Problem::field("createdBy", "name a value"))
+    value.map(queries::KeyRange::of).ok_or_else(|| http::Problem::field("createdBy", "name a value"))
 }

@@ -1,4 +1,4 @@
-//! The argument `--fold` of a function for commands. An operator runs it before a new version is deployed. It folds long streams with the
+//! The argument `--build-snapshots` of a function for commands. An operator runs it before a new version is deployed. It folds long streams with the
 //! new state schema and keeps the states, so that the first commands after the deployment do not wait for that.
 
 use std::{io::Write, time::Duration};
@@ -12,14 +12,14 @@ use crate::Error;
 /// The pause between two reports of how far a fold is.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// The streams that follow `--fold`, if the program is called with it.
+/// The streams that follow `--build-snapshots`, if the program is called with it.
 pub(crate) fn asked(arguments: impl IntoIterator<Item = String>) -> Option<Vec<String>> {
     let mut arguments = arguments.into_iter().skip(1);
-    (arguments.next()? == "--fold").then(|| arguments.collect())
+    (arguments.next()? == "--build-snapshots").then(|| arguments.collect())
 }
 
 /// Folds these streams, one after the other, and reports how far it is.
-pub(crate) async fn fold<A: Aggregate>(store: &DynamoDbStore, streams: Vec<String>) -> Result<(), Error> {
+pub(crate) async fn build<A: Aggregate>(store: &DynamoDbStore, streams: Vec<String>) -> Result<(), Error> {
     let mut printed = std::io::stdout();
     for name in streams {
         let stream = StreamId::try_from(name.clone()).map_err(|error| format!("{name}: {error}"))?;
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(asked(&["account-commands"]), None);
         assert_eq!(asked(&["account-commands", "--manifest"]), None);
         assert_eq!(
-            asked(&["account-commands", "--fold", "a-1", "a-2"]),
+            asked(&["account-commands", "--build-snapshots", "a-1", "a-2"]),
             Some(vec!["a-1".into(), "a-2".into()])
         );
     }

@@ -1,6 +1,6 @@
-//! A record that ends the function, by a crash, by using up its memory or by never coming to an end. Lambda delivers such a record again
-//! and again, and its shard waits meanwhile. The fanout finds it by counting, in the Requests table, how often a batch began that did not
-//! end: an instance that ended remembers nothing.
+//! A poison pill: a record that ends the process of the function, by a crash, by using up its memory or by taking
+//! too long. Lambda delivers such a record again and again, and its shard waits meanwhile. The fanout finds it by
+//! counting, in the Requests table, the attempts at a batch that did not end: a process that ended remembers nothing.
 
 use ledgerline::Causes;
 use ledgerline_dynamodb::DynamoDbStore;
@@ -23,8 +23,8 @@ const REMEMBERED: i64 = 2 * 86_400;
 pub(super) enum Plan {
     /// This many of its records, from the first one on, are passed on; the others come again.
     First(usize),
-    /// Its first record is set aside without being processed.
-    SetAside,
+    /// Its first record goes to the dead-letter queue without being processed.
+    Quarantine,
 }
 
 /// The decision about a batch of this many records, whose first record was the first of `tries` batches that did not end. At each try, half
@@ -32,26 +32,27 @@ pub(super) enum Plan {
 fn plan(records: usize, tries: u64) -> Plan {
     let halvings = u64::from(usize::BITS - records.saturating_sub(1).leading_zeros());
     if tries >= halvings + ALONE {
-        return Plan::SetAside;
+        return Plan::Quarantine;
     }
     Plan::First((records >> tries.min(63)).max(1))
 }
 
-/// A batch that is counted until it comes to an end.
+/// The count of the attempts at a late batch.
 #[derive(Debug)]
-pub(super) struct Suspected<'a> {
+pub(super) struct PoisonPillGuard<'a> {
     store: &'a DynamoDbStore,
     what: String,
     pub(super) plan: Plan,
 }
 
-impl<'a> Suspected<'a> {
-    /// The batch, if its first record is late and the try could be counted; `now` is in seconds since 1970.
-    pub(super) async fn of(store: &'a DynamoDbStore, records: &[Record], now: i64) -> Option<Self> {
+impl<'a> PoisonPillGuard<'a> {
+    /// Counts an attempt at a batch; `now` is in seconds since 1970. `None` if the batch is empty, or not late, or the
+    /// attempt could not be counted: then all of its records are passed on.
+    pub(super) async fn if_late(store: &'a DynamoDbStore, records: &[Record], now: i64) -> Option<Self> {
         let first = records.first()?;
         first.created.filter(|created| now.saturating_sub(*created) >= LATE)?;
         let what = format!("fanout/{}", first.sequence_number);
-        match store.begins(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
+        match store.record_attempt(&what, &Uuid::now_v7().to_string(), now + REMEMBERED).await {
             Ok(tries) => Some(Self { store, what, plan: plan(records.len(), tries) }),
             Err(error) => {
                 // The records are passed on uncounted. That the table does not answer is certain; that a record ends the function is only
@@ -62,9 +63,9 @@ impl<'a> Suspected<'a> {
         }
     }
 
-    /// Deletes the count: the batch came to an end, so its records did not end the function.
-    pub(super) async fn ended(self) {
-        if let Err(error) = self.store.ended(&self.what).await {
+    /// Deletes the count: the process has survived these records, whether or not they were passed on.
+    pub(super) async fn survived(self) {
+        if let Err(error) = self.store.clear_attempts(&self.what).await {
             tracing::warn!(error = %Causes(&error), "a try that came to an end is still counted");
         }
     }
@@ -78,8 +79,9 @@ mod tests {
 
     #[test]
     fn half_of_a_batch_is_left_out_at_each_try_and_one_record_has_three_by_itself() {
-        let plans =
-            |records| (0..).map(move |tries| plan(records, tries)).take_while(|plan| *plan != Plan::SetAside);
+        let plans = |records| {
+            (0..).map(move |tries| plan(records, tries)).take_while(|plan| *plan != Plan::Quarantine)
+        };
         assert_eq!(plans(1).collect::<Vec<_>>(), [Plan::First(1); 3]);
         assert_eq!(plans(10).collect::<Vec<_>>(), [10, 5, 2, 1, 1, 1, 1].map(Plan::First));
     }
@@ -103,7 +105,7 @@ mod tests {
                 prop_assert!(invocations < 3 * 8 * 8, "it does not come to an end");
                 let begun = tries.entry(at).or_default();
                 match plan(end - at, *begun) {
-                    Plan::SetAside => {
+                    Plan::Quarantine => {
                         set_aside.push(at);
                         at += 1;
                     }

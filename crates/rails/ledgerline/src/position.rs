@@ -1,25 +1,25 @@
-//! The decision of a log consumer on a version (rule 7).
+//! The position of a consumer in a stream, and what it makes of a commit that is delivered (rule 7).
 
-/// The decision on a commit, given the handler's position in its stream.
+/// What a delivered commit is to a consumer, by the consumer's position in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Delivery {
     /// The commit is the next one.
-    Apply,
-    /// The commit was applied before.
-    Skip,
+    Next,
+    /// The commit was applied already.
+    Duplicate,
     /// Commits between the position and this one have not arrived: they must be read from the log first.
     Gap,
 }
 
-/// Judges a commit's version by the position, the last version that was applied (0 for none).
+/// Compares the version of a commit with the position, the last version that was applied (0 for none).
 #[must_use]
-pub fn judge(position: u64, version: u64) -> Verdict {
+pub fn check(position: u64, version: u64) -> Delivery {
     if version <= position {
-        Verdict::Skip
+        Delivery::Duplicate
     } else if version == position + 1 {
-        Verdict::Apply
+        Delivery::Next
     } else {
-        Verdict::Gap
+        Delivery::Gap
     }
 }
 
@@ -31,14 +31,14 @@ mod tests {
 
     #[test]
     fn the_next_version_is_applied_what_is_known_is_skipped_and_the_rest_is_a_gap() {
-        for (version, verdict) in [
-            (1, Verdict::Skip),
-            (3, Verdict::Skip),
-            (4, Verdict::Apply),
-            (5, Verdict::Gap),
-            (u64::MAX, Verdict::Gap),
+        for (version, delivery) in [
+            (1, Delivery::Duplicate),
+            (3, Delivery::Duplicate),
+            (4, Delivery::Next),
+            (5, Delivery::Gap),
+            (u64::MAX, Delivery::Gap),
         ] {
-            assert_eq!(judge(3, version), verdict, "{version}");
+            assert_eq!(check(3, version), delivery, "{version}");
         }
     }
 
@@ -51,10 +51,10 @@ mod tests {
             let mut applied = Vec::new();
             for version in arrivals {
                 let position = applied.len() as u64;
-                match judge(position, version) {
-                    Verdict::Apply => applied.push(version),
-                    Verdict::Skip => prop_assert!(applied.contains(&version)),
-                    Verdict::Gap => applied.extend(position + 1..=version),
+                match check(position, version) {
+                    Delivery::Next => applied.push(version),
+                    Delivery::Duplicate => prop_assert!(applied.contains(&version)),
+                    Delivery::Gap => applied.extend(position + 1..=version),
                 }
             }
             prop_assert_eq!(&applied, &(1..=applied.len() as u64).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! The state that is attached to an event. It comes from the commit, or else is folded from the log, once for each stream in a batch.
+//! The state that goes with an event. It comes from the commit, or else is folded from the log, once for each stream in a batch.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -12,21 +12,24 @@ use tokio::time::{Instant, timeout_at};
 use crate::wire::unknown_state;
 
 /// The fold of every aggregate, by its category.
-pub(crate) struct Attach<S>(BTreeMap<&'static str, StatesOf<S>>);
+pub(crate) struct StateResolver<S>(BTreeMap<&'static str, StatesOf<S>>);
 
-type StatesOf<S> =
-    for<'a> fn(&'a S, &'a [&'a Commit], Instant) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Missing>>>;
+type StatesOf<S> = for<'a> fn(
+    &'a S,
+    &'a [&'a Commit],
+    Instant,
+) -> LocalBoxFuture<'a, Vec<Result<RecordedState, Unavailable>>>;
 
 /// The reason why a commit has no state that could be attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum Unavailable {
     /// The log could not be read, or the fold took too long. Another invocation may succeed.
-    Now,
+    Transient,
     /// The commit will never have a state, for this reason.
-    Never(String),
+    Permanent(String),
 }
 
-impl<S: EventStore> Attach<S> {
+impl<S: EventStore> StateResolver<S> {
     /// The folds of these aggregates.
     pub(crate) fn of<L: Aggregates>() -> Self {
         struct Collect<S>(BTreeMap<&'static str, StatesOf<S>>, PhantomData<S>);
@@ -43,13 +46,13 @@ impl<S: EventStore> Attach<S> {
     }
 
     /// The state after each of these commits, which are of one stream and in ascending order. If they are not folded by `until`, every
-    /// commit is [`Missing::Now`].
-    pub(crate) async fn states(
+    /// commit is [`Unavailable::Transient`].
+    pub(crate) async fn resolve(
         &self,
         store: &S,
         commits: &[(usize, &Commit)],
         until: Instant,
-    ) -> Vec<Result<RecordedState, Missing>> {
+    ) -> Vec<Result<RecordedState, Unavailable>> {
         let commits: Vec<_> = commits.iter().map(|(_, commit)| *commit).collect();
         let category = commits.first().map(|commit| commit.stream.category()).unwrap_or_default();
         match self.0.get(category) {
@@ -68,7 +71,7 @@ async fn recorded_states<A: Aggregate>(
     store: &impl EventStore,
     commits: &[&Commit],
     until: Instant,
-) -> Vec<Result<RecordedState, Missing>> {
+) -> Vec<Result<RecordedState, Unavailable>> {
     // A state of this schema is attached unchanged, if it can be read (rule 5). So is the state of a newer writer, because a fanout that is
     // not yet replaced cannot fold its events. A state of an older schema is upcast, or folded again.
     let is_right = |state: &RecordedState| {
@@ -82,7 +85,7 @@ async fn recorded_states<A: Aggregate>(
         let stream = &commits[0].stream;
         let version = commits[0].version;
         tracing::warn!(%stream, version, "a state takes longer to fold than one invocation may take");
-        return commits.iter().map(|_| Err(Missing::Now)).collect();
+        return commits.iter().map(|_| Err(Unavailable::Transient)).collect();
     };
     let mut folded = match folded {
         Ok(states) => states.into_iter(),
@@ -95,24 +98,28 @@ async fn recorded_states<A: Aggregate>(
         }
         Err(error) => {
             let missing = match &error {
-                LoadError::Store(StoreError::Corrupt { .. }) => Missing::Never(Causes(&error).to_string()),
+                LoadError::Store(StoreError::Corrupt { .. }) => {
+                    Unavailable::Permanent(Causes(&error).to_string())
+                }
                 LoadError::Store(_) | LoadError::Decode { .. } => {
                     tracing::error!(error = %Causes(&error), "a state could not be loaded");
-                    Missing::Now
+                    Unavailable::Transient
                 }
             };
             return commits.iter().map(|commit| embedded(commit).ok_or_else(|| missing.clone())).collect();
         }
     };
     let mut next = || match folded.next() {
-        Some(state) => encode_state::<A>(&state).map_err(|error| Missing::Never(Causes(&error).to_string())),
-        None => Err(Missing::Now),
+        Some(state) => {
+            encode_state::<A>(&state).map_err(|error| Unavailable::Permanent(Causes(&error).to_string()))
+        }
+        None => Err(Unavailable::Transient),
     };
     commits.iter().map(|commit| embedded(commit).map_or_else(&mut next, Ok)).collect()
 }
 
-impl<S> fmt::Debug for Attach<S> {
+impl<S> fmt::Debug for StateResolver<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Attach").field(&self.0.keys()).finish()
+        f.debug_tuple("StateResolver").field(&self.0.keys()).finish()
     }
 }

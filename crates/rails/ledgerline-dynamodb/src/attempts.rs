@@ -1,4 +1,5 @@
-//! Counts of work that was begun and did not come to an end. They are in the Requests table and expire like requests.
+//! Counts of attempts at work that ends the process which tries it. They are in the Requests table and expire like
+//! requests.
 
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity, ReturnValue};
 use ledgerline::StoreError;
@@ -17,7 +18,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the Requests table cannot be written.
-    pub async fn begins(&self, what: &str, id: &str, expires: i64) -> Result<u64, StoreError> {
+    pub async fn record_attempt(&self, what: &str, id: &str, expires: i64) -> Result<u64, StoreError> {
         let output = self
             .client
             .update_item()
@@ -41,7 +42,7 @@ impl DynamoDbStore {
     ///
     /// # Errors
     /// When the Requests table cannot be written.
-    pub async fn ended(&self, what: &str) -> Result<(), StoreError> {
+    pub async fn clear_attempts(&self, what: &str) -> Result<(), StoreError> {
         let key = AttributeValue::S(what.to_owned());
         let delete = self.client.delete_item().table_name(self.requests()?).key(item::REQUEST, key);
         let deleted = delete.return_consumed_capacity(ReturnConsumedCapacity::Total).send().await;
