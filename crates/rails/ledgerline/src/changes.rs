@@ -60,8 +60,8 @@ pub enum Change {
 }
 
 /// The changes that a commit makes, in one write with the handler's position (rule 9). Each row has at most one change, because a transaction takes
-/// an item only once: several changes of a row are merged into one. If all of them are insertions, the rows are written one after the other and the
-/// last one contains the position, at a quarter of the price; writing such a row again changes nothing.
+/// an item only once: several changes of a row are merged into one. If all of them are insertions, the last row is written after the others and
+/// contains the position, at a quarter of the price; writing such a row again changes nothing.
 ///
 /// ```
 /// use ledgerline::{Changes, LogTable};

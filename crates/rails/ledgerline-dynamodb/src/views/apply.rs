@@ -30,6 +30,10 @@ use crate::error::table_error;
 const MAX_BYTES: usize = 1_000_000;
 /// The number of times that a write is tried again after it met another writer at one of its rows (rule 11).
 const MAX_CONFLICTS: usize = 10;
+/// The longest pause between these tries. Deliveries have a short time, and other messages wait for them.
+pub(super) const DELIVERY_PAUSE: Duration = Duration::from_millis(100);
+/// The same for a rebuild, whose workers meet each other at sums.
+const REBUILD_PAUSE: Duration = Duration::from_millis(500);
 
 /// Commits of some streams, what they change together, and how they move the position in each stream.
 #[derive(Debug, Clone)]
@@ -140,8 +144,8 @@ impl LogRows {
 
     /// Makes the changes of these commits, and moves the positions in their streams (rule 9).
     ///
-    /// In a view that inserts rows, the caller has looked at the positions: nothing else is written if one is not
-    /// where the batch begins. The rows of a stream contain the position before the first of the commits, and only
+    /// In a view that inserts rows, no write has a condition: the caller has compared the positions with where the
+    /// batch begins. The rows of a stream contain the position before the first of the commits, and only
     /// the last row contains that of its own commit. It is written when all the others are there: so the newest
     /// row never contains a position whose rows are not there.
     ///
@@ -149,14 +153,23 @@ impl LogRows {
     /// When the table fails, or there are more rows and streams than one transaction takes, or a view that inserts
     /// rows changes one. In such a view, some of the rows may have been written.
     pub async fn apply(&self, batch: &CommitBatch) -> Result<Applied, TableError> {
-        if self.guard == Guard::NewestRow {
-            return self.insert_rows(batch).await;
+        match self.guard {
+            Guard::Transaction => self.transact(batch, REBUILD_PAUSE).await,
+            Guard::NewestRow => self.insert_rows(batch).await,
         }
+    }
+
+    /// Writes a batch in one transaction. `longest` is the longest pause between two tries.
+    pub(super) async fn transact(
+        &self,
+        batch: &CommitBatch,
+        longest: Duration,
+    ) -> Result<Applied, TableError> {
         // Usually another stream changes the same row, such as a sum. Waiting here costs less than a second
         // delivery of the message, for which all of its group would wait.
         let delays = ExponentialBuilder::default()
             .with_min_delay(Duration::from_millis(10))
-            .with_max_delay(Duration::from_millis(200))
+            .with_max_delay(longest)
             .with_max_times(MAX_CONFLICTS)
             .with_jitter();
         let write = || self.write_together(batch);
@@ -187,6 +200,11 @@ impl LogRows {
             if step.last_row < step.to {
                 positions.push((stream, step.to));
             }
+        }
+        if !rows.is_empty() {
+            return Err(TableError::Row(
+                "a row that is inserted is in the partition of its stream's id".into(),
+            ));
         }
         let mut units = self.view.put_items(first_rows).await? + self.view.put_items(last_rows).await?;
         let mut further = BTreeMap::new();

@@ -270,8 +270,8 @@ impl ViewTable {
         self.at(known.as_ref().map_or(self.generation, |known| known.read))
     }
 
-    /// The generations whose rows a projector writes, the one that is read last: this is the one place where that is
-    /// decided. There is one, unless a rebuild runs or is kept to go back to.
+    /// The generations whose rows a projector writes, as [`Generations::written_at`] decides it: one, unless a rebuild
+    /// runs or its predecessor is kept.
     ///
     /// # Errors
     /// When they have to be read, and the table fails. Nothing may be written then: what would be written into one
@@ -488,6 +488,23 @@ mod tests {
         assert_eq!((leaving.active_at(now), leaving.written_at(now)), (0, vec![0]));
         assert!(leaving.switched(now).is_err(), "it is not whole any more");
         assert_eq!(leaving.dropped().begun(now).unwrap().written_at(now), [2, 0]);
+    }
+
+    /// Written by the first version that had generations.
+    #[test]
+    fn stored_generations_keep_their_form() {
+        let stored = serde_json::json!({
+            "$read": 2,
+            "$before": { "read": 1, "until": "2026-11-24T09:30:15Z" },
+            "$other": { "number": 1, "phase": "leaving", "since": "2026-11-24T09:30:00Z" },
+            "$last": 2,
+            "$moves": 5,
+            "$history": [{ "at": "2026-11-24T09:30:00Z", "what": "drop", "who": "ada", "why": "done" }],
+            "$skips": ["tank-1 7"],
+        });
+        let read: Generations = serde_json::from_value(stored.clone()).unwrap();
+        assert_eq!(read.standby.as_ref().unwrap().phase, Phase::Dropping);
+        assert_eq!(serde_json::to_value(&read).unwrap(), stored);
     }
 
     proptest! {

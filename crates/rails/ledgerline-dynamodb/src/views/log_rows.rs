@@ -13,7 +13,10 @@ use ledgerline::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Applied, CommitBatch, Item, Position, RowKey, TableError, ViewTable, to_item, written};
+use super::{
+    Applied, CommitBatch, Item, Position, RowKey, TableError, ViewTable, apply::DELIVERY_PAUSE, to_item,
+    written,
+};
 use crate::error::table_error;
 
 /// The rows of a view that is written from commits, with the position in each stream. Cheap to clone.
@@ -175,14 +178,15 @@ impl LogRows {
     /// rows changes one.
     pub async fn deliver(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         match self.guard {
-            Guard::Transaction => self.transact(commit).await,
+            Guard::Transaction => self.deliver_one(commit).await,
             Guard::NewestRow => Ok(self.insert(vec![commit]).await?[0]),
         }
     }
 
-    async fn transact(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
+    async fn deliver_one(&self, commit: CommitChanges<'_>) -> Result<(Delivery, u64), TableError> {
         let CommitChanges { stream, version, changes } = commit;
-        verdict(&self.apply(&CommitBatch::of(stream, version, changes)).await?, version)
+        let batch = CommitBatch::of(stream, version, changes);
+        verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
     /// The same as [`deliver`](Self::deliver) for a commit that needs more than one write: the position does not
@@ -197,7 +201,8 @@ impl LogRows {
         progress: Option<String>,
     ) -> Result<(Delivery, u64), TableError> {
         let CommitChanges { stream, version, changes } = commit;
-        verdict(&self.apply(&CommitBatch::begun(stream, version, changes, progress)).await?, version)
+        let batch = CommitBatch::begun(stream, version, changes, progress);
+        verdict(&self.transact(&batch, DELIVERY_PAUSE).await?, version)
     }
 
     /// The same as [`deliver`](Self::deliver) for many commits. A view that inserts rows writes those of different
@@ -214,7 +219,7 @@ impl LogRows {
         }
         let mut verdicts = Vec::new();
         for commit in commits {
-            verdicts.push(self.transact(commit).await?);
+            verdicts.push(self.deliver_one(commit).await?);
         }
         Ok(verdicts)
     }

@@ -72,8 +72,9 @@ impl Rebuild for LogProjector {
                 if page.alone.contains(&commit.stream) || page.made.left.contains(&commit.stream) {
                     break;
                 }
-                // The batch still writes the stream's earlier commits. The next invocation resumes the stream.
-                if Instant::now() >= until {
+                // The batch still writes the stream's earlier commits. The next invocation resumes the stream. Rows
+                // that are inserted are few calls for the whole page.
+                if Instant::now() >= until && !rows.inserts() {
                     page.made.left.insert(commit.stream);
                     break;
                 }
@@ -119,26 +120,26 @@ impl Rebuild for LogProjector {
             if let Some(missing) = hole_in(&page.commits) {
                 return Err(RebuildError::Missing(missing));
             }
-            let mut batches = vec![self.empty_batch()];
+            let mut batch = self.empty_batch();
+            let mut is_moved = false;
             for commit in &page.commits {
                 let mut changes = self.changes(commit).map_err(|error| unchanged(commit, &error))?;
-                while let Some(batch) = batches.last_mut()
-                    && let Err(too_much) = rows.try_add(batch, changes_of(commit, changes))
-                {
-                    batches.push(self.empty_batch());
+                while let Err(too_much) = rows.try_add(&mut batch, changes_of(commit, changes)) {
+                    let full = std::mem::replace(&mut batch, self.empty_batch());
+                    is_moved |= !write(rows, &full, &mut writes).await?;
                     changes = too_much;
                 }
-            }
-            for batch in &batches {
-                match rows.apply(batch).await? {
-                    Applied::Written { units, .. } => writes += units,
-                    // A live commit moved the position meanwhile: the next try goes on from there.
-                    Applied::PositionIs(_) if tries == MAX_TRIES => return Err(RebuildError::Busy),
-                    Applied::PositionIs(_) => {
-                        tries += 1;
-                        break;
-                    }
+                if is_moved {
+                    break;
                 }
+            }
+            is_moved = is_moved || !write(rows, &batch, &mut writes).await?;
+            if is_moved {
+                // By a live commit. The next try goes on from there.
+                if tries == MAX_TRIES {
+                    return Err(RebuildError::Busy);
+                }
+                tries += 1;
             }
             // A long stream is made in several invocations.
             if Instant::now() >= until {
@@ -146,6 +147,17 @@ impl Rebuild for LogProjector {
             }
         }
     }
+}
+
+/// Writes a batch, and adds its units to `writes`. Returns whether it was written: not if the position is elsewhere.
+async fn write(rows: &LogRows, batch: &CommitBatch, writes: &mut f64) -> Result<bool, TableError> {
+    Ok(match rows.apply(batch).await? {
+        Applied::Written { units, .. } => {
+            *writes += units;
+            true
+        }
+        Applied::PositionIs(_) => false,
+    })
 }
 
 /// Whether the rows of all earlier commits of its stream are there. A page begins within a stream if the one before
