@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, env, fmt::Display, str::FromStr, sync::OnceLock
 use ledgerline::manifest::{Manifest, Name};
 
 /// The variables that every function may read, beside those that begin with `AWS_`.
-const EVERYWHERE: [&str; 3] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE", "WATCHING"];
+const EVERYWHERE: [&str; 2] = ["DEVELOPMENT_USER", "METRICS_NAMESPACE"];
 
 /// The variables that this process may read. A runner sets it from the manifest of its function.
 static DECLARED: OnceLock<BTreeSet<Name>> = OnceLock::new();

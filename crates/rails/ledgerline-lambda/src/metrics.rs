@@ -1,6 +1,9 @@
-//! The metrics. They are written to the logs after each invocation, in CloudWatch's embedded metric format.
+//! What functions measure, written to the logs after each invocation.
 //!
-//! Every metric has the function's name as a dimension. Recording costs nothing if no recorder is installed, as in tests.
+//! What has an alarm, because the function's [`Manifest`](ledgerline::manifest::Manifest) names it, becomes a metric
+//! of CloudWatch with the function's name as its dimension (embedded metric format): US$ 0.30 for each month in which
+//! it occurs. The rest is fields of a line that the dashboard queries. Recording costs nothing if no recorder is
+//! installed, as in tests.
 
 use std::{collections::BTreeSet, io::Write};
 
@@ -10,10 +13,7 @@ use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 use serde_json::Value;
 
-use crate::{
-    Error,
-    config::{self, ConfigError},
-};
+use crate::{Error, config};
 
 /// The number of commands by outcome, in the label `Outcome`.
 const COMMANDS: &str = "Commands";
@@ -35,27 +35,15 @@ pub(crate) const UNRECONCILED: &str = "Unreconciled";
 /// The number of records that the fanout itself sent to its dead-letter queue (rule 11).
 const PARKED_RECORDS: &str = "ParkedRecords";
 
-/// The metrics of a function that runs.
+/// What a function that runs measures.
 pub(crate) struct Metrics {
     collector: &'static Collector,
-    /// The only metrics that are written, if these are not all.
-    only: Option<BTreeSet<Name>>,
+    /// The names of what has an alarm.
+    alarmed: BTreeSet<Name>,
 }
 
-/// Installs the recorder. `METRICS_NAMESPACE` is the namespace of the metrics in CloudWatch. With `WATCHING=small`, only the metrics that have an
-/// alarm are written: each other one costs US$ 0.30 a month, and a line of the log for each invocation.
-pub(crate) fn init(alarms: &BTreeSet<Name>) -> Result<Metrics, Error> {
-    let only = match config::parsed_or("WATCHING", "full".to_owned())?.as_str() {
-        "full" => None,
-        "small" => Some(alarms.clone()),
-        _ => {
-            return Err(ConfigError::Invalid {
-                name: "WATCHING".into(),
-                reason: "write full or small".into(),
-            }
-            .into());
-        }
-    };
+/// Installs the recorder. `METRICS_NAMESPACE` is the namespace of the metrics in CloudWatch.
+pub(crate) fn init(alarmed: &BTreeSet<Name>) -> Result<Metrics, Error> {
     let collector = builder()?.init()?;
     describe_counter!(COMMANDS, Unit::Count, "commands by outcome");
     describe_counter!(CONFLICTS, Unit::Count, "lost races for a version");
@@ -70,7 +58,7 @@ pub(crate) fn init(alarms: &BTreeSet<Name>) -> Result<Metrics, Error> {
     describe_counter!(LOST_HEADS, Unit::Count, "segments that another sequencer was first with");
     describe_counter!(UNRECONCILED, Unit::Count, "streams that something lacks commits of, or is ahead of");
     describe_counter!(PARKED_RECORDS, Unit::Count, "records set aside");
-    Ok(Metrics { collector, only })
+    Ok(Metrics { collector, alarmed: alarmed.clone() })
 }
 
 fn builder() -> Result<Builder, Error> {
@@ -88,25 +76,40 @@ pub(crate) fn flush(metrics: &Metrics) {
     }
 }
 
-fn lines(Metrics { collector, only }: &Metrics) -> std::io::Result<Vec<u8>> {
+fn lines(Metrics { collector, alarmed }: &Metrics) -> std::io::Result<Vec<u8>> {
+    let mut embedded = Vec::new();
+    collector.flush(&mut embedded)?;
     let mut lines = Vec::new();
-    collector.flush(&mut lines)?;
-    let Some(only) = only else { return Ok(lines) };
-    let mut kept = Vec::new();
-    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+    for line in embedded.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
         let mut line: Value = serde_json::from_slice(line)?;
-        let Some(metrics) = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array_mut() else { continue };
-        metrics.retain(|metric| metric["Name"].as_str().is_some_and(|name| only.contains(name)));
-        if metrics.is_empty() {
-            continue;
+        let mut is_metric = false;
+        if let Some(metrics) = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array_mut() {
+            metrics.retain(|metric| metric["Name"].as_str().is_some_and(|name| alarmed.contains(name)));
+            is_metric = !metrics.is_empty();
+        }
+        if let (Some(fields), false) = (line.as_object_mut(), is_metric) {
+            fields.remove("_aws");
+            fields.insert("message".into(), "measured".into());
+        }
+        // A query cannot add up what is in a list. Of times and sizes, the largest one counts.
+        for value in line.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut) {
+            if let (Some(largest), false) = (largest(value), is_metric) {
+                *value = largest.into();
+            }
         }
         // Lambda takes a line without these two fields for INFO, and drops it if less is logged.
-        line["level"] = "WARN".into();
+        line["level"] = if is_metric { "WARN" } else { "INFO" }.into();
         line["timestamp"] = Timestamp::now().to_string().into();
-        serde_json::to_writer(&mut kept, &line)?;
-        kept.push(b'\n');
+        serde_json::to_writer(&mut lines, &line)?;
+        lines.push(b'\n');
     }
-    Ok(kept)
+    Ok(lines)
+}
+
+/// The largest number in a list of them.
+fn largest(values: &Value) -> Option<f64> {
+    let values = values.as_array()?;
+    Some(values.iter().filter_map(Value::as_f64).fold(0.0, f64::max))
 }
 
 /// Counts a command that was answered.
@@ -181,47 +184,39 @@ fn milliseconds_since(at: Timestamp) -> f64 {
 mod tests {
     use super::*;
 
-    /// CloudWatch ignores a line that does not have the shape of its specification.
+    /// CloudWatch ignores a metric that does not have the shape of its specification.
     #[test]
-    fn what_is_recorded_is_written_once_in_the_embedded_metric_format() {
-        let mut metrics = init(&BTreeSet::from(["LeakingTanks".into()])).unwrap();
+    fn what_has_an_alarm_is_a_metric_and_the_rest_are_fields_of_a_line() {
+        let metrics = init(&BTreeSet::from(["LeakingTanks".into()])).unwrap();
         command("committed");
         command("committed");
         command("refused");
         count("LeakingTanks");
         passed_on(Timestamp::now());
-        let written = |metrics: &Metrics| String::from_utf8(lines(metrics).unwrap()).unwrap();
-        let lines: Vec<Value> =
-            written(&metrics).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let written = || String::from_utf8(lines(&metrics).unwrap()).unwrap();
+        let lines: Vec<Value> = written().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let committed = lines.iter().find(|line| line["Outcome"] == "committed").unwrap();
-        assert_eq!(committed["Commands"], 2);
-        let directive = &committed["_aws"]["CloudWatchMetrics"][0];
+        assert_eq!((&committed["Commands"], &committed["message"]), (&2.into(), &"measured".into()));
+        assert_eq!((&committed["level"], committed.get("_aws")), (&"INFO".into(), None));
+        let leaking = lines.iter().find(|line| line["LeakingTanks"] == 1).unwrap();
+        let directive = &leaking["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(directive["Namespace"], "Ledgerline");
-        assert_eq!(directive["Dimensions"], serde_json::json!([["Function", "Outcome"]]));
-        assert_eq!(directive["Metrics"], serde_json::json!([{ "Name": "Commands", "Unit": "Count" }]));
-        assert!(committed["_aws"]["Timestamp"].is_u64());
-        let unit = |name: &str| {
-            let metrics =
-                lines.iter().flat_map(|line| line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array());
-            let metric = metrics.flatten().find(|metric| metric["Name"] == name);
-            metric.map(|metric| metric["Unit"].clone())
-        };
-        assert_eq!(unit("FanoutLag"), Some("Milliseconds".into()));
-        assert_eq!(unit("LeakingTanks"), Some("Count".into()));
+        assert_eq!(directive["Dimensions"], serde_json::json!([["Function"]]));
+        assert_eq!(directive["Metrics"], serde_json::json!([{ "Name": "LeakingTanks", "Unit": "Count" }]));
+        assert!(leaking["_aws"]["Timestamp"].is_u64());
+        // Lambda must not drop it where only warnings are logged.
+        assert_eq!(leaking["level"], "WARN");
         // Other tests of this process record as well.
-        let again = written(&metrics);
+        let again = written();
         for recorded in ["Commands", "Outcome", "FanoutLag", "LeakingTanks"] {
             assert!(!again.contains(recorded), "what was written is not written again: {again}");
         }
+    }
 
-        // With WATCHING=small.
-        metrics.only = Some(BTreeSet::from(["LeakingTanks".into()]));
-        command("committed");
-        count("LeakingTanks");
-        let written = written(&metrics);
-        let line: Value = serde_json::from_str(&written).unwrap();
-        assert_eq!(line["_aws"]["CloudWatchMetrics"][0]["Metrics"][0]["Name"], "LeakingTanks");
-        assert_eq!(line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().map(Vec::len), Some(1));
-        assert_eq!((&line["LeakingTanks"], &line["level"]), (&1.into(), &"WARN".into()));
+    #[test]
+    fn of_several_times_the_largest_is_written() {
+        let line = serde_json::json!({ "FanoutLag": [3.0, 12.5, 7.0], "Commands": 2 });
+        assert_eq!(largest(&line["FanoutLag"]), Some(12.5));
+        assert_eq!(largest(&line["Commands"]), None);
     }
 }

@@ -687,8 +687,8 @@ async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl As
     while let Ok(Some(line)) = lines.next_line().await {
         logs.add(&function, &line);
         let parsed = serde_json::from_str::<Value>(&line).unwrap_or_default();
-        let metrics = parsed.get("_aws").is_some();
-        if all || !(metrics || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO"))) {
+        let is_metric = parsed.get("_aws").is_some();
+        if all || !(is_metric || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO"))) {
             report(&function, &line);
         }
     }

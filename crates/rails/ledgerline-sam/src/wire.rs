@@ -6,7 +6,7 @@
 //! | name | content |
 //! |---|---|
 //! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS` | the variable of this name |
-//! | `Functions`, `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
+//! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
 //! | `grants` | the statements of the role around it |
 //! | `Manifests` | the manifests, for the operator's tool |
 //!

@@ -133,21 +133,14 @@ impl LocalStack {
         self.lines.lock().unwrap().iter().find_map(|line| pick(line))
     }
 
-    /// The sum of a metric that a function wrote, in CloudWatch's embedded metric format; for a
-    /// histogram, the number of its values.
-    pub fn metric(&self, function: &str, name: &str) -> u64 {
+    /// What a function measured under this name: the sum of all lines, in each of which is a number or the largest
+    /// of several times.
+    pub fn measured(&self, function: &str, name: &str) -> f64 {
         let marker = format!("[{function}] ");
         let lines = self.lines.lock().unwrap();
         let written =
             lines.iter().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix(&marker)?).ok());
-        written
-            .filter(|line| {
-                line["_aws"]["CloudWatchMetrics"][0]["Metrics"].to_string().contains(&format!("{name:?}"))
-            })
-            .map(|line| {
-                line[name].as_array().map_or(line[name].as_u64().unwrap_or(0), |values| values.len() as u64)
-            })
-            .sum()
+        written.filter_map(|line| line[name].as_f64()).sum()
     }
 
     /// The lines that functions logged and that a filter pattern of CloudWatch Logs finds.

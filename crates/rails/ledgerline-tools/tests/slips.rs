@@ -448,11 +448,16 @@ const SAFEGUARDS: [Slip; 27] = [
 /// Slips in the alarms.
 const ALARMS: [Slip; 14] = [
     (
-        "      - ItemHistoryProjector\n",
-        "",
-        "no alarm watches Errors of FunctionName=ItemHistoryProjectorFunction",
+        "  FailedInvocations:\n    Type: AWS::Logs::MetricFilter\n",
+        "  FailedInvocations:\n    Type: AWS::SNS::Topic\n",
+        "nothing counts invocations that fail",
     ),
-    ("      - ItemHistoryProjector\n", "      - ItemHistoryProjektor\n", "nothing here emits \"Errors\""),
+    ("$.record.status != ", "$.record.status = ", "nothing counts invocations that fail"),
+    (
+        "  FunctionErrors:\n    Type: AWS::CloudWatch::Alarm\n",
+        "  FunctionErrors:\n    Type: AWS::SNS::Topic\n",
+        "no alarm watches FailedInvocations of all functions",
+    ),
     (
         "  FanoutIteratorAge:\n    Type: AWS::CloudWatch::Alarm\n",
         "  FanoutIteratorAge:\n    Type: AWS::SNS::Topic\n",
@@ -479,18 +484,14 @@ const ALARMS: [Slip; 14] = [
         "FanoutIteratorAge never goes off, or nobody hears of it: write AlarmActions: [!Ref AlarmTopic]",
     ),
     (
-        "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
-            Namespace: AWS/Lambda",
-        "{ AlarmDescription: !Sub \"${Function} is throttled. See ${RunbookUrl}#function-throttles\",
-            Namespace: AWS/SQS",
+        "Namespace: AWS/Lambda, MetricName: Throttles",
+        "Namespace: AWS/SQS, MetricName: Throttles",
         "nothing here emits \"Throttles\"",
     ),
     (
-        "MetricName: Throttles, Dimensions: [{ Name: FunctionName, Value: { Ref: !Sub \"${Function}Function\" } }],
-            Statistic: Sum",
-        "MetricName: Throttles, Dimensions: [{ Name: FunctionName, Value: { Ref: !Sub \"${Function}Function\" } }],
-            Statistic: Maximum",
-        "FanoutThrottles never goes off, or nobody hears of it: write Sum",
+        "MetricName: Throttles,\n        Statistic: Sum",
+        "MetricName: Throttles,\n        Statistic: Maximum",
+        "FunctionThrottles never goes off, or nobody hears of it: write Sum",
     ),
     (
         "MetricName: 5xx, Dimensions: [{ Name: ApiId, Value: !Ref HttpApi }] }, Period: 60,",
@@ -511,11 +512,6 @@ const ALARMS: [Slip; 14] = [
         "{ Name: RuleName, Value: !Sub \"${AWS::StackName}-Items\" }",
         "{ Name: RuleName, Value: Items }",
         "no alarm watches FailedInvocations",
-    ),
-    (
-        "      - ItemHistoryProjector\n",
-        "      - ItemHistoryProjector\n      - Fanout\n",
-        "FanoutErrors is there twice",
     ),
 ];
 
@@ -757,6 +753,19 @@ fn a_deleted_sample_event_or_answer_is_reported() {
         let problems = said_without(deleted);
         assert!(problems.len() == 1 && problems[0].contains(says), "{deleted:?}: {problems:?}");
     }
+}
+
+#[test]
+fn an_entry_of_the_runbook_that_does_not_begin_with_what_to_type_is_reported() {
+    let source = Source::read(&SHOP.join("template.yaml")).unwrap();
+    let manifests: Manifests = serde_json::from_value(manifests()).unwrap();
+    let runbook = fs::read_to_string(SHOP.join("docs/runbook.md")).unwrap();
+    assert_eq!(check::problems(&source, &manifests, &runbook), Vec::<String>::new());
+    let slipped = runbook.replace("## Iterator age\n\n```sh\n", "## Iterator age\n\nAt first:\n\n```sh\n");
+    let problems = check::problems(&source, &manifests, &slipped);
+    let says =
+        "FanoutIteratorAge links to iterator-age in the runbook, which does not begin with what to type";
+    assert!(problems.len() == 1 && problems[0].contains(says), "{problems:?}");
 }
 
 /// Changes that users may make, of which no problem is reported.

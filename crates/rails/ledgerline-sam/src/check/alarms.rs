@@ -11,14 +11,23 @@ use crate::{
 /// The metrics without an alarm, and the alarms that can never go off or have no entry in the
 /// runbook.
 pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) -> Vec<String> {
-    let entries: Vec<_> = runbook.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor).collect();
+    let entries: Vec<_> = runbook.split("\n## ").skip(1).map(Entry::of).collect();
     let template = source.json();
     let own = own_namespace(&template);
     let wanted = wanted(&template, manifests, &own);
     let alarms: Vec<_> = resources(&template, &["AWS::CloudWatch::Alarm"]).collect();
     let mut problems = Vec::new();
+    if failed_invocations(&template).next().is_none() {
+        let place = source.place(&["Globals", "Function", "LoggingConfig"]);
+        problems.push(format!(
+            "{place}: rule 11: nothing counts invocations that fail: add a filter of this log with the FilterPattern {FAILED_INVOCATIONS}"
+        ));
+    }
     for wanted in &wanted {
-        let of = wanted.dimensions.join(" ");
+        let of = match wanted.dimensions.as_slice() {
+            [] => "all functions".to_owned(),
+            dimensions => dimensions.join(" "),
+        };
         let of_it = alarms.iter().filter(|(_, alarm)| wanted.is_of(&alarm["Properties"]));
         let weak = of_it.map(|(id, alarm)| Some((*id, wanted.weakness(&alarm["Properties"])?)));
         match weak.collect::<Option<Vec<_>>>() {
@@ -44,8 +53,6 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
         let named = &alarm["Properties"];
         if is_known(&named["MetricName"], &named["Namespace"])
             && !wanted.iter().any(|wanted| wanted.is_of(&alarm["Properties"]))
-            // Without dimensions, it is on all functions of the account.
-            && !(text_of(&named["Namespace"]) == Some("AWS/Lambda") && named["Dimensions"].is_null())
         {
             let metric = &alarm["Properties"]["MetricName"];
             problems.push(format!(
@@ -55,11 +62,18 @@ pub(super) fn problems(source: &Source, manifests: &Manifests, runbook: &str) ->
         }
         let description = alarm["Properties"]["AlarmDescription"]["Fn::Sub"].as_str().unwrap_or_default();
         match description.split_once("${RunbookUrl}#") {
-            Some((_, entry)) if entries.iter().any(|known| known == entry) => {}
-            Some((_, entry)) => problems.push(format!(
-                "{}: rule 11: {id} links to {entry}, which is not in the runbook",
-                place("AlarmDescription")
-            )),
+            Some((_, anchor)) => match entries.iter().find(|entry| entry.anchor == anchor) {
+                None => problems.push(format!(
+                    "{}: rule 11: {id} links to {anchor}, which is not in the runbook",
+                    place("AlarmDescription")
+                )),
+                Some(entry) if !entry.begins_with_commands => problems.push(format!(
+                    "{}: rule 11: {id} links to {anchor} in the runbook, which does not begin with what to type: \
+                     begin it with ```sh",
+                    place("AlarmDescription")
+                )),
+                Some(_) => {}
+            },
             None => problems
                 .push(format!("{}: rule 11: {id} does not link to the runbook", place("AlarmDescription"))),
         }
@@ -78,9 +92,21 @@ fn text_of(value: &Value) -> Option<&str> {
     value.as_str().or(value["Fn::Sub"].as_str())
 }
 
-/// The anchor of a heading of Markdown.
-fn anchor(heading: &str) -> String {
-    heading.to_lowercase().replace(' ', "-")
+/// An entry of the runbook.
+struct Entry {
+    /// The anchor of its heading.
+    anchor: String,
+    /// Whether it tells the on-call engineer first what to type.
+    begins_with_commands: bool,
+}
+
+impl Entry {
+    /// Reads an entry, from its heading on.
+    fn of(text: &str) -> Self {
+        let (heading, body) = text.split_once('\n').unwrap_or((text, ""));
+        let anchor = heading.to_lowercase().replace(' ', "-");
+        Self { anchor, begins_with_commands: body.trim_start().starts_with("```sh\n") }
+    }
 }
 
 /// A metric that an alarm should watch.
@@ -137,7 +163,6 @@ impl Watched {
     /// A hint at the list in which a name is missing: the loop over the list would make the alarm.
     fn hint(&self) -> &'static str {
         match self.metric.as_str() {
-            "Errors" | "Throttles" => ": add its name to the list of Fn::ForEach::Functions",
             "DestinationDeliveryFailures" | "ApproximateNumberOfMessagesNotVisible" => {
                 ": add its name to the list of Fn::ForEach::StateViews"
             }
@@ -174,8 +199,7 @@ impl Watched {
             ));
         }
         // Calls that fail or are throttled are tried again, so they need not wake anybody. Of its own metrics, the application decides.
-        let can_wait =
-            ["Errors", "Throttles"].contains(&self.metric.as_str()) || !self.namespace.starts_with("AWS/");
+        let can_wait = self.metric == "Throttles" || !self.namespace.starts_with("AWS/");
         let topics: &[&str] = if can_wait { &["AlarmTopic", "NoticeTopic"] } else { &["AlarmTopic"] };
         let tells = list(&alarm["AlarmActions"])
             .iter()
@@ -193,6 +217,23 @@ impl Watched {
 /// The longest time that an alarm may take to go off, in seconds.
 const LONGEST: f64 = 900.0;
 
+/// The lines that Lambda writes of invocations that failed or ran out of time. Where `SystemLogLevel` is `WARN`, it
+/// writes no other reports (Lambda Developer Guide, "System log level event mapping").
+const FAILED_INVOCATIONS: &str = r#"{ $.type = "platform.report" && $.record.status != "success" }"#;
+
+/// The filters of the functions' log that count these lines: logical id, and namespace and name of the metric.
+fn failed_invocations(template: &Value) -> impl Iterator<Item = (&str, &str, &str)> {
+    let group = &template["Globals"]["Function"]["LoggingConfig"]["LogGroup"];
+    let filters = resources(template, &["AWS::Logs::MetricFilter"]).filter(move |(_, filter)| {
+        let properties = &filter["Properties"];
+        properties["LogGroupName"] == *group && properties["FilterPattern"] == FAILED_INVOCATIONS
+    });
+    filters.filter_map(|(id, filter)| {
+        let metric = &filter["Properties"]["MetricTransformations"][0];
+        Some((id, text_of(&metric["MetricNamespace"])?, metric["MetricName"].as_str()?))
+    })
+}
+
 /// The metrics that alarms must watch.
 fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
     // The highest thresholds, for failures, seconds and milliseconds: a delay of more than an hour must always be an alarm.
@@ -206,9 +247,14 @@ fn wanted(template: &Value, manifests: &Manifests, own: &str) -> Vec<Watched> {
             wanted.push(Watched::new(id, "AWS/ApiGateway", metric, &[("ApiId", id.to_owned())], 0.5));
         }
     }
+    // Of all functions together: an alarm for each of them would cost a dollar a month for ten. The log says which
+    // one failed. Throttles are not in the log, and concurrency is the account's.
+    wanted.extend(
+        failed_invocations(template)
+            .map(|(id, namespace, metric)| Watched::new(id, namespace, metric, &[], FAILURES)),
+    );
+    wanted.push(Watched::new("FanoutFunction", "AWS/Lambda", "Throttles", &[], FAILURES));
     for (id, function) in resources(template, &["AWS::Serverless::Function"]) {
-        wanted.push(Watched::function(id, "Errors", FAILURES));
-        wanted.push(Watched::function(id, "Throttles", FAILURES));
         let properties = &function["Properties"];
         let mut destination = !properties["EventInvokeConfig"]["DestinationConfig"].is_null();
         for event in events(function) {

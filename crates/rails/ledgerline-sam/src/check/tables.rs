@@ -18,7 +18,7 @@ const METRICS: &str = "METRICS_NAMESPACE";
 /// Variables that every function may have: those that `ledgerline_lambda` reads without a declaration, and those of Lambda, the SDK and the libraries
 /// of C and Rust.
 fn is_everywhere(variable: &str) -> bool {
-    ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ", "WATCHING"].contains(&variable)
+    ["DEVELOPMENT_USER", "GLIBC_TUNABLES", METRICS, "TZ"].contains(&variable)
         || ["AWS_", "RUST_"].iter().any(|begin| variable.starts_with(begin))
 }
 

@@ -11,7 +11,7 @@ use crate::{
 pub(super) const VARIABLES: [&str; 4] = ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS"];
 
 /// The loops whose lists blocks write.
-pub(super) const LOOPS: [&str; 6] = ["Functions", "Urls", "Commands", "StateViews", "LogViews", "Queues"];
+pub(super) const LOOPS: [&str; 5] = ["Urls", "Commands", "StateViews", "LogViews", "Queues"];
 
 /// The lines of a variable; `None` if there is no such variable.
 pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
@@ -68,7 +68,6 @@ fn queue<'t>(function: &Function<'t>) -> Option<&'t str> {
 /// The names in the list of a loop; `None` if there is no such loop.
 pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
     let named: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
-        "Functions" => |_, function| without(function.id, "Function"),
         "Urls" => has_url,
         "Commands" => appends_to,
         "StateViews" => |template, function| {

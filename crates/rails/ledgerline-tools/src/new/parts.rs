@@ -86,7 +86,7 @@ pub(super) fn aggregate(change: &mut Change) -> Result<()> {
         copy_sample(change, "stock-item-commands", case)?;
     }
     change.section(&template::section("Stock items: commands")?);
-    change.loops(&["Functions", "Urls", "Commands"]);
+    change.loops(&["Urls", "Commands"]);
     Ok(())
 }
 
@@ -130,7 +130,7 @@ pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> 
     let sample = samples::state(change.names(), facts)?;
     change.sample("stock-cards-projector", "changed", sample);
     change.section(&template::section("Stock cards: a state projector")?);
-    change.loops(&["Functions", "StateViews"]);
+    change.loops(&["StateViews"]);
     Ok(())
 }
 
@@ -139,7 +139,7 @@ pub(super) fn log_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, LOG, "projector", &[("event", &facts.event.as_str().into())])?;
     change.tried("\"StockJournalTable\"")?;
     change.section(&template::section("Stock journal: a log projector")?);
-    change.loops(&["Functions", "LogViews"]);
+    change.loops(&["LogViews"]);
     queued(change, "stock-journal-projector", facts)
 }
 
@@ -148,7 +148,6 @@ pub(super) fn sums_projector(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, SUMS, "projector", &[("entry", &facts.event.as_str().into())])?;
     change.tried("\"StockTotalsTable\"")?;
     change.section(&template::section("Stock totals: a projector of sums")?);
-    change.loops(&["Functions"]);
     queued(change, "stock-totals-projector", facts)
 }
 
@@ -187,7 +186,7 @@ fn query(change: &mut Change, view: &str, cases: &[&str]) -> Result<()> {
     }
     let words = view.replace('-', " ").replacen('s', "S", 1);
     change.section(&template::section(&format!("{words}: queries"))?);
-    change.loops(&["Functions", "Urls"]);
+    change.loops(&["Urls"]);
     Ok(())
 }
 
@@ -293,7 +292,6 @@ fn reacts(change: &mut Change, name: &str, heading: &str, facts: &Facts) -> Resu
     change.copy(&[format!("{FUNCTIONS}/src/bin/{name}.rs")])?;
     change.handler(&module)?;
     change.section(&template::section(heading)?);
-    change.loops(&["Functions"]);
     queued(change, name, facts)
 }
 
@@ -305,7 +303,6 @@ pub(super) fn subscription(change: &mut Change, facts: &Facts) -> Result<()> {
     view(change, ORDERED, "subscription", &[("event", &facts.event.as_str().into())])?;
     copy_sample(change, "stock-diary-subscription", "again")?;
     change.section(&template::section("Stock diary: a subscription")?);
-    change.loops(&["Functions"]);
     Ok(())
 }
 
@@ -327,7 +324,6 @@ pub(super) fn operators(change: &mut Change) -> Result<()> {
     change.inserted(TEMPLATE, "  # --- Watching -", &sections.concat());
     let client = template::part("  # For `ledger login`:", &[template::AFTER_CLIENTS])?;
     client_and_scope(change, 1, &client)?;
-    change.loops(&["Functions"]);
     of_fanout(change, &["reconciler"])?;
     change.copy(&["crates/fanout/src/reconciler.rs".to_owned()])?;
     copy_sample(change, "reconciler", "daily")?;

@@ -45,7 +45,7 @@ pub(super) fn without_parts() -> Result<String> {
         (format!("{SECTION}One order of everything -"), [SECTION, PART]),
         (format!("{SECTION}Operators -"), [SECTION, PART]),
         (format!("{SECTION}Reconciling -"), [SECTION, PART]),
-        ("  # Every function: <name>Function.".to_owned(), [PART, "Outputs:"]),
+        ("  # Functions behind the HTTP API: a URL of each".to_owned(), [PART, "Outputs:"]),
         (format!("{PART}{} =", starter::APPLICATION), [PART, "Outputs:"]),
         (CLIENTS.to_owned(), [AFTER_CLIENTS, "Outputs:"]),
         (PARAMETER.to_owned(), ["  ", "Outputs:"]),

@@ -59,6 +59,37 @@ fn answers(table: &str) -> Vec<(String, Value)> {
     lines.map(row).collect()
 }
 
+/// The steps of "One way of watching".
+fn watch_as_a_new_workspace_does(template: &Edited<'_>, new: &Workspace) {
+    let cut = |text: &str, from: &str, to: &str| {
+        let start = text.find(from).expect(from);
+        let end = start + text[start..].find(to).expect(to);
+        (text[start..end].to_owned(), [&text[..start], &text[end..]].concat())
+    };
+    let mut text = template.text();
+    for (from, to) in [
+        ("  # Every function: <name>Function.\n", "  # Functions behind the HTTP API"),
+        ("  AnyErrors:", "  # SNS tries a mail"),
+        ("  LogsOfMetrics:", "\nConditions:"),
+        ("  WatchesAll:", "  HasFunctionUrls:"),
+        ("        WATCHING:", "        PROBLEM_TYPES:"),
+    ] {
+        text = cut(&text, from, to).1;
+    }
+    text = text
+        .lines()
+        .filter(|line| line.trim() != "Condition: WatchesAll")
+        .fold(String::new(), |text, line| text + line + "\n");
+    let of_deployments =
+        "!If [WatchesAll, [!Ref FanoutIteratorAge, !Ref FanoutErrors], [!Ref FanoutIteratorAge]]";
+    text = text.replace(of_deployments, "[!Ref FanoutIteratorAge, !Ref FanoutErrors]");
+    let newest = fs::read_to_string(new.root.join("template.yaml")).unwrap();
+    let alarms = cut(&newest, "  FailedInvocations:", "  # SNS tries a mail").0;
+    let of_fanout = cut(&newest, "  FanoutErrors:", "  FanoutIteratorAge:").0;
+    text = text.replacen("  # SNS tries a mail", &format!("{alarms}{of_fanout}  # SNS tries a mail"), 1);
+    template.write(&text);
+}
+
 #[test]
 #[ignore = "it builds a workspace: cargo test -p ledgerline-tools --test starter upgrade -- --ignored"]
 fn a_workspace_without_manifests_upgrades_step_by_step() {
@@ -69,6 +100,9 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     let edited = |path| Edited { workspace: &shop, path };
     let manifest = edited("Cargo.toml");
     let template = edited("template.yaml");
+    let new = Workspace::new("try-new");
+    watch_as_a_new_workspace_does(&template, &new);
+    fs::copy(new.root.join("docs/runbook.md"), shop.root.join("docs/runbook.md")).unwrap();
     let mut done = Vec::new();
     let mut step = |number: usize, text: &str| {
         let line = steps.lines().find(|line| line.starts_with(&format!("{number}. ")));
@@ -95,7 +129,7 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     step(8, "Let `wire` write");
     with_block(&template, "STATE_VIEWS", "FanoutFunction:", "STATE_VIEWS: !Sub |");
     with_block(&template, "LOG_QUEUES", "FanoutFunction:", "LOG_QUEUES: !Sub |");
-    for looped in ["Functions", "Urls", "Commands", "StateViews", "LogViews", "Queues"] {
+    for looped in ["Urls", "Commands", "StateViews", "LogViews", "Queues"] {
         with_block(&template, looped, &format!("Fn::ForEach::{looped}:"), "- - ");
     }
     step(9, "Add `Metadata");
@@ -121,7 +155,6 @@ fn a_workspace_without_manifests_upgrades_step_by_step() {
     step(12, "Delete each `answers.md`");
     step(13, "`samples::of`");
     step(14, "Delete `build.rs`");
-    let new = Workspace::new("try-new");
     for package in ["applications", "handlers"] {
         fs::remove_file(shop.root.join(format!("crates/{package}/build.rs"))).unwrap();
     }
