@@ -5,7 +5,7 @@
 //!
 //! | name | content |
 //! |---|---|
-//! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS` | the variable of this name |
+//! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
 //! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
 //! | `grants` | the statements of the role around it |
 //! | `Manifests` | the manifests, for the operator's tool |
@@ -22,7 +22,7 @@ use std::path::Path;
 use ledgerline::manifest::Manifests;
 
 pub use self::json::{differing, in_template, read, text};
-pub(crate) use self::lists::{invoked, names, sent};
+pub(crate) use self::lists::{invoked, names, sent, wanted_by_rules};
 use crate::{
     functions::Template,
     template::{Source, TemplateError},

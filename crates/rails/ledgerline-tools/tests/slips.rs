@@ -237,7 +237,7 @@ const RIGHTS: [Slip; 16] = [
 ];
 
 /// Slips in the delivery of events and commits.
-const EVENTS: [Slip; 13] = [
+const EVENTS: [Slip; 14] = [
     (
         "            ${ItemsProjectorFunction}:live item\n",
         "",
@@ -282,6 +282,11 @@ const EVENTS: [Slip; 13] = [
         "which no function takes from",
     ),
     ("EventBusName: !Ref EventBus,\n", "EventBusName: default,\n", "the rule is on no bus of the template"),
+    (
+        "            ItemRenamed\n",
+        "",
+        "the bus does not get ItemRenamed, which a rule of ItemsProjectorFunction wants: add them",
+    ),
     (
         "Stream: !GetAtt CommitsTable.StreamArn",
         "Stream: !GetAtt RequestsTable.StreamArn",
@@ -546,7 +551,10 @@ fn ruled() -> String {
     Properties: { AlarmDescription: !Sub \"See ${RunbookUrl}#function-errors\",
         Namespace: AWS/Events, MetricName: FailedInvocations, Dimensions: [{ Name: EventBusName, Value: !Ref EventBus }, { Name: RuleName, Value: !Sub \"${AWS::StackName}-Items\" }],
         Statistic: Sum, Period: 60, EvaluationPeriods: 1, Threshold: 0, ComparisonOperator: GreaterThanThreshold, TreatMissingData: notBreaching, AlarmActions: [!Ref AlarmTopic] }\n";
-    let template = without(template, invoke).replace(again, &format!("{changed}{again}"));
+    let sent = "            ${BusEvents}\n";
+    let types = "            ItemCreated\n            ItemRenamed\n";
+    let template = without(template, invoke).replace(sent, &format!("{sent}{types}"));
+    let template = template.replace(again, &format!("{changed}{again}"));
     template.replace(function, &format!("{others}{function}"))
 }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::functions::{Function, Template, listed};
 use crate::grants::{COMMITS, list, referred, scope_prefix};
-use crate::wire::{invoked, sent};
+use crate::wire::{invoked, sent, wanted_by_rules};
 
 /// Problems with sources of events that differ from those that the functions need.
 pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
@@ -148,6 +148,7 @@ fn rule<'t>(
             let message = format!("the rule's pattern has {key}, by which events would be missed");
             problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
         }
+        problems.extend(unsent(template, function));
         if referred(&properties["EventBusName"])
             .is_none_or(|bus| template.kind(bus) != "AWS::Events::EventBus")
         {
@@ -156,6 +157,27 @@ fn rule<'t>(
         }
     }
     problems
+}
+
+/// The types of events that a rule of this function wants, and the fanout does not put on the bus.
+fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
+    const BUS_EVENTS: &str = "BUS_EVENTS";
+    let mut functions = template.functions.iter();
+    let is_fanout = |function: &&Function<'t>| function.manifest.optional_variables.contains(BUS_EVENTS);
+    let Some(fanout) = functions.find(is_fanout) else { return Vec::new() };
+    // Without the variable, all are sent.
+    let Some(value) = template.variable(fanout, BUS_EVENTS) else { return Vec::new() };
+    let parameter = &template.json["Parameters"][value["Ref"].as_str().unwrap_or_default()]["Default"];
+    let text = value["Fn::Sub"].as_str().or(value.as_str()).or(parameter.as_str()).unwrap_or_default();
+    let sent: BTreeSet<_> = text.split_whitespace().map(|name| Name::Owned(name.to_owned())).collect();
+    let missing = wanted_by_rules(function);
+    let missing: Vec<_> = missing.difference(&sent).filter(|_| !sent.contains("*")).collect();
+    if missing.is_empty() {
+        return Vec::new();
+    }
+    let message =
+        format!("the bus does not get {}, which a rule of {} wants: add them", listed(missing), function.id);
+    vec![template.problem(fanout.id, &["Environment", "Variables", BUS_EVENTS], &message)]
 }
 
 /// Problems with the stream of the log.

@@ -1,20 +1,26 @@
-//! The variables and lists that name functions and queues.
+//! The variables and lists that name functions, queues and events.
 
-use ledgerline::manifest::{Action, Scope, Source, SubscriberKind};
+use std::collections::BTreeSet;
+
+use ledgerline::manifest::{Action, Name, Scope, Source, SubscriberKind};
 
 use crate::{
     functions::{Function, Template},
-    grants::referred,
+    grants::{list, referred},
 };
 
 /// The variables that blocks write.
-pub(super) const VARIABLES: [&str; 4] = ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS"];
+pub(super) const VARIABLES: [&str; 5] =
+    ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS", "BUS_EVENTS"];
 
 /// The loops whose lists blocks write.
 pub(super) const LOOPS: [&str; 5] = ["Urls", "Commands", "StateViews", "LogViews", "Queues"];
 
 /// The lines of a variable; `None` if there is no such variable.
 pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
+    if name == "BUS_EVENTS" {
+        return Some(bus_events(template));
+    }
     let line: fn(&Template<'_>, &Function<'_>) -> Option<String> = match name {
         "STATE_VIEWS" => state_view,
         "LOG_QUEUES" => log_queue,
@@ -23,6 +29,24 @@ pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String
         _ => return None,
     };
     Some(sorted(template.functions.iter().filter_map(|function| line(template, function))))
+}
+
+/// The types of events that go to the bus: those of the parameter, and those that a rule of the template wants.
+fn bus_events(template: &Template<'_>) -> Vec<String> {
+    let of_parameter =
+        template.json["Parameters"]["BusEvents"].is_object().then(|| "${BusEvents}".to_owned());
+    let of_rules = template.functions.iter().flat_map(wanted_by_rules).collect::<BTreeSet<_>>();
+    of_parameter.into_iter().chain(of_rules.into_iter().map(Name::into_owned)).collect()
+}
+
+/// The types of events that the rules of a function want.
+pub(crate) fn wanted_by_rules(function: &Function<'_>) -> BTreeSet<Name> {
+    let mut wanted = BTreeSet::new();
+    for (_, properties) in function.events("EventBridgeRule") {
+        let types = list(&properties["Pattern"]["detail-type"]);
+        wanted.extend(types.into_iter().filter_map(|name| Some(name.as_str()?.to_owned().into())));
+    }
+    wanted
 }
 
 /// A function that the fanout invokes with states, and their category.
