@@ -95,6 +95,7 @@ pub(crate) async fn run<L: Aggregates>(
     functions(deployment, &template, &manifests, &mut findings).await?;
     tables(deployment, &template, &mut findings).await?;
     queues(deployment, &template, &mut findings).await?;
+    bus(deployment, &mut findings).await?;
     if !deployment.is_local {
         schedules(deployment, &mut findings).await?;
     }
@@ -492,6 +493,57 @@ async fn schedules(deployment: &Deployment, findings: &mut Findings) -> Result<(
     Ok(())
 }
 
+/// Finds rules on the bus, also those of other stacks, that want types of events which the fanout does not put there.
+async fn bus(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
+    let Ok(fanout) = deployment.function("FanoutFunction") else { return Ok(()) };
+    // Without the variable, all are sent.
+    let Some(sent) = fanout.variables.get("BUS_EVENTS") else { return Ok(()) };
+    let sent: BTreeSet<_> = sent.split_whitespace().collect();
+    let mut looked = 0;
+    for (id, name) in deployment.of_type("AWS::Events::EventBus") {
+        let mut after = None;
+        loop {
+            let list = deployment.events.list_rules().event_bus_name(name).set_next_token(after);
+            let page = match list.send().await {
+                Ok(page) => page,
+                Err(error) => {
+                    findings.wrong("bus", id, format!("{:#}", anyhow::Error::from(error)));
+                    break;
+                }
+            };
+            for rule in page.rules() {
+                looked += 1;
+                let pattern = rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
+                if let Some(wrong) = unsent(&pattern.unwrap_or_default(), &sent) {
+                    findings.wrong("rule", rule.name().unwrap_or_default(), wrong);
+                }
+            }
+            after = page.next_token;
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    findings.looked.push(("rules on the bus", looked));
+    Ok(())
+}
+
+/// What the pattern of a rule wants, and is not sent.
+fn unsent(pattern: &Value, sent: &BTreeSet<&str>) -> Option<String> {
+    const OPEN: &str = "deploy with BusEvents=*, or name it there";
+    if sent.contains("*") {
+        return None;
+    }
+    let types = list(&pattern["detail-type"]);
+    // A pattern may match by a beginning or by something else, instead of naming types.
+    let named: Option<Vec<_>> = types.iter().map(|name| name.as_str()).collect();
+    let Some(named) = named.filter(|named| !named.is_empty()) else {
+        return Some(format!("it names no detail-type, and not all events are on the bus: {OPEN}"));
+    };
+    let missing: Vec<_> = named.into_iter().filter(|name| !sent.contains(name)).collect();
+    (!missing.is_empty()).then(|| format!("{} is not put on the bus: {OPEN}", missing.join(", ")))
+}
+
 /// Has CloudFormation compare the resources with what it deployed, and waits for it.
 async fn drift(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
     let client = &deployment.cloudformation;
@@ -610,6 +662,21 @@ fn types<L: Aggregates>() -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_gets_what_is_put_on_the_bus() {
+        let sent = BTreeSet::from(["Filled", "Drained"]);
+        let pattern = |types: Value| json!({ "source": ["tanks.tank"], "detail-type": types });
+        assert_eq!(unsent(&pattern(json!(["Filled"])), &sent), None);
+        for (wants, says) in [
+            (pattern(json!(["Filled", "Opened"])), "Opened is not put on the bus"),
+            (pattern(json!([{ "prefix": "Fill" }])), "it names no detail-type"),
+            (json!({ "source": ["tanks.tank"] }), "it names no detail-type"),
+        ] {
+            assert!(unsent(&wants, &sent).unwrap().contains(says), "{wants}");
+            assert_eq!(unsent(&wants, &BTreeSet::from(["*"])), None, "{wants}");
+        }
+    }
 
     #[test]
     fn templates_are_compared_by_what_they_say_and_not_by_how_it_is_written() {

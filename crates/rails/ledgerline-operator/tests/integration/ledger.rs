@@ -175,6 +175,11 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     let arn = "arn:aws:sqs:us-east-1:000000000000:tanks-HaulDeadLetterQueue.fifo";
     let policy = json!({ "deadLetterTargetArn": arn, "maxReceiveCount": 3 }).to_string();
     set.attributes(Name::RedrivePolicy, policy).send().await.unwrap();
+    // Another team listens to what is not put on the bus.
+    let events = aws_sdk_eventbridge::Client::new(&sdk);
+    let pattern = json!({ "source": ["tanks.tank"], "detail-type": ["Filled"] }).to_string();
+    let rule = events.put_rule().name("theirs").event_bus_name("tanks-events").event_pattern(pattern);
+    rule.send().await.unwrap();
     // And a commit comes that this code does not understand.
     stack.damage("tank-damaged").await;
     // The workspace has another timeout than what is deployed, one function more, and one variable
@@ -203,6 +208,7 @@ async fn doctor_finds_what_is_deployed_differently_or_was_changed_by_hand() {
     has("FillsTable", "tanks-FillsTable");
     has("ReadingsQueue", "tanks-HaulDeadLetterQueue.fifo");
     has("ReadingsQueue", "3");
+    has("theirs", "Filled is not put on the bus: deploy with BusEvents=*, or name it there");
     has("tank-damaged 1", "");
 }
 
