@@ -23,6 +23,7 @@ pub mod stream;
 pub mod wire;
 
 pub use lambda_runtime::LambdaEvent;
+use projection::bus;
 pub use projection::{
     log as log_projector, ordered as subscription, queue, rebuild, state as state_projector,
 };

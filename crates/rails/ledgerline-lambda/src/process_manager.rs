@@ -1,12 +1,13 @@
-//! The runner of process managers: functions behind a FIFO queue of commits that react to them, for example with a mail or a command.
+//! The runners of process managers: functions that react to commits, for example with a mail or a command. A FIFO
+//! queue brings them the commits, or a rule of the bus wakes them.
 
 use std::time::Duration;
 
 use aws_config::SdkConfig;
 use jiff::Timestamp;
 use ledgerline::{
-    Aggregate, Cache, Changes, Commit, Context, EventStore, ExecuteError, Execution, Idempotency, LogTable,
-    Meta, Outcome, Refusal, StreamId, execute,
+    Aggregate, Cache, Changes, Commit, Context, EventStore, EventTypes, ExecuteError, Execution, Idempotency,
+    LogTable, Meta, Outcome, Refusal, StreamId, execute,
     manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
     position::{Delivery, check},
 };
@@ -14,7 +15,7 @@ use ledgerline_dynamodb::{CommitChanges, DynamoDbStore, LogRows};
 use tokio::time::timeout;
 
 use crate::{
-    Error, config,
+    Error, bus, config,
     grants::{self, REQUESTS},
     queue::{self, ApplyError, Consumer},
     start,
@@ -101,25 +102,51 @@ pub trait Reaction {
 pub async fn run<R: Reaction + 'static>(
     build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
 ) -> Result<(), Error> {
-    queue::run(manifest::<R>(), async |sdk| {
-        let client = aws_sdk_dynamodb::Client::new(&sdk);
-        let positions = LogRows::new(client.clone(), config::text(POSITIONS.variable)?, POSITIONS);
-        let mut store = start::store(client).await?;
-        if !R::COMMANDS.is_empty() {
-            store = store.with_requests(config::text(REQUESTS.variable)?);
-        }
-        Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
-    })
-    .await
+    queue::run(manifest::<R>(), async |sdk| manager(sdk, build).await).await
+}
+
+/// Runs a process manager that a rule of the bus wakes with the events of this aggregate, in place of a FIFO queue. It
+/// reacts to the same commits in the same order, because it reads them from the log. It costs a read more for each
+/// entry, and any team can add such a one without a change of this stack.
+///
+/// # Errors
+/// As those of [`run`].
+pub async fn run_on_bus<R: Reaction + 'static, A: Aggregate>(
+    build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
+) -> Result<(), Error> {
+    bus::run(manifest_on_bus::<R, A>(), async |sdk| manager(sdk, build).await).await
+}
+
+async fn manager<R: Reaction>(
+    sdk: SdkConfig,
+    build: impl AsyncFnOnce(SdkConfig, DynamoDbStore) -> Result<R, Error>,
+) -> Result<ProcessManager<R>, Error> {
+    let client = aws_sdk_dynamodb::Client::new(&sdk);
+    let positions = LogRows::new(client.clone(), config::text(POSITIONS.variable)?, POSITIONS);
+    let mut store = start::store(client).await?;
+    if !R::COMMANDS.is_empty() {
+        store = store.with_requests(config::text(REQUESTS.variable)?);
+    }
+    Ok(ProcessManager { positions, reaction: build(sdk, store).await? })
 }
 
 /// The manifest of the function of this process manager.
 #[must_use]
 pub fn manifest<R: Reaction>() -> Manifest {
     let categories = R::OF.iter().map(|of| Name::Borrowed(*of)).collect();
+    fed_by::<R>(Source::Queue(categories))
+}
+
+/// The manifest of the function of this process manager, if it runs [on the bus](run_on_bus).
+#[must_use]
+pub fn manifest_on_bus<R: Reaction, A: Aggregate>() -> Manifest {
+    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
+    fed_by::<R>(Source::States { category: A::CATEGORY.into(), events })
+}
+
+fn fed_by<R: Reaction>(source: Source) -> Manifest {
     let positions = Table::with(POSITIONS, [Action::GetItem, Action::PutItem]);
-    let manifest =
-        Manifest::new(Source::Queue(categories)).subscriber(SubscriberKind::ProcessManager, positions);
+    let manifest = Manifest::new(source).subscriber(SubscriberKind::ProcessManager, positions);
     // The key of its idempotency record begins with the stream of the commit that it reacts to.
     let records = grants::streams(R::OF.iter().copied());
     let commands = (!R::COMMANDS.is_empty()).then(|| grants::commands(R::COMMANDS, &records));

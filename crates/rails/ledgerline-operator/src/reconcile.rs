@@ -230,21 +230,21 @@ async fn send(
             invoke(deployment, &missing.who, &json!({ "source": "ledger" })).await
         }
         Some(SubscriberKind::LogProjector | SubscriberKind::ProcessManager) => {
-            let queue = queues.get(&missing.who);
-            queue_head(
-                deployment,
-                queue.with_context(|| format!("{} takes from no queue", missing.who))?,
-                missing,
-            )
-            .await
+            // One that a rule of the bus wakes has a queue for its failures, which is no FIFO queue.
+            match queues.get(&missing.who).filter(|queue| queue.ends_with(".fifo")) {
+                Some(queue) => queue_head(deployment, queue, missing).await,
+                None => hand_over_state(deployment, missing).await,
+            }
         }
-        Some(SubscriberKind::StateProjector) => {
-            let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
-            let commit =
-                commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
-            invoke(deployment, &missing.who, &state_of(&commit)?).await
-        }
+        Some(SubscriberKind::StateProjector) => hand_over_state(deployment, missing).await,
     }
+}
+
+/// Invokes a function with the head of a stream, as the fanout or a rule of the bus does.
+async fn hand_over_state(deployment: &Deployment, missing: &Difference) -> Result<()> {
+    let commit = deployment.log()?.get(&missing.stream, missing.head).await?;
+    let commit = commit.with_context(|| format!("{} has no version {}", missing.stream, missing.head))?;
+    invoke(deployment, &missing.who, &state_of(&commit)?).await
 }
 
 /// Puts the head of a stream into the queue of one consumer, which reads from the log what it lacks before it.

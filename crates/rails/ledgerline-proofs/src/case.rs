@@ -10,9 +10,10 @@ use ledgerline_dynamodb::{DynamoDbStore, LogRows};
 use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager, Reaction},
     queue::{Consumer, QueueRunner},
-    wire::Message,
+    wire::{Message, details, unknown_state},
 };
 use ledgerline_testing::table;
+use serde_json::Value;
 
 use crate::{pipeline::message, wire::Wire, world::World};
 
@@ -129,6 +130,37 @@ impl Case {
             .boxed_local()
         };
         Self::new(name, log, call)
+    }
+}
+
+impl Case {
+    /// A consumer that a rule of the bus wakes. It gets the entries of every stream without those of the second
+    /// commit, the last one first, and must read from the log what comes before. Of a stream of two commits it gets
+    /// both. All come in one event, which comes again until none of them fails.
+    pub fn listener<C: Consumer + 'static>(
+        name: &str,
+        streams: Vec<Vec<Commit>>,
+        consumer: impl Fn(&Wire) -> C + 'static,
+    ) -> Self {
+        let mut entries: Vec<Value> = Vec::new();
+        for stream in &streams {
+            let is_whole = stream.len() == 2;
+            let named = stream.iter().rev().filter(|commit| is_whole || commit.version != 2);
+            let texts = named.filter_map(|commit| details(commit, &unknown_state()).ok()).flatten();
+            entries.extend(texts.filter_map(|detail| serde_json::from_str::<Value>(&detail).ok()));
+        }
+        let entries = Rc::new(entries);
+        let consumer = Rc::new(consumer);
+        let call = move |wire: Wire, _: Done| {
+            let entries = Rc::clone(&entries);
+            let consumer = Rc::clone(&consumer);
+            async move {
+                let runner = QueueRunner { store: World::store_at(&wire), consumer: consumer(&wire) };
+                runner.entries(entries.to_vec()).await.is_ok()
+            }
+            .boxed_local()
+        };
+        Self::new(name, streams, call)
     }
 }
 

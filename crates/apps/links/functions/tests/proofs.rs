@@ -104,7 +104,7 @@ fn followed() -> Case {
 /// whether the mail was sent, and it is not sent again: there is at most one mail, and the table
 /// says `unknown`.
 fn welcome() -> Case {
-    let case = Case::consumer("welcome-email", vec![follower("ada", "bob")], |wire| {
+    let case = Case::listener("welcome-email", vec![follower("ada", "bob")], |wire| {
         let mails = LogRows::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"), POSITIONS);
         let ses = aws_sdk_sesv2::Client::from_conf(ses(&wire.sdk_config()).build());
         let sender = Some("hello@example.com".to_owned());

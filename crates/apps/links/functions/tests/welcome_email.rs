@@ -20,10 +20,10 @@ use ledgerline_dynamodb::{DynamoDbStore, LogRows, RowKey};
 use ledgerline_lambda::{
     process_manager::{POSITIONS, ProcessManager},
     queue::QueueRunner,
-    wire::Message,
+    wire::{details, unknown_state},
 };
 use ledgerline_local::services::{DynamoDb, forget_stream_records};
-use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, eventually};
+use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, Wire, eventually};
 use links::user::{Event, User};
 use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
 use serde_json::{Value, json};
@@ -33,6 +33,7 @@ struct World {
     ses: Ses,
     url: String,
     crash: Crash,
+    wire: Wire,
 }
 
 impl World {
@@ -46,7 +47,7 @@ impl World {
         for version in 1..=2 {
             log.append(&commit(version), None).await.unwrap();
         }
-        Self { dynamodb, ses, url, crash: Crash::default() }
+        Self { dynamodb, ses, url, crash: Crash::default(), wire: Wire::default() }
     }
 
     /// A function whose calls to the table and to the provider are counted together, so that a
@@ -54,7 +55,8 @@ impl World {
     fn function(&self, sender: Option<&str>) -> QueueRunner<DynamoDbStore, ProcessManager<WelcomeEmail>> {
         let config = Builder::from(&self.dynamodb.sdk_config())
             .retry_config(RetryConfig::disabled())
-            .interceptor(self.crash.clone());
+            .interceptor(self.crash.clone())
+            .interceptor(self.wire.clone());
         let client = Client::from_conf(config.build());
         let positions =
             LogRows::new(client.clone(), ledgerline_testing::table("WelcomeEmailPositionsTable"), POSITIONS);
@@ -78,8 +80,7 @@ impl World {
     }
 
     async fn deliver_from(&self, version: u64, sender: Option<&str>) -> Result<(), String> {
-        let body = serde_json::to_string(&Message::Commit(Box::new(commit(version)))).unwrap();
-        self.function(sender).message(&body).await.map_err(|error| error.to_string())
+        self.function(sender).entries(entries(version)).await.map_err(|error| error.to_string())
     }
 
     /// The status of the mail in the table.
@@ -101,6 +102,12 @@ impl World {
     fn mails(&self) -> usize {
         self.ses.mails().as_array().unwrap().len()
     }
+}
+
+/// What the bus has of a commit.
+fn entries(version: u64) -> Vec<Value> {
+    let details = details(&commit(version), &unknown_state()).unwrap();
+    details.iter().map(|detail| serde_json::from_str(detail).unwrap()).collect()
 }
 
 /// A user registers, and has mails sent elsewhere.
@@ -134,6 +141,25 @@ async fn a_new_user_gets_one_mail() {
     assert_eq!((&mails[0]["from"], &mails[0]["subject"]), (&"hello@example.com".into(), &"Welcome".into()));
 }
 
+/// An entry costs a read of the commit that it names and one of the position. If commits were
+/// missed, one query reads them.
+#[tokio::test]
+async fn an_entry_in_order_costs_two_reads() {
+    let reads = |world: &World| -> Vec<String> {
+        let calls = world.wire.operations().into_iter();
+        calls.filter(|call| call.starts_with("Get") || call == "Query").collect()
+    };
+    let world = World::new().await;
+    world.deliver(1).await.unwrap();
+    assert_eq!(reads(&world), ["GetItem", "GetItem"]);
+    world.deliver(1).await.unwrap();
+    assert_eq!(reads(&world), ["GetItem", "GetItem"]);
+    let late = World::new().await;
+    late.deliver(2).await.unwrap();
+    assert_eq!(reads(&late), ["GetItem", "GetItem", "Query", "GetItem", "GetItem"]);
+    assert_eq!((late.mails(), late.status().await.as_str()), (1, "sent"));
+}
+
 /// The function ends after each of its calls, and the message comes again: there is never a second
 /// mail. If it ends between the claim and the record, nobody can know whether the mail was sent,
 /// and `unknown` is recorded; the user's stream goes on.
@@ -153,9 +179,10 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
             break;
         }
     }
-    // The function ended after no call, the position, the claim, the mail, the record, and not at
-    // all.
-    let expected = [(1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
+    // The function ended after no call, the commit, the position, the claim, the mail, the record,
+    // and not at all.
+    let expected =
+        [(1, "sent"), (1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
 }
 
@@ -232,7 +259,7 @@ async fn a_repair_sends_the_mail_that_an_outage_lost_and_no_mail_twice() {
     eventually("the mail to Ada is sent", async || (mails(&links).await.len() == 1).then_some(())).await;
     let tool = Tool::at(&links);
     eventually("every subscriber has every commit", async || (tool.found(&[]).0 == 0).then_some(())).await;
-    for of in [".fifo", "SequenceTable"] {
+    for of in [".fifo", "SequenceTable", "events"] {
         let outage = json!({ "of": of, "seconds": 3_600 });
         let begun = reqwest::Client::new().post(format!("{}/outages", links.aws_url())).json(&outage);
         assert!(begun.send().await.unwrap().status().is_success());

@@ -280,7 +280,7 @@ impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
     }
 
     /// Applies the commit in one message, unless the batch applied it. Returns the verdict, and the commit.
-    async fn apply_message(
+    pub(super) async fn apply_message(
         &self,
         message: Result<Message, String>,
         applied: Option<(Delivery, u64)>,

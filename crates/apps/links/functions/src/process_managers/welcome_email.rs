@@ -87,7 +87,7 @@ pub fn ses(sdk: &SdkConfig) -> Builder {
 /// # Errors
 /// When it cannot start.
 pub async fn run() -> Result<(), Error> {
-    process_manager::run(async |sdk, _| {
+    process_manager::run_on_bus::<_, User>(async |sdk, _| {
         let sender = config::parsed_or("MAIL_SENDER", String::new())?;
         let mails =
             LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(POSITIONS.variable)?, POSITIONS);
