@@ -92,8 +92,8 @@ fn lines(Metrics { collector, alarmed }: &Metrics) -> std::io::Result<Vec<u8>> {
             fields.insert("message".into(), "measured".into());
         }
         // A query cannot add up what is in a list. Of times and sizes, the largest one counts.
-        for value in line.as_object_mut().into_iter().flat_map(serde_json::Map::values_mut) {
-            if let (Some(largest), false) = (largest(value), is_metric) {
+        for (name, value) in line.as_object_mut().into_iter().flatten() {
+            if let Some(largest) = largest(value).filter(|_| !alarmed.contains(name.as_str())) {
                 *value = largest.into();
             }
         }

@@ -74,7 +74,8 @@ pub trait Reaction {
     }
 
     /// Does what is due after this commit. The commits of a stream come in order, and a commit may come again after a part of this was
-    /// done. So everything here must be safe to repeat.
+    /// done. [On the bus](run_on_bus), two instances may have the same commit at the same time. So everything here must be safe to
+    /// repeat, and to do twice at once.
     fn react(&self, commit: &Commit) -> impl Future<Output = Result<(), ApplyError>>;
 }
 

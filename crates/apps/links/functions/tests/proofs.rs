@@ -1,6 +1,7 @@
 //! The proofs of ledgerline, with users, ratings and feeds.
 
 use fastrand::Rng;
+use jiff::SignedDuration;
 use ledgerline::{Commit, spec::valid};
 use ledgerline_dynamodb::LogRows;
 use ledgerline_lambda::process_manager::{POSITIONS, ProcessManager};
@@ -108,7 +109,7 @@ fn welcome() -> Case {
         let mails = LogRows::new(wire.dynamodb(), table("WelcomeEmailPositionsTable"), POSITIONS);
         let ses = aws_sdk_sesv2::Client::from_conf(ses(&wire.sdk_config()).build());
         let sender = Some("hello@example.com".to_owned());
-        let reaction = WelcomeEmail { mails: mails.clone(), ses, sender };
+        let reaction = WelcomeEmail { mails: mails.clone(), ses, claim: SignedDuration::ZERO, sender };
         ProcessManager { positions: mails, reaction }
     });
     case.right_if(|found, expected| {

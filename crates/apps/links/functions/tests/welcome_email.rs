@@ -14,6 +14,7 @@ use aws_sdk_dynamodb::{
     Client,
     config::{Builder, retry::RetryConfig, timeout::TimeoutConfig},
 };
+use jiff::SignedDuration;
 use ledgerline::{Commit, EventLog, Meta, StreamId, encode};
 use ledgerline_dynamodb::sdk_config;
 use ledgerline_dynamodb::{DynamoDbStore, LogRows, RowKey};
@@ -25,7 +26,7 @@ use ledgerline_lambda::{
 use ledgerline_local::services::{DynamoDb, forget_stream_records};
 use ledgerline_testing::{Api, Crash, LocalStack, Ses, Tool, Wire, eventually};
 use links::user::{Event, User};
-use links_functions::process_managers::welcome_email::{WelcomeEmail, ses};
+use links_functions::process_managers::welcome_email::{CLAIM, WelcomeEmail, ses};
 use serde_json::{Value, json};
 
 struct World {
@@ -34,6 +35,8 @@ struct World {
     url: String,
     crash: Crash,
     wire: Wire,
+    /// The time for which an instance is waited for that has claimed a mail.
+    claim: SignedDuration,
 }
 
 impl World {
@@ -47,7 +50,14 @@ impl World {
         for version in 1..=2 {
             log.append(&commit(version), None).await.unwrap();
         }
-        Self { dynamodb, ses, url, crash: Crash::default(), wire: Wire::default() }
+        Self {
+            dynamodb,
+            ses,
+            url,
+            crash: Crash::default(),
+            wire: Wire::default(),
+            claim: SignedDuration::ZERO,
+        }
     }
 
     /// A function whose calls to the table and to the provider are counted together, so that a
@@ -69,6 +79,7 @@ impl World {
         let reaction = WelcomeEmail {
             mails: positions.clone(),
             ses: aws_sdk_sesv2::Client::from_conf(ses.build()),
+            claim: self.claim,
             sender: sender.map(Into::into),
         };
         let store = DynamoDbStore::new(client, ledgerline_testing::table("CommitsTable"));
@@ -184,6 +195,27 @@ async fn a_crash_after_any_call_never_sends_two_mails() {
     let expected =
         [(1, "sent"), (1, "sent"), (1, "sent"), (0, "unknown"), (1, "unknown"), (1, "sent"), (1, "sent")];
     assert_eq!(outcomes, expected.map(|(mails, status)| (mails, status.to_owned())));
+}
+
+/// Entries of one user may come to two instances at once. The later one leaves the mail to the one
+/// that has claimed it, and comes again.
+#[tokio::test]
+async fn two_instances_at_once_send_one_mail_and_lose_none() {
+    let world = World { claim: CLAIM, ..World::new().await };
+    // The provider takes its time, and does not take the mail in the end.
+    world.ses.pause(Duration::from_millis(500));
+    world.ses.refuse(1, 429, "TooManyRequestsException");
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        world.deliver(2).await
+    };
+    let (first, second) = tokio::join!(world.deliver(1), second);
+    assert_eq!(first.unwrap_err(), "the mail was not taken yet: TooManyRequestsException");
+    assert_eq!(second.unwrap_err(), "another instance has the mail");
+    // Both come again.
+    world.deliver(2).await.unwrap();
+    world.deliver(1).await.unwrap();
+    assert_eq!((world.mails(), world.status().await.as_str()), (1, "sent"));
 }
 
 /// A mail that the provider does not take now was not sent, and is sent when the message comes

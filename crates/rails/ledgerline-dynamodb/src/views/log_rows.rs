@@ -145,6 +145,28 @@ impl LogRows {
         written(result)
     }
 
+    /// Replaces a row if this field of it still has this value. Returns whether it was replaced.
+    ///
+    /// # Errors
+    /// When the table fails.
+    pub async fn replace_if(
+        &self,
+        row: &impl Serialize,
+        field: &str,
+        value: &str,
+    ) -> Result<bool, TableError> {
+        let put = self.view.client.put_item().table_name(&self.view.name);
+        let result = put
+            .set_item(Some(self.row(row)?))
+            .condition_expression("#field = :value")
+            .expression_attribute_names("#field", field)
+            .expression_attribute_values(":value", AttributeValue::S(value.to_owned()))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await;
+        written(result)
+    }
+
     /// Deletes a row if this field of it still has this value. Returns whether it was deleted. Because of the
     /// condition, an earlier try that arrives late does not delete a row that was written since.
     ///

@@ -1,9 +1,9 @@
 //! Welcomes a new user with a mail: at most one, even if the commit comes twice.
 //!
-//! Before a mail is sent, the table says that it is about to be sent. An instance that finds this,
-//! and no outcome, cannot know whether the mail was sent, because the provider (SES) knows no
-//! request ids of ours. It does not send the mail again; an alarm tells a person, and the user's
-//! stream goes on. docs/mails.md says what happens in each case.
+//! Before a mail is sent, an instance claims it in the table. Another instance leaves it alone for a
+//! minute. After that, the instance with the claim is gone, and nobody can know whether the mail was
+//! sent, because the provider (SES) knows no request ids of ours. The mail is not sent again; an
+//! alarm tells a person, and the user's stream goes on. docs/mails.md says what happens in each case.
 
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use aws_sdk_sesv2::{
     operation::send_email::SendEmailError,
     types::{Body, Content, Destination, EmailContent, Message},
 };
+use jiff::{SignedDuration, Timestamp};
 use ledgerline::{
     Aggregate, Commit, decode,
     manifest::{Action, Manifest, Table},
@@ -37,6 +38,10 @@ const UNSENT_MAILS: &str = "UnsentMails";
 /// may have sent the mail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The time after which an instance that claimed a mail is gone: the timeout of the function is ten
+/// seconds, and clocks may differ.
+pub const CLAIM: SignedDuration = SignedDuration::from_secs(60);
+
 /// A mail, before it is sent and after.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mail {
@@ -46,6 +51,9 @@ struct Mail {
     /// The id of the try that sends the mail. It tells a claim of one's own, whose answer was lost,
     /// from the claim of another try.
     claim: Uuid,
+    /// When the claim was made. Earlier versions did not say.
+    #[serde(default)]
+    at: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +76,8 @@ pub struct WelcomeEmail {
     pub mails: LogRows,
     /// The provider.
     pub ses: Client,
+    /// The time for which another instance may still be sending a mail that it has claimed: [`CLAIM`].
+    pub claim: SignedDuration,
     /// The address that mails come from, a verified identity. Without one, no mail is sent.
     pub sender: Option<String>,
 }
@@ -92,7 +102,12 @@ pub async fn run() -> Result<(), Error> {
         let mails =
             LogRows::new(aws_sdk_dynamodb::Client::new(&sdk), config::text(POSITIONS.variable)?, POSITIONS);
         let ses = Client::from_conf(ses(&sdk).build());
-        Ok(WelcomeEmail { mails, ses, sender: Some(sender).filter(|sender| !sender.is_empty()) })
+        Ok(WelcomeEmail {
+            mails,
+            ses,
+            claim: CLAIM,
+            sender: Some(sender).filter(|sender| !sender.is_empty()),
+        })
     })
     .await
 }
@@ -130,27 +145,38 @@ impl Reaction for WelcomeEmail {
     }
 }
 
+fn another_has_it() -> ApplyError {
+    ApplyError::Effect("another instance has the mail".into())
+}
+
 impl WelcomeEmail {
     /// Sends the mail for one event, unless it was sent, or may have been.
     async fn once(&self, commit: &Commit, index: usize, sender: &str, email: &str) -> Result<(), ApplyError> {
         let stream = commit.stream.as_str();
         let claim = Uuid::new_v4();
         let entry = format!("mail#{:020}#{index:04}", commit.version);
-        let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim };
+        let at = Some(Timestamp::now());
+        let mail = |status| Mail { stream: stream.to_owned(), entry: entry.clone(), status, claim, at };
         if !self.mails.put_new(&mail(Status::Sending)).await? {
             let found = self.mails.read::<Mail>(RowKey { partition: stream, sort: &entry }).await?;
-            match found.map(|found| (found.status, found.claim == claim)) {
+            // Another instance had a claim and has taken it back meanwhile.
+            let Some(found) = found else { return Err(another_has_it()) };
+            match found.status {
                 // This is the claim of this try, and only its answer was lost: nobody else sends
                 // the mail.
-                Some((Status::Sending, true)) => {}
-                Some((Status::Sending, false)) => {
-                    self.mails.put_all(&[mail(Status::Unknown)]).await?;
-                    unsent(commit, "unknown", "the function ended");
+                Status::Sending if found.claim == claim => {}
+                // Two instances may have the same commit at the same time. The one with the claim
+                // knows best, as long as it can still be there.
+                Status::Sending if found.at.is_some_and(|at| Timestamp::now() < at + self.claim) => {
+                    return Err(another_has_it());
+                }
+                Status::Sending => {
+                    if self.mails.replace_if(&mail(Status::Unknown), "status", "sending").await? {
+                        unsent(commit, "unknown", "the function ended");
+                    }
                     return Ok(());
                 }
-                Some((Status::Sent | Status::Refused | Status::Unknown, _)) => return Ok(()),
-                // Another instance had a claim and has taken it back meanwhile.
-                None => return Err(ApplyError::Effect("another instance has the mail".into())),
+                Status::Sent | Status::Refused | Status::Unknown => return Ok(()),
             }
         }
         let error = match self.send(sender, email).await {
