@@ -1,6 +1,9 @@
 //! What is deployed, beside what this workspace expects: first the template, whole, and then what somebody may have changed since by hand.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use aws_sdk_cloudformation::types::{StackDriftDetectionStatus, StackResourceDriftStatus};
@@ -95,9 +98,9 @@ pub(crate) async fn run<L: Aggregates>(
     functions(deployment, &template, &manifests, &mut findings).await?;
     tables(deployment, &template, &mut findings).await?;
     queues(deployment, &template, &mut findings).await?;
-    bus(deployment, &mut findings).await?;
+    let on_bus = bus(deployment, &mut findings).await?;
     if !deployment.is_local {
-        schedules(deployment, &mut findings).await?;
+        rules(deployment, &on_bus, &mut findings).await?;
     }
     if options.drift {
         drift(deployment, &mut findings).await?;
@@ -475,12 +478,22 @@ async fn queues(deployment: &Deployment, template: &Value, findings: &mut Findin
 // --- What begins by itself, and what CloudFormation compares ----------------------------------------------------
 
 /// Rules that are on: those of schedules, without which nothing begins, and those that bring states to views.
-async fn schedules(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
+async fn rules(
+    deployment: &Deployment,
+    on_bus: &BTreeMap<String, Option<RuleState>>,
+    findings: &mut Findings,
+) -> Result<()> {
     let mut looked = 0;
     for (id, rule) in deployment.of_type("AWS::Events::Rule") {
         looked += 1;
         // A rule that is not on the default bus has the name of its bus before its own.
         let (bus, name) = rule.split_once('|').map_or((None, rule), |(bus, name)| (Some(bus), name));
+        if let Some(state) = on_bus.get(name) {
+            if *state != Some(RuleState::Enabled) {
+                findings.wrong("rule", id, format!("it is {state:?}"));
+            }
+            continue;
+        }
         let describe =
             deployment.events.describe_rule().name(name).set_event_bus_name(bus.map(ToOwned::to_owned));
         match describe.send().await {
@@ -494,12 +507,16 @@ async fn schedules(deployment: &Deployment, findings: &mut Findings) -> Result<(
 }
 
 /// Finds rules on the bus, also those of other stacks, that want types of events which the fanout does not put there.
-async fn bus(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
-    let Ok(fanout) = deployment.function("FanoutFunction") else { return Ok(()) };
+/// Returns the rules, with their states.
+async fn bus(
+    deployment: &Deployment,
+    findings: &mut Findings,
+) -> Result<BTreeMap<String, Option<RuleState>>> {
     // Without the variable, all are sent.
-    let Some(sent) = fanout.variables.get("BUS_EVENTS") else { return Ok(()) };
+    let fanout = deployment.function("FanoutFunction").ok();
+    let sent = fanout.and_then(|fanout| fanout.variables.get("BUS_EVENTS")).map_or("*", String::as_str);
     let sent: BTreeSet<_> = sent.split_whitespace().collect();
-    let mut looked = 0;
+    let mut rules = BTreeMap::new();
     for (id, name) in deployment.of_type("AWS::Events::EventBus") {
         let mut after = None;
         loop {
@@ -513,7 +530,7 @@ async fn bus(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
             };
             // A service makes rules of its own for an archive of the bus.
             for rule in page.rules().iter().filter(|rule| rule.managed_by().is_none()) {
-                looked += 1;
+                rules.insert(rule.name().unwrap_or_default().to_owned(), rule.state().cloned());
                 let pattern = rule.event_pattern().and_then(|pattern| serde_json::from_str(pattern).ok());
                 if let Some(wrong) = unsent(&pattern.unwrap_or_default(), &sent) {
                     findings.wrong("rule", rule.name().unwrap_or_default(), wrong);
@@ -525,8 +542,8 @@ async fn bus(deployment: &Deployment, findings: &mut Findings) -> Result<()> {
             }
         }
     }
-    findings.looked.push(("rules on the bus", looked));
-    Ok(())
+    findings.looked.push(("rules on the bus", rules.len()));
+    Ok(rules)
 }
 
 /// What the pattern of a rule wants, and is not sent.
