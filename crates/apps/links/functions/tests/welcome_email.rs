@@ -94,20 +94,20 @@ impl World {
         self.function(sender).entries(entries(version)).await.map_err(|error| error.to_string())
     }
 
-    /// The status of the mail in the table.
-    async fn status(&self) -> String {
+    /// The row of the mail.
+    async fn mail(&self) -> Option<Value> {
         let table = LogRows::new(
             Client::new(&self.dynamodb.sdk_config()),
             ledgerline_testing::table("WelcomeEmailPositionsTable"),
             POSITIONS,
         );
         let entry = format!("mail#{:020}#{:04}", 1, 0);
-        let mail = table
-            .read::<serde_json::Value>(RowKey { partition: "user-ada", sort: &entry })
-            .await
-            .unwrap()
-            .unwrap();
-        mail["status"].as_str().unwrap().to_owned()
+        table.read(RowKey { partition: "user-ada", sort: &entry }).await.unwrap()
+    }
+
+    /// The status of the mail in the table.
+    async fn status(&self) -> String {
+        self.mail().await.unwrap()["status"].as_str().unwrap().to_owned()
     }
 
     fn mails(&self) -> usize {
@@ -206,7 +206,7 @@ async fn two_instances_at_once_send_one_mail_and_lose_none() {
     world.ses.pause(Duration::from_millis(500));
     world.ses.refuse(1, 429, "TooManyRequestsException");
     let second = async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        eventually("the claim of the first", async || world.mail().await).await;
         world.deliver(2).await
     };
     let (first, second) = tokio::join!(world.deliver(1), second);

@@ -248,7 +248,8 @@ impl LogRows {
 
     /// Inserts the rows of these commits. The newest row of a stream contains the position: the last row of a
     /// commit contains the commit's version, and its other rows contain the version before. The last row is
-    /// written when the others are there. So the table always has all rows of the commits up to the position, and maybe some rows of the next one (rule 9).
+    /// written when the others are there. So the table always has all rows of the commits up to the
+    /// position, and maybe some rows of the next one (rule 9).
     /// After a crash between two calls, the commit comes again and writes its rows again. A commit without rows
     /// writes the position as an item beside the rows.
     async fn insert(&self, commits: Vec<CommitChanges<'_>>) -> Result<Vec<(Delivery, u64)>, TableError> {
