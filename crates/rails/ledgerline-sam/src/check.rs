@@ -183,7 +183,7 @@ mod tests {
     use ledgerline::manifest::{Call, Source as Events};
 
     use super::*;
-    use crate::tests::TANKS;
+    use crate::tests::{BY_HAND, TANKS};
 
     fn tanks() -> Manifests {
         wire::read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml"))
@@ -192,8 +192,12 @@ mod tests {
 
     /// The template of the tanks with one text in place of another.
     fn with(text: &str, other: &str) -> Source {
-        assert!(TANKS.text().contains(text), "{text}");
-        TANKS.rewritten(&TANKS.text().replacen(text, other, 1), Vec::new()).unwrap()
+        replaced(&TANKS, text, other)
+    }
+
+    fn replaced(template: &Source, text: &str, other: &str) -> Source {
+        assert!(template.text().contains(text), "{text}");
+        template.rewritten(&template.text().replacen(text, other, 1), Vec::new()).unwrap()
     }
 
     /// The manifests of the tanks, in which the fanout makes one more call.
@@ -224,7 +228,7 @@ mod tests {
         let manifests = calling("dynamodb:PutItem", "EVENT_SOURCE");
         let end = "              # </generated>\n\n  FanoutDeadLetterQueue:";
         let put = "              - { Effect: Allow, Action: dynamodb:PutItem, Resource: \"arn:aws:dynamodb:us-east-1:1:table/t-CommitsTable\" }\n";
-        let source = with(end, &end.replacen("\n\n", &format!("\n{put}\n"), 1));
+        let source = replaced(&BY_HAND, end, &end.replacen("\n\n", &format!("\n{put}\n"), 1));
         let found = wiring(&source, &manifests).join("\n");
         assert!(found.contains("FanoutFunction does not need dynamodb:PutItem on arn:aws"), "{found}");
     }
@@ -233,7 +237,7 @@ mod tests {
     fn an_action_in_besides_that_the_role_lacks_is_reported() {
         let role = "  FanoutRole:\n    Type: AWS::IAM::Role\n";
         let besides = format!("{role}    Metadata: {{ Ledgerline: {{ Besides: [kms:Decrypt] }} }}\n");
-        let found = wiring(&with(role, &besides), &tanks()).join("\n");
+        let found = wiring(&replaced(&BY_HAND, role, &besides), &tanks()).join("\n");
         assert!(
             found.contains("FanoutRole: Besides names kms:Decrypt, which the role does not allow"),
             "{found}"
@@ -260,12 +264,26 @@ mod tests {
     }
 
     #[test]
-    fn a_role_that_needs_no_statement_is_refused_with_what_to_delete() {
+    fn a_role_that_needs_no_statement_has_no_policy() {
         let mut manifests = tanks();
         let queries = manifests.get_mut("tank-queries").unwrap();
         *queries = Manifest::new(Events::Http(queries.endpoints().to_vec()));
-        let error = wire::wire(&TANKS, &manifests).unwrap_err().to_string();
-        assert!(error.contains("`TankQueriesRole` needs no statement: delete the policy"), "{error}");
+        let wired = wire::wire(&TANKS, &manifests).unwrap().source;
+        let role = "      ManagedPolicyArns: [!Ref LogsAndTraces]\n  # </generated>\n";
+        assert_eq!(wired.text().matches(role).count(), 1);
+    }
+
+    #[test]
+    fn grants_of_a_role_that_needs_no_statement_are_refused_with_what_to_delete() {
+        let mut manifests = tanks();
+        *manifests.get_mut("tank-fanout").unwrap() = Manifest::new(Events::Schedule);
+        let error = wire::wire(&BY_HAND, &manifests).unwrap_err().to_string();
+        assert!(error.contains("`FanoutRole` needs no statement: delete the policy"), "{error}");
+    }
+
+    #[test]
+    fn a_role_with_statements_of_its_own_has_its_grants_generated() {
+        assert_eq!(wiring(&BY_HAND, &tanks()), Vec::<String>::new());
     }
 
     #[test]

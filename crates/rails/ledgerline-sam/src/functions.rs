@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::{
     grants::{referred, resources},
     template::Source,
+    wire,
 };
 
 /// The template, and the manifests of its functions.
@@ -42,9 +43,9 @@ impl<'t> Template<'t> {
         format!("{}: {function}: {message}", self.source.place(&path))
     }
 
-    /// Whether a resource is written out, and not made by a loop.
+    /// Whether a resource is written out, by hand or by a generated block, and not made by a loop.
     pub(crate) fn is_written(&self, id: &str) -> bool {
-        self.source.is_written(id)
+        self.source.is_written(id) || wire::has_role(self.source.text(), id)
     }
 
     /// The line by which the reconciler knows a subscriber: the function, its table as the template

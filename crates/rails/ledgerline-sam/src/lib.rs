@@ -26,4 +26,16 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml");
         Source::read(&path).unwrap()
     });
+
+    /// That template, with the role of the fanout written by hand but for its grants.
+    pub(crate) static BY_HAND: LazyLock<Source> = LazyLock::new(|| {
+        let text = TANKS.text();
+        let (before, role) = text.split_once("  # <generated FanoutRole>\n").unwrap();
+        let (role, after) = role.split_once("  # </generated>\n").unwrap();
+        let (head, grants) = role.split_once("            Statement:\n").unwrap();
+        let text = format!(
+            "{before}{head}            Statement:\n              # <generated grants>\n{grants}              # </generated>\n{after}"
+        );
+        TANKS.rewritten(&text, Vec::new()).unwrap()
+    });
 }

@@ -7,7 +7,9 @@
 //! |---|---|
 //! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
 //! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
-//! | `grants` | the statements of the role around it |
+//! | `routes` | the events of the function around it, one for each route |
+//! | the logical id of a role | the role of a function |
+//! | `grants` | the statements of the role around it, which has others by hand |
 //! | `Manifests` | the manifests, for the operator's tool |
 //!
 //! A template needs no block. A part that is written by hand is compared with the manifests
@@ -16,6 +18,7 @@
 mod grants;
 mod json;
 mod lists;
+mod routes;
 
 use std::path::Path;
 
@@ -49,12 +52,32 @@ pub struct Wired {
 /// would be empty, or when the template cannot be read.
 pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
     // The grants of the fanout follow from its variables, which are written first.
-    let listed = written(source, manifests, |name| name != "grants")?;
-    let granted = written(&listed.source, manifests, |name| name == "grants")?;
+    let is_of_roles = |name: &str| name == "grants" || is_role(name);
+    let listed = written(source, manifests, |name| !is_of_roles(name))?;
+    let granted = written(&listed.source, manifests, is_of_roles)?;
     let mut stale = listed.stale;
     stale.extend(granted.stale);
     stale.sort_unstable();
     Ok(Wired { source: granted.source, stale })
+}
+
+/// Whether a block of this name holds a role.
+fn is_role(name: &str) -> bool {
+    name.ends_with("Role")
+}
+
+/// Whether a block of this text holds the role with this logical id.
+pub(crate) fn has_role(text: &str, role: &str) -> bool {
+    is_role(role) && text.lines().any(|line| line.trim() == format!("{BEGIN}{role}>"))
+}
+
+/// The logical id of the resource that the last of these lines belong to.
+fn resource_around<'t>(before: &[&'t str]) -> &'t str {
+    let id = |line: &&'t str| {
+        let id = line.strip_prefix("  ")?.split(':').next()?;
+        (!id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric())).then_some(id)
+    };
+    before.iter().rev().find_map(id).unwrap_or_default()
 }
 
 /// Writes those blocks whose names are wanted.
@@ -187,9 +210,14 @@ fn content(
     }
     match name {
         "grants" => grants::statements(template, before),
+        "routes" => routes::events(template, before),
         "Manifests" => Ok(json::as_metadata(manifests)),
+        _ if let Some(function) = grants::function_of(template, name) => {
+            Ok(grants::role(template, name, function))
+        }
+        _ if is_role(name) => Err(format!("`{name}` is the role of no function: delete its generated block")),
         _ => Err(format!(
-            "there is no generated block `{name}`; choose one of: {}, grants, Manifests",
+            "there is no generated block `{name}`; choose one of: {}, routes, grants, Manifests, the id of a role",
             [lists::VARIABLES.as_slice(), lists::LOOPS.as_slice()].concat().join(", ")
         )),
     }
@@ -213,7 +241,10 @@ pub const FILE: &str = "manifest.json";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{check, tests::TANKS};
+    use crate::{
+        check,
+        tests::{BY_HAND, TANKS},
+    };
 
     fn manifests() -> Manifests {
         read_file(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledgerline-tank/template.yaml")).unwrap()
@@ -264,12 +295,14 @@ mod tests {
     fn a_problem_behind_a_stale_block_has_the_line_of_the_file() {
         // Given a block that lacks three lines, and a slip far below it,
         let stale = with("            ${HaulQueue} haul\n", "");
-        let stale = TANKS.rewritten(&stale.text().replace("Path: \"/hauls\"", "Path: \"/haul\""), Vec::new());
-        let stale = stale.unwrap();
+        let (before, function) = stale.text().split_once("Takes requests to haul").unwrap();
+        let function = function.replacen(" REQUESTS_TABLE: !Ref RequestsTable,", "", 1);
+        let slip = TANKS.rewritten(&format!("{before}Takes requests to haul{function}"), Vec::new()).unwrap();
         // when the template is checked,
-        let found = check::wiring(&stale, &manifests());
-        // then the slip has the line that it has in the file.
-        let place = format!("template.yaml:{}: HaulCommandsFunction", line(&stale, "Path: \"/haul\""));
+        let found = check::wiring(&slip, &manifests());
+        // then the slip has the line of the variables in the file.
+        let place =
+            format!("template.yaml:{}: HaulCommandsFunction", 4 + line(&slip, "Takes requests to haul"));
         assert!(found.iter().any(|found| found.contains(&place)), "{place}: {found:#?}");
     }
 
@@ -282,12 +315,22 @@ mod tests {
                 "there is no generated block `Views`; choose one of: STATE_VIEWS",
             ),
             (
-                "  HaulRole:\n",
-                "  HaulerRole:\n",
-                "`grants` is in `HaulerRole`, which is the role of no function",
+                "<generated HaulRole>",
+                "<generated HaulerRole>",
+                "`HaulerRole` is the role of no function: delete its generated block",
+            ),
+            (
+                "  FanoutRole:\n",
+                "  FanOutRole:\n",
+                "`grants` is in `FanOutRole`, which is the role of no function",
+            ),
+            (
+                "          # <generated STATE_VIEWS>\n",
+                "          # <generated routes>\n",
+                "`routes` is in `FanoutFunction`, which has no route",
             ),
         ] {
-            let source = with(text, other);
+            let source = BY_HAND.rewritten(&BY_HAND.text().replacen(text, other, 1), Vec::new()).unwrap();
             let error = wire(&source, &manifests()).unwrap_err().to_string();
             assert!(error.contains("template.yaml:") && error.contains(expected), "{error}");
         }

@@ -8,7 +8,7 @@ mod by_hand;
 use ledgerline_sam::{check, template::Source, wire};
 use ledgerline_testing::workspace;
 
-use self::by_hand::by_hand;
+use self::by_hand::{by_hand, unwrapped};
 
 /// A text in the template, the text that takes its place, and what must be said.
 const SLIPS: [(&str, &str, &str); 24] = [
@@ -38,8 +38,8 @@ const SLIPS: [(&str, &str, &str); 24] = [
         "OperatorPolicy: it allows a direct lambda:InvokeFunction of SequencerFunction, whose records it believes without a look at the log: name it without its alias",
     ),
     (
-        "function:${AWS::StackName}-*ProjectorFunction*:live",
-        "function:${AWS::StackName}-*Function*:live",
+        "${AWS::StackName}-*ProjectorFunction*:live",
+        "${AWS::StackName}-*Function*:live",
         "OperatorPolicy: it allows a direct lambda:InvokeFunction of TankCommandsFunction, and its event says who calls",
     ),
     (
@@ -83,13 +83,13 @@ const SLIPS: [(&str, &str, &str); 24] = [
         "rule 3: the policy of SequenceTable does not deny dynamodb:PutItem",
     ),
     (
-        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:Query], Resource: !GetAtt SequenceTable.Arn",
-        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:PutItem, dynamodb:Query], Resource: !GetAtt SequenceTable.Arn",
+        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:Query]\n                Resource: !GetAtt SequenceTable.Arn",
+        "Action: [dynamodb:GetItem, dynamodb:PartiQLInsert, dynamodb:PutItem, dynamodb:Query]\n                Resource: !GetAtt SequenceTable.Arn",
         "rule 3: SequencerFunction may dynamodb:PutItem on SequenceTable",
     ),
     (
-        "Path: \"/events\", Auth: { AuthorizationScopes: [tanks/events] }",
-        "Path: \"/events\", Auth: { AuthorizationScopes: [tanks/read] }",
+        "Path: \"/events\"\n            Auth: { AuthorizationScopes: [tanks/events] }",
+        "Path: \"/events\"\n            Auth: { AuthorizationScopes: [tanks/read] }",
         "GET /events must want the scope tanks/events, and no other",
     ),
     (
@@ -138,7 +138,7 @@ const SLIPS: [(&str, &str, &str); 24] = [
 fn slips_in_the_wiring_of_the_order_are_noticed() {
     let root = workspace();
     let path = root.join("template.yaml");
-    let template = std::fs::read_to_string(&path).unwrap();
+    let template = unwrapped(&std::fs::read_to_string(&path).unwrap());
     let runbook = std::fs::read_to_string(root.join("../../../docs/runbook.md")).unwrap();
     let manifests = wire::read_file(&path).unwrap();
     let said = |template: &str| {

@@ -15,7 +15,7 @@ use ledgerline::manifest::Manifests;
 use ledgerline_sam::{check, template::Source};
 use serde_json::{Value, json};
 
-use self::by_hand::by_hand;
+use self::by_hand::{by_hand, unwrapped};
 
 /// A new workspace.
 static SHOP: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -39,7 +39,7 @@ fn said(template: &str, manifests: &Value) -> Vec<String> {
 }
 
 fn template() -> String {
-    fs::read_to_string(SHOP.join("template.yaml")).unwrap()
+    unwrapped(&fs::read_to_string(SHOP.join("template.yaml")).unwrap())
 }
 
 /// The manifests of its functions. The test of the starter compares them with what the functions
@@ -67,21 +67,25 @@ const CALLERS: [Slip; 21] = [
     ("Parameters: [BusEvents, ", "Parameters: [", "BusEvents: no group of AWS::CloudFormation::Interface has the parameter"),
     ("        DefaultAuthorizer: Jwt\n", "", "everybody gets in"),
     (
-        "Path: \"/items\", Auth: { AuthorizationScopes: [shop/write] }",
-        "Path: \"/items\", Auth: { Authorizer: NONE }",
+        "Path: \"/items\"\n            Auth: { AuthorizationScopes: [shop/write] }",
+        "Path: \"/items\"\n            Auth: { Authorizer: NONE }",
         "leave the API's default",
     ),
     (
-        "Path: \"/items\", Auth: { AuthorizationScopes: [shop/write] }",
-        "Path: \"/items\", Auth: { AuthorizationScopes: [shop/read] }",
+        "Path: \"/items\"\n            Auth: { AuthorizationScopes: [shop/write] }",
+        "Path: \"/items\"\n            Auth: { AuthorizationScopes: [shop/read] }",
         "POST /items must want the scope shop/write",
     ),
-    ("Path: \"/items\", Auth", "Path: \"/item\", Auth", "it has no route POST /item; it has: POST /items,"),
-    ("Method: GET, Path: \"/items/{id}\"", "Method: PUT, Path: \"/items/{id}\"", "Method: GET, Path: /items/{id}"),
+    ("Path: \"/items\"\n", "Path: \"/item\"\n", "it has no route POST /item; it has: POST /items,"),
+    ("Method: GET\n            Path: \"/items/{id}\"", "Method: PUT\n            Path: \"/items/{id}\"", "Method: GET, Path: /items/{id}"),
     (
-        "        Rename:
+        "        PostItemsIdName:
           Type: HttpApi
-          Properties: { ApiId: !Ref HttpApi, Method: POST, Path: \"/items/{id}/name\", Auth: { AuthorizationScopes: [shop/write] } }
+          Properties:
+            ApiId: !Ref HttpApi
+            Method: POST
+            Path: \"/items/{id}/name\"
+            Auth: { AuthorizationScopes: [shop/write] }
 ",
         "",
         "nothing leads to its route POST /items/{id}/name",
@@ -207,8 +211,8 @@ const RIGHTS: [Slip; 16] = [
         "ItemsProjectorFunction needs sqs:SendMessage on ItemsRetryQueue",
     ),
     (
-        "{ Effect: Allow, Action: [logs:CreateLogStream, logs:PutLogEvents], Resource: !GetAtt FunctionLogs.Arn },\n",
-        "\n",
+        "{ Effect: Allow, Action: [logs:CreateLogStream, logs:PutLogEvents], Resource: !GetAtt FunctionLogs.Arn }, ",
+        "",
         "ItemCommandsFunction needs logs:PutLogEvents on FunctionLogs",
     ),
     ("Role: !GetAtt ItemsQueriesRole.Arn", "Role: !GetAtt itemCommandsRole.Arn", "share the role itemCommandsRole"),
@@ -494,7 +498,7 @@ const ALARMS: [Slip; 14] = [
         "nothing here emits \"Throttles\"",
     ),
     (
-        "MetricName: Throttles,\n        Statistic: Sum",
+        "MetricName: Throttles, Statistic: Sum",
         "MetricName: Throttles,\n        Statistic: Maximum",
         "FunctionThrottles never goes off, or nobody hears of it: write Sum",
     ),

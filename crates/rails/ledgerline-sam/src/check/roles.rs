@@ -39,8 +39,8 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
         for action in grants::list(besides).into_iter().filter_map(Value::as_str) {
             if !granted.iter().any(|(granted, _)| *granted == action) {
                 problems.push(format!(
-                    "{place}: {role}: Besides names {action}, which the role does not allow: write its statement below \
-                     the generated block, or take the name away"
+                    "{place}: {role}: Besides names {action}, which the role does not allow: write the role by hand, with \
+                     this statement below a generated block `grants`, or delete the name"
                 ));
             }
         }

@@ -1,21 +1,61 @@
-//! The statements of a role, from the manifest of the function that has it.
+//! A role, or the statements of one, from the manifest of the function that has it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{functions::Template, grants::referred, rights::rights};
+use super::resource_around;
+use crate::{
+    functions::{Function, Template, binary},
+    grants::referred,
+    rights::rights,
+};
+
+/// The managed policy that every role has: its function writes logs and traces.
+const LOGS: &str = "LogsAndTraces";
+
+/// The function that has this role.
+pub(super) fn function_of<'a, 't>(template: &'a Template<'t>, role: &str) -> Option<&'a Function<'t>> {
+    template.functions.iter().find(|function| referred(&function.properties["Role"]) == Some(role))
+}
+
+/// A whole role.
+pub(super) fn role(template: &Template<'_>, role: &str, function: &Function<'_>) -> Vec<String> {
+    let policy = binary(&template.json["Resources"][function.id]);
+    let heads = [
+        format!("{role}:"),
+        "  Type: AWS::IAM::Role".to_owned(),
+        "  Properties:".to_owned(),
+        "    AssumeRolePolicyDocument:".to_owned(),
+        "      Version: \"2012-10-17\"".to_owned(),
+        "      Statement: [{ Effect: Allow, Principal: { Service: lambda.amazonaws.com }, Action: sts:AssumeRole }]".to_owned(),
+        format!("    ManagedPolicyArns: [!Ref {LOGS}]"),
+    ];
+    let grants = grants(template, function);
+    let policies = [
+        "    Policies:".to_owned(),
+        format!("      - PolicyName: {policy}"),
+        "        PolicyDocument:".to_owned(),
+        "          Version: \"2012-10-17\"".to_owned(),
+        "          Statement:".to_owned(),
+    ];
+    let policies = policies.into_iter().filter(|_| !grants.is_empty());
+    heads.into_iter().chain(policies).chain(grants.iter().map(|line| format!("            {line}"))).collect()
+}
 
 /// The statements of the role that the last of these lines belong to.
 pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
-    let id = |line: &&str| {
-        let id = line.strip_prefix("  ")?.split(':').next()?.to_owned();
-        (!id.is_empty() && id.chars().all(|c| c.is_ascii_alphanumeric())).then_some(id)
-    };
-    let role = &*before.iter().rev().find_map(id).unwrap_or_default();
-    let mut functions = template.functions.iter();
-    let function = functions.find(|function| referred(&function.properties["Role"]) == Some(role));
-    let function = function.ok_or_else(|| {
+    let role = resource_around(before);
+    let function = function_of(template, role).ok_or_else(|| {
         format!("the generated block `grants` is in `{role}`, which is the role of no function")
     })?;
+    match grants(template, function) {
+        grants if grants.is_empty() => {
+            Err(format!("`{role}` needs no statement: delete the policy with the block `grants`"))
+        }
+        grants => Ok(grants),
+    }
+}
+
+fn grants(template: &Template<'_>, function: &Function<'_>) -> Vec<String> {
     let mut resources = BTreeMap::<String, BTreeSet<String>>::new();
     for (action, resource) in rights(template, function) {
         // What a parameter names is written by hand, and the managed policies have logs and traces.
@@ -30,9 +70,6 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
             resources.entry(resource).or_default().insert(action);
         }
     }
-    if resources.is_empty() {
-        return Err(format!("`{role}` needs no statement: delete the policy with the block `grants`"));
-    }
     let mut grants = BTreeMap::<(BTreeSet<String>, Vec<&str>), Vec<&str>>::new();
     for (resource, actions) in &resources {
         let (resource, keys) = narrowed(resource);
@@ -40,7 +77,7 @@ pub(super) fn statements(template: &Template<'_>, before: &[&str]) -> Result<Vec
     }
     let mut grants: Vec<_> = grants.into_iter().collect();
     grants.sort_by(|one, other| one.1.cmp(&other.1).then_with(|| one.0.cmp(&other.0)));
-    Ok(grants.into_iter().flat_map(|((actions, keys), on)| statement(&actions, &keys, &on)).collect())
+    grants.into_iter().flat_map(|((actions, keys), on)| statement(&actions, &keys, &on)).collect()
 }
 
 /// A table, and the partition keys to which a right on it is narrowed: `CommitsTable (item-*)`.
@@ -63,29 +100,43 @@ fn statement(actions: &BTreeSet<String>, keys: &[&str], on: &[&str]) -> Vec<Stri
         [action] => (*action).to_owned(),
         actions => format!("[{}]", actions.join(", ")),
     };
+    let heads = ["- Effect: Allow".to_owned(), format!("  Action: {action}")];
     match (keys, on) {
-        ([], [on]) => vec![format!("- {{ Effect: Allow, Action: {action}, Resource: {} }}", arn(on))],
+        ([], [on]) => {
+            let short = format!("- {{ Effect: Allow, Action: {action}, Resource: {} }}", arn(on));
+            if short.len() <= WIDTH {
+                return vec![short];
+            }
+            heads.into_iter().chain([format!("  Resource: {}", arn(on))]).collect()
+        }
         ([], on) => {
-            let heads = ["- Effect: Allow".to_owned(), format!("  Action: {action}"), "  Resource:".to_owned()];
-            heads.into_iter().chain(on.iter().map(|on| format!("    - {}", arn(on)))).collect()
+            let on = on.iter().map(|on| format!("    - {}", arn(on)));
+            heads.into_iter().chain(["  Resource:".to_owned()]).chain(on).collect()
         }
         (keys, on) => on
             .iter()
             .flat_map(|on| {
                 let null = if actions == [INSERT] { "" } else { NULL };
                 let keys = keys.iter().map(|key| format!("\"{key}\"")).collect::<Vec<_>>().join(", ");
-                [
-                    "- Effect: Allow".to_owned(),
-                    format!("  Action: {action}"),
-                    format!("  Resource: {}", arn(on)),
-                    format!(
-                        "  Condition: {{ {null}\"ForAllValues:StringLike\": {{ dynamodb:LeadingKeys: [{keys}] }} }}"
-                    ),
-                ]
+                let like = format!("\"ForAllValues:StringLike\": {{ dynamodb:LeadingKeys: [{keys}] }}");
+                let short = format!("  Condition: {{ {null}{like} }}");
+                let condition = match short.len() <= WIDTH {
+                    true => vec![short],
+                    false => ["  Condition:".to_owned()]
+                        .into_iter()
+                        .chain(null.strip_suffix(", ").map(|null| format!("    {null}")))
+                        .chain([format!("    {like}")])
+                        .collect(),
+                };
+                let resource = [format!("  Resource: {}", arn(on))];
+                heads.clone().into_iter().chain(resource).chain(condition)
             })
             .collect(),
     }
 }
+
+/// The columns that a statement may have: with its indentation, at most 120.
+const WIDTH: usize = 106;
 
 /// The types of resources that have an attribute `Arn`.
 const ARNS: [&str; 5] = [

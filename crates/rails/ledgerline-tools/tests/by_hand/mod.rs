@@ -7,3 +7,24 @@ pub(super) fn by_hand(template: &str) -> String {
     });
     lines.map(|line| format!("{line}\n")).collect()
 }
+
+/// A template with each flow collection in one line, so that a slip can name it.
+pub(super) fn unwrapped(template: &str) -> String {
+    let mut unwrapped = String::new();
+    let mut open = 0_i32;
+    for line in template.lines() {
+        let is_comment = line.trim_start().starts_with('#');
+        let continues = open > 0 && !is_comment;
+        unwrapped.push_str(if continues { line.trim_start() } else { line });
+        if !is_comment {
+            open +=
+                line.chars().map(|c| i32::from("[{".contains(c)) - i32::from("]}".contains(c))).sum::<i32>();
+        }
+        match (unwrapped.strip_suffix('\\'), open > 0 && !is_comment) {
+            (Some(text), true) => unwrapped = text.to_owned(),
+            (_, true) => unwrapped.push(' '),
+            (_, false) => unwrapped.push('\n'),
+        }
+    }
+    unwrapped
+}

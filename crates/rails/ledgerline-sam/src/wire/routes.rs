@@ -1,0 +1,66 @@
+//! The routes of a function behind the HTTP API, from its manifest.
+
+use std::collections::BTreeSet;
+
+use ledgerline::manifest::{Endpoint, Source};
+
+use super::resource_around;
+use crate::{
+    functions::{Template, capital},
+    grants::scope_prefix,
+};
+
+/// An event for each route of the function that the last of these lines belong to.
+pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
+    let id = resource_around(before);
+    let function = template.functions.iter().find(|function| function.id == id);
+    let endpoints = match function.map(|function| &function.manifest.source) {
+        Some(Source::Http(endpoints)) => endpoints,
+        _ => return Err(format!("the generated block `routes` is in `{id}`, which has no route")),
+    };
+    let prefix = scope_prefix(template.json)
+        .ok_or("no scope of the template is known: add an AWS::Cognito::UserPoolResourceServer")?;
+    let mut names = BTreeSet::new();
+    let mut lines = Vec::new();
+    for Endpoint { route, scope } in endpoints {
+        let name = name(route);
+        if !names.insert(name.clone()) {
+            return Err(format!("two routes of `{id}` would be the event `{name}`: write them by hand"));
+        }
+        let (method, path) = route.split_once(' ').unwrap_or_default();
+        lines.extend([
+            format!("{name}:"),
+            "  Type: HttpApi".to_owned(),
+            "  Properties:".to_owned(),
+            "    ApiId: !Ref HttpApi".to_owned(),
+            format!("    Method: {method}"),
+            format!("    Path: \"{path}\""),
+            format!("    Auth: {{ AuthorizationScopes: [{prefix}/{}] }}", scope.as_str()),
+        ]);
+    }
+    Ok(lines)
+}
+
+/// The name of the event of a route: that of `GET /items/{id}` is `GetItemsId`.
+fn name(route: &str) -> String {
+    let words = route.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let upper = |word: &str| match word.chars().any(char::is_lowercase) {
+        true => word[..1].to_uppercase() + &word[1..],
+        false => capital(word),
+    };
+    words.map(upper).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_event_of_a_route_is_named_after_its_method_and_its_path() {
+        for (route, name) in [
+            ("GET /items", "GetItems"),
+            ("POST /stock-items/{id}/name", "PostStockItemsIdName"),
+            ("PUT /users/{id}/follows/{otherId}", "PutUsersIdFollowsOtherId"),
+        ] {
+            assert_eq!(super::name(route), name);
+        }
+    }
+}
