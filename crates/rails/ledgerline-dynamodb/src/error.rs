@@ -2,7 +2,13 @@
 
 use std::{error::Error, fmt::Debug};
 
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::{
+    error::{ProvideErrorMetadata, SdkError},
+    types::{
+        CancellationReason, ThrottlingReason,
+        error::{ProvisionedThroughputExceededException, RequestLimitExceeded, ThrottlingException},
+    },
+};
 use ledgerline::StoreError;
 
 use crate::TableError;
@@ -10,8 +16,8 @@ use crate::TableError;
 /// The meaning of a failed call for the caller.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The service asks to slow down.
-    Throttled,
+    /// The service throttles the request. The value is its reason and the throttled resource.
+    Throttled(String),
     /// Another writer is busy with the same items.
     Busy,
     /// The service refuses the request and will refuse it again. The value is its message.
@@ -44,11 +50,49 @@ where
     R: Debug + Send + Sync + 'static,
 {
     match error.code() {
-        Some(code) if is_throttling(code) => Failure::Throttled,
+        Some(code) if is_throttling(code) => Failure::Throttled(throttling(code, error.message(), &error)),
         Some(code) if is_busy(code) => Failure::Busy,
         Some(code @ "ValidationException") => Failure::Invalid(error.message().unwrap_or(code).to_owned()),
         Some(_) | None => Failure::Unavailable(Box::new(error)),
     }
+}
+
+/// The cause of throttling: the code, and for each reason the exceeded limit and the resource, such as
+/// `TableWriteKeyRangeThroughputExceeded on arn:aws:dynamodb:…:table/orders`. Without reasons, the message stands in
+/// their place. Source: the developer guide of DynamoDB, "Understanding and handling throttling".
+fn throttling(code: &str, message: Option<&str>, error: &(dyn Error + 'static)) -> String {
+    fn reasons<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e [ThrottlingReason]> {
+        let throttling = error.downcast_ref().map(ThrottlingException::throttling_reasons);
+        let provisioned =
+            || error.downcast_ref().map(ProvisionedThroughputExceededException::throttling_reasons);
+        let requests = || error.downcast_ref().map(RequestLimitExceeded::throttling_reasons);
+        throttling.or_else(provisioned).or_else(requests)
+    }
+    let mut reasons_of = reasons(error);
+    let mut cause = error.source();
+    while let (None, Some(error)) = (reasons_of, cause) {
+        reasons_of = reasons(error);
+        cause = error.source();
+    }
+    let reasons = reasons_of.unwrap_or_default();
+    let named = reasons.iter().map(|reason| match (reason.reason(), reason.resource()) {
+        (Some(reason), Some(resource)) => format!("{reason} on {resource}"),
+        (one, other) => one.or(other).unwrap_or_default().to_owned(),
+    });
+    let named: Vec<_> = named.filter(|reason| !reason.is_empty()).collect();
+    match named.is_empty() {
+        false => format!("{code}: {}", named.join(", ")),
+        true => with_message(code, message),
+    }
+}
+
+/// The reason why a transaction was cancelled. It names no resource: its place in the list is that of the item.
+pub(crate) fn cancellation(reason: &CancellationReason) -> String {
+    with_message(reason.code().unwrap_or_default(), reason.message())
+}
+
+fn with_message(code: &str, message: Option<&str>) -> String {
+    message.map_or_else(|| code.to_owned(), |message| format!("{code}: {message}"))
 }
 
 /// The failure of a call, as an error of the event store.
@@ -62,7 +106,7 @@ where
 
 pub(crate) fn of_store(failure: Failure) -> StoreError {
     match failure {
-        Failure::Throttled => StoreError::Throttled,
+        Failure::Throttled(cause) => StoreError::Throttled(cause),
         Failure::Busy => StoreError::Unavailable("another transaction is busy with the same items".into()),
         Failure::Invalid(message) => StoreError::Unavailable(message.into()),
         Failure::Unavailable(source) => StoreError::Unavailable(source),
@@ -80,7 +124,8 @@ where
 
 pub(crate) fn of_table(failure: Failure) -> TableError {
     match failure {
-        Failure::Throttled | Failure::Busy => TableError::Throttled,
+        Failure::Throttled(cause) => TableError::Throttled(cause),
+        Failure::Busy => TableError::Throttled("another transaction is busy with the same items".into()),
         // It is not `Unavailable`, because that would tell clients to try again.
         Failure::Invalid(message) => TableError::Row(message),
         Failure::Unavailable(source) => TableError::Unavailable(source),
@@ -114,13 +159,38 @@ mod tests {
     fn a_code_means_the_same_to_the_store_and_to_the_tables() {
         for code in ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
         {
-            assert!(matches!(store_error(refused(code)), StoreError::Throttled), "{code}");
-            assert!(matches!(table_error(refused(code)), TableError::Throttled), "{code}");
+            assert!(matches!(store_error(refused(code)), StoreError::Throttled(_)), "{code}");
+            assert!(matches!(table_error(refused(code)), TableError::Throttled(_)), "{code}");
         }
-        assert!(matches!(table_error(refused("TransactionInProgressException")), TableError::Throttled));
+        assert!(matches!(table_error(refused("TransactionInProgressException")), TableError::Throttled(_)));
         assert!(
             matches!(table_error(refused("ValidationException")), TableError::Row(words) if words == "words")
         );
+    }
+
+    #[test]
+    fn throttling_names_the_reason_and_the_resource_of_the_database() {
+        let reason = |reason: &str, resource: &str| {
+            ThrottlingReason::builder().reason(reason).resource(resource).build()
+        };
+        let table = "arn:aws:dynamodb:eu-west-1:1:table/orders";
+        let throttled = ThrottlingException::builder()
+            .meta(ErrorMetadata::builder().code("ThrottlingException").message("words").build())
+            .throttling_reasons(reason("TableWriteKeyRangeThroughputExceeded", table))
+            .throttling_reasons(reason(
+                "IndexWriteMaxOnDemandThroughputExceeded",
+                &format!("{table}/index/i"),
+            ))
+            .build();
+        let throttled = SdkError::<_, ()>::service_error(PutItemError::ThrottlingException(throttled), ());
+        assert_eq!(
+            store_error(throttled).to_string(),
+            "the store is throttled: ThrottlingException: TableWriteKeyRangeThroughputExceeded on \
+             arn:aws:dynamodb:eu-west-1:1:table/orders, IndexWriteMaxOnDemandThroughputExceeded on \
+             arn:aws:dynamodb:eu-west-1:1:table/orders/index/i"
+        );
+        let bare = table_error(refused("RequestLimitExceeded")).to_string();
+        assert_eq!(bare, "the table is throttled: RequestLimitExceeded: words");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::{
     Client,
     error::{ProvideErrorMetadata, SdkError},
     operation::execute_transaction::ExecuteTransactionError,
-    types::{AttributeValue, ParameterizedStatement, ReturnConsumedCapacity},
+    types::{AttributeValue, CancellationReason, ParameterizedStatement, ReturnConsumedCapacity},
 };
 use futures::{StreamExt, TryStreamExt};
 use ledgerline::{
@@ -117,7 +117,7 @@ impl DynamoDbStore {
         };
         let is_refusal = error.raw_response().is_some_and(|response| response.status().is_client_error());
         let error = error::store_error(error);
-        if is_refusal && !matches!(error, StoreError::Throttled) { Err(error) } else { Ok(Some(error)) }
+        if is_refusal && !matches!(error, StoreError::Throttled(_)) { Err(error) } else { Ok(Some(error)) }
     }
 
     /// Whether the commit is there, read strongly. Only its version is sent, but the price is that of the whole commit: one read unit for each 4 KB.
@@ -259,19 +259,26 @@ impl DynamoDbStore {
 /// The reason why a transaction was not written. The reasons are in the order of the statements: first those of the commits, then that of the
 /// request, which may be stored already, with the commits or without them.
 fn cancelled(error: SdkError<ExecuteTransactionError>, commits: usize) -> AppendError {
-    let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
-    let reasons: Vec<&str> = match error.as_service_error() {
+    let reasons = match error.as_service_error() {
         Some(ExecuteTransactionError::TransactionCanceledException(cancelled)) => {
-            cancelled.cancellation_reasons().iter().map(|reason| reason.code().unwrap_or_default()).collect()
+            cancelled.cancellation_reasons()
         }
-        Some(_) | None => Vec::new(),
+        Some(_) | None => &[],
     };
-    match reasons.as_slice() {
-        reasons if reasons.get(commits).is_some_and(|request| taken(request)) => AppendError::RequestTaken,
-        reasons if reasons.iter().any(|commit| taken(commit)) => AppendError::VersionTaken,
-        reasons if reasons.iter().any(|code| error::is_busy(code)) => AppendError::Busy,
-        reasons if reasons.iter().any(|code| error::is_throttling(code)) => StoreError::Throttled.into(),
-        _ => append_error(error),
+    let has = |reason: &CancellationReason, is: fn(&str) -> bool| reason.code().is_some_and(is);
+    let taken = |code: &str| matches!(code, "DuplicateItem" | "ConditionalCheckFailed");
+    if reasons.get(commits).is_some_and(|request| has(request, taken)) {
+        return AppendError::RequestTaken;
+    }
+    if reasons.iter().any(|commit| has(commit, taken)) {
+        return AppendError::VersionTaken;
+    }
+    if reasons.iter().any(|reason| has(reason, error::is_busy)) {
+        return AppendError::Busy;
+    }
+    match reasons.iter().find(|reason| has(reason, error::is_throttling)) {
+        Some(throttled) => StoreError::Throttled(error::cancellation(throttled)).into(),
+        None => append_error(error),
     }
 }
 
@@ -282,7 +289,7 @@ where
 {
     match error::failure(error) {
         error::Failure::Busy => AppendError::Busy,
-        error::Failure::Throttled => StoreError::Throttled.into(),
+        error::Failure::Throttled(cause) => StoreError::Throttled(cause).into(),
         error::Failure::Invalid(message) => StoreError::Unavailable(message.into()).into(),
         error::Failure::Unavailable(source) => StoreError::Unavailable(source).into(),
     }

@@ -33,7 +33,7 @@ pub use rebuild::{Cleared, SegmentProgress};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use state_rows::{Overwrite, StateRows};
 
-use crate::error::{self, is_busy, is_throttling, table_error};
+use crate::error::{self, cancellation, is_busy, is_throttling, table_error};
 
 type Item = HashMap<String, AttributeValue>;
 
@@ -107,9 +107,10 @@ impl From<&Table> for KeyNames {
 /// The reason why a table could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The database asks to slow down, or another writer is busy with the same items.
-    #[error("the table is throttled")]
-    Throttled,
+    /// The database throttles the request, or another writer is busy with the same items. The text is the reason and
+    /// the throttled resource, as far as the database names them.
+    #[error("the table is throttled: {0}")]
+    Throttled(String),
     /// The database could not be reached or failed.
     #[error("the table is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -183,8 +184,8 @@ impl ViewTable {
 fn refused(cancelled: &TransactionCanceledException) -> Option<TableError> {
     let reasons = cancelled.cancellation_reasons();
     let busy = |code: &str| is_busy(code) || is_throttling(code);
-    if reasons.iter().any(|reason| reason.code().is_some_and(busy)) {
-        return Some(TableError::Throttled);
+    if let Some(reason) = reasons.iter().find(|reason| reason.code().is_some_and(busy)) {
+        return Some(TableError::Throttled(cancellation(reason)));
     }
     // A change that can never be written, such as an addition to a text: to say that the table is unavailable would have it tried again.
     let invalid = reasons.iter().find(|reason| reason.code() == Some("ValidationError"))?;

@@ -468,7 +468,7 @@ async fn what_a_call_leaves_over_is_read_before_anybody_gets_an_answer() {
     assert_eq!(found.len(), 3);
     assert_eq!(busy.batches(), [vec!["a", "b", "c"], vec!["b", "c"], vec!["c"]]);
     let failed = busy.table().get_all::<Value>(&[key("a"), key("z")]).await;
-    assert!(matches!(failed, Err(TableError::Throttled)), "{failed:?}");
+    assert!(matches!(failed, Err(TableError::Throttled(_))), "{failed:?}");
 }
 
 /// A crash between the rows of a commit leaves the position where it was.

@@ -507,7 +507,7 @@ fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem
             format!("what this would store has {bytes} bytes, the limit is {limit}"),
         ),
         ExecuteError::Store(error) | ExecuteError::Load(LoadError::Store(error)) => match error {
-            StoreError::Throttled | StoreError::Unavailable(_) => Problem::unavailable(),
+            StoreError::Throttled(_) | StoreError::Unavailable(_) => Problem::unavailable(),
             StoreError::Corrupt { .. } => Problem::internal(),
         },
         ExecuteError::Load(LoadError::Decode { .. }) | ExecuteError::Encode(_) => Problem::internal(),

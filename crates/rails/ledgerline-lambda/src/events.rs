@@ -283,7 +283,7 @@ fn problem(error: &SubscriptionError) -> Problem {
 
 fn failed(error: &StoreError) -> Problem {
     match error {
-        StoreError::Throttled => Problem::unavailable(),
+        StoreError::Throttled(_) => Problem::unavailable(),
         StoreError::Unavailable(_) => {
             tracing::error!(error = %Causes(error), "events");
             Problem::unavailable()

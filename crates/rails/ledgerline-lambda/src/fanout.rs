@@ -11,6 +11,8 @@ mod send;
 mod state_resolver;
 mod views;
 
+pub(crate) use self::views::throttle_reason;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,

@@ -527,7 +527,10 @@ pub fn listed(name: &str, page: Page<Value>) -> Value {
 pub fn problem(error: TableError) -> Problem {
     match error {
         TableError::Cursor(invalid) => Problem::field("cursor", invalid.to_string()),
-        TableError::Throttled => Problem::unavailable(),
+        TableError::Throttled(_) => {
+            tracing::warn!(error = %Causes(&error), "query");
+            Problem::unavailable()
+        }
         TableError::Unavailable(_) => {
             tracing::error!(error = %Causes(&error), "query");
             Problem::unavailable()

@@ -33,7 +33,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     Error, config,
-    fanout::by_category,
+    fanout::{by_category, throttle_reason},
     grants, metrics,
     start::{connected, handler, sdk_config, start},
     stream::{Batch, Record, records, response},
@@ -151,7 +151,8 @@ impl Subscriptions {
         for (function, _) in wanting {
             let call = self.client.invoke().function_name(function).invocation_type(Event);
             if let Err(error) = call.payload(Blob::new(r#"{"source":"sequencer"}"#)).send().await {
-                tracing::warn!(function, error = %Causes(&error), "a subscription was not woken");
+                let reason = throttle_reason(&error);
+                tracing::warn!(function, error = %Causes(&error), reason, "a subscription was not woken");
             }
         }
     }

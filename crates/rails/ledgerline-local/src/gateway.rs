@@ -19,6 +19,7 @@ use crate::{
     hops::Hops,
     host::Function,
     iam::Iam,
+    limits,
     mailbox::{Mailbox, SendEmail},
     operations::{self, Logs},
     outages::Outage,
@@ -94,6 +95,9 @@ async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body
         }
     }
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body) {
+        return answer(status, refusal);
+    }
+    if let Some((status, refusal)) = limits::refusal(target, &body) {
         return answer(status, refusal);
     }
     if target == "AmazonSQS.StartMessageMoveTask" {
@@ -203,7 +207,12 @@ async fn invoke(
     if let Some((status, refusal)) = gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes()) {
         return refused(status, refusal);
     }
-    match headers.get("x-amz-invocation-type").map(HeaderValue::as_bytes) {
+    let kind = headers.get("x-amz-invocation-type").map(HeaderValue::as_bytes);
+    let limit = if kind == Some(b"Event") { limits::MAX_BYTES } else { limits::MAX_SYNCHRONOUS_BYTES };
+    if payload.len() > limit {
+        return too_large(limit);
+    }
+    match kind {
         Some(b"Event") => {
             gateway.invocations.begin(function.arn(), &String::from_utf8_lossy(&payload));
             return answer(StatusCode::ACCEPTED, serde_json::Value::Null);
@@ -220,6 +229,14 @@ async fn invoke(
             answer
         }
     }
+}
+
+/// The answer of Lambda to a payload over the limit.
+fn too_large(limit: usize) -> Response<Body> {
+    let message = format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
+    let mut answer = answer(StatusCode::PAYLOAD_TOO_LARGE, json!({ "Type": "User", "message": message }));
+    answer.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("RequestTooLargeException"));
+    answer
 }
 
 /// A refusal or an outage, as Lambda and SES answer it, which have an address for each operation.

@@ -9,6 +9,7 @@ mod hops;
 pub mod host;
 mod http_api;
 pub mod iam;
+mod limits;
 pub mod mailbox;
 mod operations;
 mod outages;

@@ -652,7 +652,7 @@ async fn readable<L: Aggregates>(
                     Ok(None) if voids.contains(*entry) => {}
                     Ok(None) => findings.wrong("log", &name, "it is missing, and $all names it"),
                     Err(StoreError::Corrupt { reason, .. }) => findings.wrong("log", &name, reason),
-                    Err(error @ (StoreError::Throttled | StoreError::Unavailable(_))) => {
+                    Err(error @ (StoreError::Throttled(_) | StoreError::Unavailable(_))) => {
                         return Err(error.into());
                     }
                 }

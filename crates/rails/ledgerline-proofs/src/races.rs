@@ -463,8 +463,8 @@ impl<A: Aggregate, S: EventStore> Played<'_, A, S> {
             Err(
                 // A request that was on its way when its caller gave up may still arrive.
                 ExecuteError::Contended
-                | ExecuteError::Store(StoreError::Throttled | StoreError::Unavailable(_))
-                | ExecuteError::Load(LoadError::Store(StoreError::Throttled | StoreError::Unavailable(_))),
+                | ExecuteError::Store(StoreError::Throttled(_) | StoreError::Unavailable(_))
+                | ExecuteError::Load(LoadError::Store(StoreError::Throttled(_) | StoreError::Unavailable(_))),
             ) => None,
             // These errors must not happen here. The text that they become is one that no order of commands explains.
             Err(

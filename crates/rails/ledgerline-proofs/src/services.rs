@@ -289,7 +289,14 @@ pub mod answer {
              your provisioning level with the UpdateTable API.";
         match items(operation, body).filter(|_| of_an_item) {
             Some(items) => cancelled(items, "ThrottlingError", message),
-            None => error(400, "ProvisionedThroughputExceededException", json!({ "message": message })),
+            None => {
+                let reason = json!({
+                    "reason": "TableWriteProvisionedThroughputExceeded",
+                    "resource": "arn:aws:dynamodb:eu-west-1:000000000000:table/throttled",
+                });
+                let body = json!({ "message": message, "ThrottlingReasons": [reason] });
+                error(400, "ProvisionedThroughputExceededException", body)
+            }
         }
     }
 

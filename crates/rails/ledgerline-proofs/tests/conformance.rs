@@ -68,7 +68,14 @@ async fn what_is_injected_is_what_the_store_knows() {
             store.append(&commit(&stream, 1), request).await
         };
         assert!(matches!(append(Fault::Conflict).await, Err(AppendError::Busy)));
-        assert!(matches!(append(Fault::Throttled).await, Err(AppendError::Store(StoreError::Throttled))));
+        let throttled = append(Fault::Throttled).await;
+        let Err(AppendError::Store(StoreError::Throttled(reason))) = throttled else {
+            panic!("{throttled:?}");
+        };
+        assert!(
+            reason.contains("hroughputExceeded") || reason.contains("ThrottlingError: The level"),
+            "{reason}"
+        );
         for fault in [Fault::Failed, Fault::Dropped] {
             let appended = append(fault).await;
             assert!(matches!(appended, Err(AppendError::Store(StoreError::Unavailable(_)))), "{appended:?}");

@@ -286,7 +286,7 @@ async fn append<A: Aggregate>(
         Err(AppendError::Busy) => Ok(Appended::Busy),
         Err(AppendError::TooLarge { bytes, limit }) => Err(ExecuteError::TooLarge { bytes, limit }),
         Err(AppendError::TooMany { .. }) => Err(ExecuteError::Store(one_is_too_many())),
-        Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled))) => {
+        Err(AppendError::Store(error @ (StoreError::Unavailable(_) | StoreError::Throttled(_)))) => {
             // The commit may have been stored all the same, by a try before the last one: the log is read before the client is told to try again. The
             // events are compared too, because another request under the same client's key has the same command id.
             match store.get(execution.stream, attempt.commit.version).await {

@@ -367,7 +367,10 @@ mod tests {
     impl Long {
         fn page(&self, page: Page) -> Result<Page, StoreError> {
             let left = self.pages.load(Ordering::Relaxed).checked_sub(1);
-            self.pages.store(left.ok_or(StoreError::Throttled)?, Ordering::Relaxed);
+            self.pages.store(
+                left.ok_or_else(|| StoreError::Throttled("no page is left".into()))?,
+                Ordering::Relaxed,
+            );
             self.most.fetch_max(page.commits.len(), Ordering::Relaxed);
             let commits = page.commits.into_iter().map(|commit| Commit { state: None, ..commit }).collect();
             Ok(Page { commits, ..page })
@@ -469,7 +472,7 @@ mod tests {
             pages += 50 - store.pages.load(Ordering::Relaxed);
             match loaded {
                 Ok(loaded) => break loaded,
-                Err(error) => assert!(matches!(error, LoadError::Store(StoreError::Throttled))),
+                Err(error) => assert!(matches!(error, LoadError::Store(StoreError::Throttled(_)))),
             }
         };
         assert_eq!((loaded.version, loaded.state.level()), (12_345, 12_345));

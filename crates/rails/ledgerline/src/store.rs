@@ -229,7 +229,7 @@ pub async fn append_all_once(
             error @ (AppendError::VersionTaken
             | AppendError::RequestTaken
             | AppendError::Busy
-            | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
+            | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled(_))),
         ) => error,
         other => return other,
     };
@@ -264,9 +264,10 @@ impl Page {
 /// The reason why a read failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database asks to slow down.
-    #[error("the store is throttled")]
-    Throttled,
+    /// The database throttles the request. The text is its reason and the throttled resource, as far as the database
+    /// names them.
+    #[error("the store is throttled: {0}")]
+    Throttled(String),
     /// The database could not be reached or failed.
     #[error("the store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),

@@ -173,7 +173,7 @@ impl LogRows {
             .with_max_times(MAX_CONFLICTS)
             .with_jitter();
         let write = || self.write_together(batch);
-        let is_busy = |error: &TableError| matches!(error, TableError::Throttled);
+        let is_busy = |error: &TableError| matches!(error, TableError::Throttled(_));
         write.retry(delays).sleep(tokio::time::sleep).when(is_busy).await
     }
 

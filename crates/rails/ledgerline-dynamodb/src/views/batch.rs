@@ -109,7 +109,8 @@ impl ViewTable {
             if writes.is_empty() {
                 return Ok(units);
             }
-            tokio::time::sleep(delays.next().ok_or(TableError::Throttled)?).await;
+            tokio::time::sleep(delays.next().ok_or_else(|| TableError::Throttled(unprocessed(&self.name)))?)
+                .await;
         }
     }
 
@@ -148,10 +149,15 @@ pub(crate) async fn items_of(
                 Some(left) if !left.keys().is_empty() => left.keys,
                 Some(_) | None => break,
             };
-            tokio::time::sleep(delays.next().ok_or(Failure::Throttled)?).await;
+            tokio::time::sleep(delays.next().ok_or_else(|| Failure::Throttled(unprocessed(table)))?).await;
         }
     }
     Ok(found)
+}
+
+/// The reason of a batch call that succeeds and leaves items unprocessed: DynamoDB names none.
+fn unprocessed(table: &str) -> String {
+    format!("DynamoDB leaves items of table {table} unprocessed")
 }
 
 /// The deletion of a row.

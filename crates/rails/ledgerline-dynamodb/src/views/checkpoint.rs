@@ -242,7 +242,7 @@ impl LogRows {
                 Some(_) | None => return Err(table_error(error)),
             }
         }
-        Err(TableError::Throttled)
+        Err(TableError::Throttled("a transaction on the checkpoint is in progress".into()))
     }
 
     async fn put_checkpoint_and_rows(

@@ -327,7 +327,9 @@ fn verdict(applied: &Applied, version: u64) -> Result<(Delivery, u64), TableErro
         &Applied::PositionIs(position) => match check(position, version) {
             // The position moved between the failed condition and its answer, because another instance works on
             // this stream.
-            Delivery::Next => Err(TableError::Throttled),
+            Delivery::Next => {
+                Err(TableError::Throttled("another instance applies commits of the stream".into()))
+            }
             verdict @ (Delivery::Duplicate | Delivery::Gap) => Ok((verdict, position)),
         },
     }

@@ -106,16 +106,14 @@ impl Bus {
                     })
                     .collect();
                 if let Some((place, _)) = failed.first() {
-                    tracing::warn!(
-                        failed = failed.len(),
-                        code = code(*place),
-                        "entries were not put on the bus"
-                    );
+                    let message = results.get(*place).and_then(|result| result.error_message());
+                    let code = code(*place);
+                    tracing::warn!(failed = failed.len(), code, message, "the bus did not accept entries");
                 }
                 failed
             }
             Err(error) => {
-                tracing::warn!(error = %Causes(&error), "the bus did not take a call");
+                tracing::warn!(error = %Causes(&error), "the bus did not accept a call");
                 all_refused(entries.len())
             }
         }

@@ -134,13 +134,15 @@ impl Queues {
                 let missing = (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
                 let failed: Vec<_> = missing.map(|place| (place, refusal(place))).collect();
                 if !failed.is_empty() {
-                    let code = answer.failed().first().map_or("", |entry| entry.code());
-                    tracing::warn!(failed = failed.len(), code, "messages were not taken");
+                    let first = answer.failed().first();
+                    let (code, message) =
+                        (first.map(|entry| entry.code()), first.and_then(|entry| entry.message()));
+                    tracing::warn!(failed = failed.len(), code, message, "the queue did not accept messages");
                 }
                 failed
             }
             Err(error) => {
-                tracing::warn!(error = %Causes(&error), "the queue did not take a call");
+                tracing::warn!(error = %Causes(&error), "the queue did not accept a call");
                 all_refused(messages.len())
             }
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use aws_sdk_lambda::{
     Client,
+    error::SdkError,
     operation::invoke::InvokeError,
     primitives::Blob,
     types::InvocationType::{DryRun, Event},
@@ -99,7 +100,8 @@ impl Views {
         };
         let call = self.client.invoke().function_name(function).invocation_type(Event).payload(payload);
         let Err(error) = call.send().await else { return Vec::new() };
-        tracing::warn!(function, error = %Causes(&error), "the function of a view did not take a call");
+        let reason = throttle_reason(&error);
+        tracing::warn!(function, error = %Causes(&error), reason, "the function of a view did not accept an invocation");
         match error.as_service_error() {
             Some(
                 InvokeError::RequestTooLargeException(_) | InvokeError::InvalidRequestContentException(_),
@@ -110,4 +112,11 @@ impl Views {
             Some(_) | None => all_refused(states.len()),
         }
     }
+}
+
+/// The limit that Lambda names when it throttles an invocation, such as `ConcurrentInvocationLimitExceeded` of the
+/// account or `ReservedFunctionConcurrentInvocationLimitExceeded` of the function.
+pub(crate) fn throttle_reason(error: &SdkError<InvokeError>) -> Option<&str> {
+    let InvokeError::TooManyRequestsException(throttled) = error.as_service_error()? else { return None };
+    throttled.reason().map(|reason| reason.as_str())
 }

@@ -352,7 +352,7 @@ pub(crate) enum Answer<Handled> {
 /// Whether all rows would fail like this one, and may be written later.
 pub(crate) fn is_outage(error: &TableError) -> bool {
     match error {
-        TableError::Throttled | TableError::Unavailable(_) => true,
+        TableError::Throttled(_) | TableError::Unavailable(_) => true,
         TableError::Row(_) | TableError::TooManyRows(_) | TableError::Cursor(_) => false,
     }
 }

@@ -290,7 +290,7 @@ impl Sequencer {
             // The store may have appended the segment: the sequencer catches up to find out.
             Err(
                 error @ (AppendError::Busy
-                | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled)),
+                | AppendError::Store(StoreError::Unavailable(_) | StoreError::Throttled(_))),
             ) => {
                 attempts.failures += 1;
                 if attempts.failures > FAILURES {

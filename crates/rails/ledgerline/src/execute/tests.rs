@@ -145,7 +145,7 @@ impl EventLog for Spy {
             }
             Some(Fault::AppliedAndThrottled) => {
                 self.inner.append(commit, request).await?;
-                Err(StoreError::Throttled.into())
+                Err(StoreError::Throttled("a fault".into()).into())
             }
             Some(Fault::TakenByItsNamesakeAndUnavailable) => {
                 let namesake =

@@ -1,0 +1,74 @@
+//! The largest requests that AWS accepts: what is larger fails here as it fails there (docs/data.md,
+//! "Size limits").
+//!
+//! A single message of SQS is smaller here than on AWS: the emulated queues accept 256 KB.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+/// The bytes of the entries of one `PutEvents`, of the messages of one `SendMessageBatch`, and of the
+/// payload of one asynchronous invocation. Source: "More room to build", AWS Compute Blog, 2026-01-29.
+pub(crate) const MAX_BYTES: usize = 1024 * 1024;
+/// The bytes of the payload of one synchronous invocation. Source: Lambda quotas.
+pub(crate) const MAX_SYNCHRONOUS_BYTES: usize = 6 * 1024 * 1024;
+
+/// The refusal of a request of EventBridge or SQS that is too large.
+pub(crate) fn refusal(target: &str, body: &[u8]) -> Option<(StatusCode, Value)> {
+    let (list, fields, kind, message): (_, &[&str], _, _) = match target {
+        "AWSEvents.PutEvents" => (
+            "Entries",
+            &["Source", "DetailType", "Detail"],
+            "ValidationException",
+            "Total size of the entries in the request is over the limit.",
+        ),
+        "AmazonSQS.SendMessageBatch" => (
+            "Entries",
+            &["MessageBody"],
+            "com.amazonaws.sqs#BatchRequestTooLong",
+            "Batch requests cannot be longer than 1048576 bytes.",
+        ),
+        _ => return None,
+    };
+    // A request that fits as a whole needs no count.
+    if body.len() <= MAX_BYTES {
+        return None;
+    }
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let entries = body[list].as_array().into_iter().flatten();
+    let sizes =
+        entries.flat_map(|entry| fields.iter().filter_map(|field| entry[*field].as_str()).map(str::len));
+    (sizes.sum::<usize>() > MAX_BYTES)
+        .then(|| (StatusCode::BAD_REQUEST, json!({ "__type": kind, "message": message })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_accepted_up_to_the_limit_of_aws_and_refused_beyond() {
+        let events = |bytes: usize| {
+            let detail = "x".repeat(bytes / 2 - "app.tankFilled".len());
+            let entry = json!({ "Source": "app.tank", "DetailType": "Filled", "Detail": detail });
+            json!({ "Entries": [entry, entry] }).to_string()
+        };
+        let messages = |bytes: usize| {
+            let message = |bytes| json!({ "Id": "1", "MessageBody": "x".repeat(bytes) });
+            json!({ "QueueUrl": "q", "Entries": [message(bytes / 2), message(bytes / 2)] }).to_string()
+        };
+        for (target, within, beyond, kind) in [
+            ("AWSEvents.PutEvents", events(MAX_BYTES), events(MAX_BYTES + 2), "ValidationException"),
+            (
+                "AmazonSQS.SendMessageBatch",
+                messages(MAX_BYTES),
+                messages(MAX_BYTES + 2),
+                "BatchRequestTooLong",
+            ),
+        ] {
+            assert_eq!(refusal(target, within.as_bytes()), None, "{target}");
+            let (status, body) = refusal(target, beyond.as_bytes()).unwrap();
+            assert_eq!(status, StatusCode::BAD_REQUEST);
+            assert!(body["__type"].as_str().unwrap().ends_with(kind), "{body}");
+        }
+    }
+}
