@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
 //! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
+//! | `DependsOn` | the rules of the bus, which must be there when the fanout sends what they want |
 //! | `routes` | the events of the function around it, one for each route |
 //! | the logical id of a role | the role of a function |
 //! | `grants` | the statements of the role around it, which has others by hand |
@@ -25,7 +26,7 @@ use std::path::Path;
 use ledgerline::manifest::Manifests;
 
 pub use self::json::{differing, in_template, read, text};
-pub(crate) use self::lists::{invoked, names, sent, wanted_by_rules};
+pub(crate) use self::lists::{invoked, names, rules, sent, wanted_by_rules};
 use crate::{
     functions::Template,
     template::{Source, TemplateError},
@@ -211,13 +212,14 @@ fn content(
     match name {
         "grants" => grants::statements(template, before),
         "routes" => routes::events(template, before),
+        "DependsOn" => Ok(lists::depends_on(template)),
         "Manifests" => Ok(json::as_metadata(manifests)),
         _ if let Some(function) = grants::function_of(template, name) => {
             Ok(grants::role(template, name, function))
         }
         _ if is_role(name) => Err(format!("`{name}` is the role of no function: delete its generated block")),
         _ => Err(format!(
-            "there is no generated block `{name}`; choose one of: {}, routes, grants, Manifests, the id of a role",
+            "there is no generated block `{name}`; choose one of: {}, DependsOn, routes, grants, Manifests, the id of a role",
             [lists::VARIABLES.as_slice(), lists::LOOPS.as_slice()].concat().join(", ")
         )),
     }
