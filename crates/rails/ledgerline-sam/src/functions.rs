@@ -82,6 +82,11 @@ impl<'t> Function<'t> {
     }
 }
 
+/// The beginning of the `source` of every entry on the bus.
+pub(crate) fn event_source<'t>(template: &Template<'t>) -> Option<&'t str> {
+    template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE")?.as_str())
+}
+
 /// The logical ids that an `Fn::Sub` refers to.
 pub(crate) fn substituted(value: &Value) -> impl Iterator<Item = &str> {
     let text = value["Fn::Sub"].as_str().unwrap_or_default();

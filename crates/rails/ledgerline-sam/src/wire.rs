@@ -6,7 +6,8 @@
 //! | name | content |
 //! |---|---|
 //! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
-//! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues` | the list of the loop of this name |
+//! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues`, `Rules` | the list of the loop of this name |
+//! | `Pattern` | the events that the rule of the bus around it wants |
 //! | `DependsOn` | the rules of the bus, which must be there when the fanout sends what they want |
 //! | `routes` | the events of the function around it, one for each route |
 //! | the logical id of a role | the role of a function |
@@ -26,7 +27,7 @@ use std::path::Path;
 use ledgerline::manifest::Manifests;
 
 pub use self::json::{differing, in_template, read, text};
-pub(crate) use self::lists::{invoked, names, rules, sent, wanted_by_rules};
+pub(crate) use self::lists::{invoked, names, sent, wanted_by_rules};
 use crate::{
     functions::Template,
     template::{Source, TemplateError},
@@ -52,14 +53,19 @@ pub struct Wired {
 /// With the line: when a block has no end or an unknown name, when a list or the grants of a role
 /// would be empty, or when the template cannot be read.
 pub fn wire(source: &Source, manifests: &Manifests) -> Result<Wired, TemplateError> {
-    // The grants of the fanout follow from its variables, which are written first.
+    // The variables of the fanout follow from the patterns of rules, and its grants from its variables.
+    let is_pattern = |name: &str| name == "Pattern";
     let is_of_roles = |name: &str| name == "grants" || is_role(name);
-    let listed = written(source, manifests, |name| !is_of_roles(name))?;
-    let granted = written(&listed.source, manifests, is_of_roles)?;
-    let mut stale = listed.stale;
-    stale.extend(granted.stale);
-    stale.sort_unstable();
-    Ok(Wired { source: granted.source, stale })
+    let is_other = |name: &str| !is_pattern(name) && !is_of_roles(name);
+    let passes: [&dyn Fn(&str) -> bool; 3] = [&is_pattern, &is_other, &is_of_roles];
+    let mut wired = Wired { source: source.clone(), stale: Vec::new() };
+    for is_wanted in passes {
+        let Wired { source, stale } = written(&wired.source, manifests, is_wanted)?;
+        wired.stale.extend(stale);
+        wired.source = source;
+    }
+    wired.stale.sort_unstable();
+    Ok(wired)
 }
 
 /// Whether a block of this name holds a role.
@@ -212,6 +218,7 @@ fn content(
     match name {
         "grants" => grants::statements(template, before),
         "routes" => routes::events(template, before),
+        "Pattern" => routes::pattern(template, before),
         "DependsOn" => Ok(lists::depends_on(template)),
         "Manifests" => Ok(json::as_metadata(manifests)),
         _ if let Some(function) = grants::function_of(template, name) => {
@@ -219,7 +226,7 @@ fn content(
         }
         _ if is_role(name) => Err(format!("`{name}` is the role of no function: delete its generated block")),
         _ => Err(format!(
-            "there is no generated block `{name}`; choose one of: {}, DependsOn, routes, grants, Manifests, the id of a role",
+            "there is no generated block `{name}`; choose one of: {}, Pattern, DependsOn, routes, grants, Manifests, the id of a role",
             [lists::VARIABLES.as_slice(), lists::LOOPS.as_slice()].concat().join(", ")
         )),
     }

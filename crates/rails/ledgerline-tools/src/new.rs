@@ -26,7 +26,9 @@ use self::{
     change::{Change, restore},
     facts::{Facts, Known},
     names::Names,
-    starter::{AGGREGATE, APPLICATION, COMMANDED, COMMANDS, LISTED, LOG, ORDERED, REACTS, STATES, SUMS},
+    starter::{
+        AGGREGATE, APPLICATION, COMMANDED, COMMANDS, LISTED, LOG, ON_BUS, ORDERED, REACTS, STATES, SUMS,
+    },
 };
 use crate::{tools, wire};
 
@@ -54,6 +56,15 @@ pub(crate) enum Kind {
     Workspace,
 }
 
+/// What delivers states to a projector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// The fanout invokes the projector.
+    Fanout,
+    /// A rule of the EventBridge bus invokes the projector.
+    Bus,
+}
+
 /// What is laid down.
 #[derive(Debug, Args)]
 pub(crate) struct Part {
@@ -77,6 +88,9 @@ pub(crate) struct Part {
     /// A projector that adds up what the events say, from the log.
     #[arg(long, conflicts_with = "log")]
     sums: bool,
+    /// What delivers states to a projector: the fanout, which is the cheapest, or the bus, to which others can listen too.
+    #[arg(long, value_name = "SOURCE", conflicts_with_all = ["log", "sums"])]
+    via: Option<Via>,
     /// A query that also lists the rows with one value of this field, with the index that it needs.
     #[arg(long, value_name = "FIELD", conflicts_with = "log")]
     by: Option<String>,
@@ -88,11 +102,12 @@ pub(crate) struct Part {
 impl Part {
     /// Fails at an option that is not for this kind of thing.
     fn check(&self) -> Result<()> {
-        let Self { kind, application, of, log, sums, by, commands, .. } = self;
+        let Self { kind, application, of, log, sums, via, by, commands, .. } = self;
         let of_log = matches!(kind, Kind::Projector | Kind::Query);
         for (is_given, is_right, message) in [
             (*log, of_log, "--log is for projectors and queries"),
             (*sums, *kind == Kind::Projector, "--sums is for projectors"),
+            (via.is_some(), *kind == Kind::Projector, "--via is for projectors"),
             (by.is_some(), *kind == Kind::Query, "--by is for queries"),
             (commands.is_some(), *kind == Kind::ProcessManager, "--commands is for process managers"),
             (
@@ -113,11 +128,16 @@ impl Part {
         Ok(())
     }
 
+    fn is_on_bus(&self) -> bool {
+        self.via == Some(Via::Bus)
+    }
+
     /// The name in the starter.
     fn in_starter(&self) -> &'static str {
         match self.kind {
             Kind::Aggregate => AGGREGATE,
             Kind::Projector if self.sums => SUMS,
+            Kind::Projector if self.is_on_bus() => ON_BUS,
             Kind::Projector | Kind::Query if self.log => LOG,
             Kind::Query if self.by.is_some() => LISTED,
             Kind::Projector | Kind::Query => STATES,
@@ -167,6 +187,8 @@ impl Plan {
             .name(APPLICATION, &known.application)
             .aggregate(AGGREGATE, &known.name, &known.of_type, category)
             .name(part.in_starter(), name);
+        // A view on the bus has the words of a view of states.
+        let names = if part.is_on_bus() { names.name(STATES, name) } else { names };
         let names = match part.by.as_deref() {
             Some(field) => with_field(names, name, field)?,
             None => names,
@@ -253,6 +275,7 @@ fn lay_down(part: &Part, facts: Option<&Facts>, change: &mut Change) -> Result<(
         Kind::Aggregate => parts::aggregate(change),
         Kind::Projector if part.sums => parts::sums_projector(change, facts()?),
         Kind::Projector if part.log => parts::log_projector(change, facts()?),
+        Kind::Projector if part.is_on_bus() => parts::bus_projector(change, facts()?),
         Kind::Projector => parts::state_projector(change, facts()?),
         Kind::ProcessManager if part.commands.is_some() => parts::commanding(change, facts()?),
         Kind::ProcessManager => parts::process_manager(change, facts()?),

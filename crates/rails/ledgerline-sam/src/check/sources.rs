@@ -8,7 +8,7 @@ use ledgerline::{
 };
 use serde_json::Value;
 
-use crate::functions::{Function, Template, listed};
+use crate::functions::{Function, Template, event_source, listed};
 use crate::grants::{COMMITS, list, referred, scope_prefix};
 use crate::wire::{invoked, sent, wanted_by_rules};
 
@@ -24,8 +24,7 @@ pub(super) fn problems(template: &Template<'_>) -> Vec<String> {
     ]
     .concat();
     problems.extend(subscribers(template));
-    let prefix = template.functions.iter().find_map(|function| template.variable(function, "EVENT_SOURCE"));
-    let prefix = prefix.and_then(Value::as_str).unwrap_or_default();
+    let prefix = event_source(template).unwrap_or_default();
     for function in &template.functions {
         let (kinds, found): (&[&str], _) = match &function.manifest.source {
             Source::Http(endpoints) => (&["HttpApi"], routes(template, function, endpoints)),

@@ -14,7 +14,7 @@ pub(super) const VARIABLES: [&str; 5] =
     ["STATE_VIEWS", "LOG_QUEUES", "SUBSCRIPTIONS", "FOLLOWERS", "BUS_EVENTS"];
 
 /// The loops whose lists blocks write.
-pub(super) const LOOPS: [&str; 5] = ["Urls", "Commands", "StateViews", "LogViews", "Queues"];
+pub(super) const LOOPS: [&str; 6] = ["Urls", "Commands", "StateViews", "LogViews", "Queues", "Rules"];
 
 /// The lines of a variable; `None` if there is no such variable.
 pub(super) fn variable(template: &Template<'_>, name: &str) -> Option<Vec<String>> {
@@ -50,7 +50,7 @@ pub(crate) fn wanted_by_rules(function: &Function<'_>) -> BTreeSet<Name> {
 }
 
 /// The logical ids of the rules of the bus. SAM names the rule of an event after the function and the event.
-pub(crate) fn rules(template: &Template<'_>) -> Vec<String> {
+fn rules(template: &Template<'_>) -> Vec<String> {
     let of_function = |function: &Function<'_>| {
         let rules = function.events("EventBridgeRule");
         rules.map(|(name, _)| format!("{}{name}", function.id)).collect::<Vec<_>>()
@@ -125,9 +125,18 @@ pub(crate) fn names(template: &Template<'_>, name: &str) -> Option<Vec<String>> 
             let Source::Queue(_) = function.manifest.source else { return None };
             without(queue(function)?, "Queue")
         },
+        "Rules" => has_rule,
         _ => return None,
     };
     Some(sorted(template.functions.iter().filter_map(|function| named(template, function))))
+}
+
+/// A function that a rule of the bus invokes. The loop makes the policy of its retry queue, in which the rule puts what
+/// it cannot deliver, and an alarm.
+fn has_rule(template: &Template<'_>, function: &Function<'_>) -> Option<String> {
+    function.events("EventBridgeRule").next()?;
+    let name = without(function.id, "ProjectorFunction").or_else(|| without(function.id, "Function"))?;
+    (!template.is_written(&format!("{name}RetryQueuePolicy"))).then_some(name)
 }
 
 /// A function behind the HTTP API gets a URL of its own, unless it shows the commits of all

@@ -1,12 +1,15 @@
-//! The routes of a function behind the HTTP API, from its manifest.
+//! The events of a function, from its manifest: its routes behind the HTTP API, and the pattern of its rule of the bus.
 
 use std::collections::BTreeSet;
 
-use ledgerline::manifest::{Endpoint, Source};
+use ledgerline::{
+    REPLAYED,
+    manifest::{Endpoint, Source},
+};
 
 use super::resource_around;
 use crate::{
-    functions::{Template, capital},
+    functions::{Template, capital, event_source},
     grants::scope_prefix,
 };
 
@@ -39,6 +42,21 @@ pub(super) fn events(template: &Template<'_>, before: &[&str]) -> Result<Vec<Str
         ]);
     }
     Ok(lines)
+}
+
+/// The pattern of the rule of the function that the last of these lines belong to.
+pub(super) fn pattern(template: &Template<'_>, before: &[&str]) -> Result<Vec<String>, String> {
+    let id = resource_around(before);
+    let function = template.functions.iter().find(|function| function.id == id);
+    let Some(Source::States { category, events }) = function.map(|function| &function.manifest.source) else {
+        return Err(format!("the generated block `Pattern` is in `{id}`, which takes no states"));
+    };
+    let source =
+        event_source(template).ok_or("the fanout has no text EVENT_SOURCE: write the pattern by hand")?;
+    let heads =
+        ["Pattern:".to_owned(), format!("  source: [{source}.{category}]"), "  detail-type:".to_owned()];
+    let types: BTreeSet<_> = events.iter().map(|event| &**event).chain([REPLAYED]).collect();
+    Ok(heads.into_iter().chain(types.iter().map(|event| format!("    - {event}"))).collect())
 }
 
 /// The name of the event of a route: that of `GET /items/{id}` is `GetItemsId`.

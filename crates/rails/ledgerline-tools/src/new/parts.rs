@@ -30,6 +30,15 @@ pub(super) fn own_names(names: Names, source: &Source) -> Names {
     let namespace = &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
     let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
     let scope = scope_prefix(&template).unwrap_or("ledgerline");
+    let fanout = &template["Resources"]["FanoutFunction"]["Properties"]["Environment"]["Variables"];
+    let entry = format!("{APPLICATION}.stockitem");
+    let names = match fanout["EVENT_SOURCE"].as_str() {
+        Some(source) => {
+            let category = names.rename("stockitem");
+            names.text(&entry, &format!("{source}.{category}"))
+        }
+        None => names,
+    };
     let scopes = ["read", "write", "operate", "events"];
     let named = |names: Names, of: &str| names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"));
     scopes.into_iter().fold(names, named).text(
@@ -117,7 +126,26 @@ fn view(change: &mut Change, view: &str, function: &str, fields: &[(&str, &Value
     Ok(())
 }
 
+/// A projector that the fanout invokes with states.
 pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+    let sample = samples::state(change.names(), facts)?;
+    of_states(change, facts, sample)?;
+    change.section(&template::section("Stock cards: a state projector")?);
+    change.loops(&["StateViews"]);
+    Ok(())
+}
+
+/// A projector that a rule of the bus invokes with the states that entries carry.
+pub(super) fn bus_projector(change: &mut Change, facts: &Facts) -> Result<()> {
+    let sample = samples::entry(change.names(), facts)?;
+    of_states(change, facts, sample)?;
+    change.section(&template::section("Stock signs: a state projector on the bus")?);
+    change.loops(&["StateViews", "Rules"]);
+    Ok(())
+}
+
+/// What every projector of states has.
+fn of_states(change: &mut Change, facts: &Facts, sample: samples::Sample) -> Result<()> {
     let module = STATES.replace('-', "_");
     change.copy(&[
         format!("{MODEL}/src/views/{module}.rs"),
@@ -127,10 +155,7 @@ pub(super) fn state_projector(change: &mut Change, facts: &Facts) -> Result<()> 
     change.handler(&format!("{module}_projector"))?;
     change.file(&format!("{MODEL}/shapes/rows/{module}.json"), format!("[\n  {}\n]\n", samples::row(facts)));
     change.tried("\"StockCardsTable\"")?;
-    let sample = samples::state(change.names(), facts)?;
     change.sample("stock-cards-projector", "changed", sample);
-    change.section(&template::section("Stock cards: a state projector")?);
-    change.loops(&["StateViews"]);
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use super::{
     facts::Facts,
     names::{Names, upper_camel},
-    starter::{self, AGGREGATE, APPLICATION},
+    starter::{self, AGGREGATE, APPLICATION, ON_BUS},
 };
 
 /// The id in the sample events.
@@ -68,16 +68,29 @@ pub(super) fn row(facts: &Facts) -> Value {
 /// What a projector of states gets from the fanout.
 pub(super) fn state(names: &Names, facts: &Facts) -> Result<Sample> {
     changed(names, "stock-cards-projector", "changed", |event| {
-        let state = &mut event["states"][0];
-        state["aggregate"] = facts.state.clone();
-        state["aggregate"]["lastKnownVersion"] = json!(1);
-        state["aggregateSchema"] = facts.state_schema.clone();
-        let last = &mut state["lastEvent"];
-        last["eventType"] = json!(facts.event);
-        last["schema"] = facts.schema.clone();
-        last["payload"] = facts.payload.clone();
+        set_state(&mut event["states"][0], facts);
         Ok(())
     })
+}
+
+/// What a projector of states gets from the bus.
+pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
+    changed(names, &format!("{ON_BUS}-projector"), "changed", |event| {
+        event["detail-type"] = json!(facts.event);
+        set_state(&mut event["detail"], facts);
+        Ok(())
+    })
+}
+
+/// Puts the state of an aggregate and its last event into an entry.
+fn set_state(entry: &mut Value, facts: &Facts) {
+    entry["aggregate"] = facts.state.clone();
+    entry["aggregate"]["lastKnownVersion"] = json!(1);
+    entry["aggregateSchema"] = facts.state_schema.clone();
+    let last = &mut entry["lastEvent"];
+    last["eventType"] = json!(facts.event);
+    last["schema"] = facts.schema.clone();
+    last["payload"] = facts.payload.clone();
 }
 
 /// What a function behind a FIFO queue of commits gets. The function is one of the starter.

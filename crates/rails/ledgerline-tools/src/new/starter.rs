@@ -21,6 +21,8 @@ pub(super) const COMMANDED: &str = "price-tag";
 /// The view of states, and one that is listed by a field of its rows.
 pub(super) const STATES: &str = "stock-cards";
 pub(super) const LISTED: &str = "stock-owners";
+/// The view of states that a rule of the bus delivers.
+pub(super) const ON_BUS: &str = "stock-signs";
 /// The view of the log that inserts a row for each event, and the one that adds up.
 pub(super) const LOG: &str = "stock-journal";
 pub(super) const SUMS: &str = "stock-totals";
@@ -31,11 +33,12 @@ pub(super) const REACTS: &str = "stock-notices";
 pub(super) const COMMANDS: &str = "stock-labels";
 
 /// The parts that a workspace may lack, by the words in their paths and lines.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     AGGREGATE,
     COMMANDED,
     STATES,
     LISTED,
+    ON_BUS,
     LOG,
     SUMS,
     ORDERED,

@@ -212,6 +212,10 @@ pub(crate) mod tests {
         parts::state_projector(&mut listed, facts).unwrap();
         listed.make().unwrap();
         lay_down(&|change| parts::listed_query(change, "createdBy"));
+        // So does the view on the bus.
+        let mut on_bus = Change::new(folder, names.clone().name(STATES, starter::ON_BUS));
+        parts::bus_projector(&mut on_bus, facts).unwrap();
+        on_bus.make().unwrap();
         lay_down(&|change| parts::process_manager(change, facts));
         // The aggregate that only a process manager sends commands to is laid down by nothing.
         let commanded = [format!("{MODEL}/src/price_tag.rs"), format!("{MODEL}/shapes/pricetag.json")];

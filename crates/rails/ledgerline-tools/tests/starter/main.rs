@@ -81,6 +81,8 @@ fn a_new_workspace_builds_passes_and_grows() {
     shop.commit();
     // A second view of the same aggregate, named like the application.
     is_all(&shop.lay_down(&["projector", "shop", "--of", "purchaseorder"]), &[&views]);
+    let on_bus = ["projector", "order-signs", "--of", "purchaseorder", "--via", "bus"];
+    is_all(&shop.lay_down(&on_bus), &[&views]);
     let log = |kind| [kind, "order-log", "--of", "purchaseorder", "--log"];
     is_all(&shop.lay_down(&log("projector")), &[&views]);
     is_all(&shop.lay_down(&log("query")), &[&queries]);
@@ -125,8 +127,13 @@ fn a_new_workspace_builds_passes_and_grows() {
 
     // Samples that are missing are written, and no other is changed.
     let samples = |function: &str| ["events", "tests/answers"].map(|of| shop.root.join(of).join(function));
-    for function in ["open-orders-projector", "order-log-projector", "diary-subscription", "parcel-commands"]
-    {
+    for function in [
+        "open-orders-projector",
+        "order-signs-projector",
+        "order-log-projector",
+        "diary-subscription",
+        "parcel-commands",
+    ] {
         samples(function).iter().for_each(|folder| fs::remove_dir_all(folder).unwrap());
     }
     shop.cargo(&["xtask", "wire", "--samples"]);
@@ -169,6 +176,8 @@ fn a_new_workspace_builds_passes_and_grows() {
         &["process-manager", "x", "--of", "item", "--log"],
         // Options of other kinds, a field that no row has, and commands that would never end.
         &["projector", "x", "--of", "item", "--by", "name"],
+        &["projector", "x", "--of", "item", "--log", "--via", "bus"],
+        &["query", "open-orders", "--of", "purchaseorder", "--via", "bus"],
         &["query", "open-orders", "--of", "purchaseorder", "--sums"],
         &["query", "shop", "--of", "purchaseorder", "--by", "colour"],
         &["process-manager", "x", "--of", "item", "--commands", "item"],

@@ -17,6 +17,7 @@ fn application() -> Application {
     .log_projector("StockTotalsTable", north_depot::views::stock_totals::VIEW)
     .state_projector("StockCardsTable", north_depot::views::stock_cards::VIEW)
     .state_projector("StockOwnersTable", north_depot::views::stock_owners::VIEW)
+    .state_projector("StockSignsTable", north_depot::views::stock_signs::VIEW)
 }
 
 /// Price tag: it is printed.

@@ -4,4 +4,5 @@ pub mod stock_cards;
 pub mod stock_diary;
 pub mod stock_journal;
 pub mod stock_owners;
+pub mod stock_signs;
 pub mod stock_totals;

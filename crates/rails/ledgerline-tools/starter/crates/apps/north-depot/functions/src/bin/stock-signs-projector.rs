@@ -1,0 +1,6 @@
+//! Writes the row of stock signs that an event's state makes, unless the table has a newer one.
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), ledgerline_lambda::Error> {
+    north_depot_functions::stock_signs_projector().await
+}
