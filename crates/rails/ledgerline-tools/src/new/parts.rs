@@ -30,15 +30,7 @@ pub(super) fn own_names(names: Names, source: &Source) -> Names {
     let namespace = &template["Globals"]["Function"]["Environment"]["Variables"]["METRICS_NAMESPACE"];
     let namespace = namespace["Fn::Sub"].as_str().or(namespace.as_str());
     let scope = scope_prefix(&template).unwrap_or("ledgerline");
-    let fanout = &template["Resources"]["FanoutFunction"]["Properties"]["Environment"]["Variables"];
-    let entry = format!("{APPLICATION}.stockitem");
-    let names = match fanout["EVENT_SOURCE"].as_str() {
-        Some(source) => {
-            let category = names.rename("stockitem");
-            names.text(&entry, &format!("{source}.{category}"))
-        }
-        None => names,
-    };
+    let names = samples::with_event_source(names, &template);
     let scopes = ["read", "write", "operate", "events"];
     let named = |names: Names, of: &str| names.text(&format!("{APPLICATION}/{of}"), &format!("{scope}/{of}"));
     scopes.into_iter().fold(names, named).text(

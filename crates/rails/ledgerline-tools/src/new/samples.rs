@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, Result};
 use ledgerline::manifest::{Endpoint, Manifest, Manifests, Scope, Source};
 use ledgerline_sam::{
-    grants::scope_prefix,
+    grants::{resources, scope_prefix},
     samples::{ANSWERS, EVENTS, Step},
     template,
 };
@@ -82,6 +82,19 @@ pub(super) fn entry(names: &Names, facts: &Facts) -> Result<Sample> {
     })
 }
 
+/// The names with the `source` of entries about the aggregate on the bus.
+pub(super) fn with_event_source(names: Names, template: &Value) -> Names {
+    let category = names.rename("stockitem");
+    let mut functions = resources(template, &["AWS::Serverless::Function"]);
+    let source = functions.find_map(|(_, function)| {
+        function["Properties"]["Environment"]["Variables"]["EVENT_SOURCE"].as_str()
+    });
+    match source {
+        Some(source) => names.text(&format!("{APPLICATION}.stockitem"), &format!("{source}.{category}")),
+        None => names,
+    }
+}
+
 /// Puts the state of an aggregate and its last event into an entry.
 fn set_state(entry: &mut Value, facts: &Facts) {
     entry["aggregate"] = facts.state.clone();
@@ -116,6 +129,7 @@ pub(crate) fn write_missing(
 ) -> Result<Vec<PathBuf>> {
     let template = source.json();
     let workspace = Workspace {
+        template: &template,
         scope: scope_prefix(&template).unwrap_or("ledgerline"),
         category: manifests.values().find_map(|manifest| manifest.categories().into_iter().next()),
     };
@@ -148,6 +162,7 @@ fn write_sample(root: &Path, function: &str, case: &str, sample: &Sample) -> Res
 
 /// What the samples of a workspace have in common.
 struct Workspace<'w> {
+    template: &'w Value,
     /// The beginning of each scope.
     scope: &'w str,
     /// A category of its aggregates, if there is one.
@@ -207,7 +222,10 @@ impl Workspace<'_> {
             _ if known.events > 0 => Ok(Vec::new()),
             Source::States { category, .. } => {
                 let facts = facts(Some(category))?;
-                one("changed", state(&names(category), &facts))
+                match self.has_rule(function) {
+                    true => one("changed", entry(&with_event_source(names(category), self.template), &facts)),
+                    false => one("changed", state(&names(category), &facts)),
+                }
             }
             Source::Queue(categories) => {
                 let facts = facts(categories.iter().next().map(|category| &**category))?;
@@ -222,6 +240,17 @@ impl Workspace<'_> {
             }
             Source::Schedule => one("again", of_starter(&Names::default(), "reconciler", "daily")),
         }
+    }
+
+    /// Whether a rule of the bus invokes the function with this binary.
+    fn has_rule(&self, function: &str) -> bool {
+        let is_rule = |event: &Value| event["Type"] == "EventBridgeRule";
+        let mut functions = resources(self.template, &["AWS::Serverless::Function"]);
+        functions.any(|(_, resource)| {
+            let events = resource["Properties"]["Events"].as_object().into_iter().flatten();
+            resource["Metadata"]["BuildProperties"]["Binary"] == function
+                && events.map(|(_, event)| event).any(is_rule)
+        })
     }
 
     /// The names of the workspace, and of an aggregate that is known by its category alone.
