@@ -8,7 +8,6 @@
 //! | `STATE_VIEWS`, `LOG_QUEUES`, `SUBSCRIPTIONS`, `FOLLOWERS`, `BUS_EVENTS` | the variable of this name |
 //! | `Urls`, `Commands`, `StateViews`, `LogViews`, `Queues`, `Rules` | the list of the loop of this name |
 //! | `Pattern` | the events that the rule of the bus around it wants |
-//! | `DependsOn` | the rules of the bus, which must be there when the fanout sends what they want |
 //! | `routes` | the events of the function around it, one for each route |
 //! | the logical id of a role | the role of a function |
 //! | `grants` | the statements of the role around it, which has others by hand |
@@ -219,14 +218,13 @@ fn content(
         "grants" => grants::statements(template, before),
         "routes" => routes::events(template, before),
         "Pattern" => routes::pattern(template, before),
-        "DependsOn" => Ok(lists::depends_on(template)),
         "Manifests" => Ok(json::as_metadata(manifests)),
         _ if let Some(function) = grants::function_of(template, name) => {
             Ok(grants::role(template, name, function))
         }
         _ if is_role(name) => Err(format!("`{name}` is the role of no function: delete its generated block")),
         _ => Err(format!(
-            "there is no generated block `{name}`; choose one of: {}, Pattern, DependsOn, routes, grants, Manifests, the id of a role",
+            "there is no generated block `{name}`; choose one of: {}, Pattern, routes, grants, Manifests, the id of a role",
             [lists::VARIABLES.as_slice(), lists::LOOPS.as_slice()].concat().join(", ")
         )),
     }

@@ -241,7 +241,7 @@ const RIGHTS: [Slip; 16] = [
 ];
 
 /// Slips in the delivery of events and commits.
-const EVENTS: [Slip; 15] = [
+const EVENTS: [Slip; 14] = [
     (
         "            ${ItemsProjectorFunction}:live item\n",
         "",
@@ -295,11 +295,6 @@ const EVENTS: [Slip; 15] = [
         "Stream: !GetAtt CommitsTable.StreamArn",
         "Stream: !GetAtt RequestsTable.StreamArn",
         "Stream: !GetAtt CommitsTable.StreamArn",
-    ),
-    (
-        "      - ItemsProjectorFunctionChanged\n",
-        "      - ItemsProjectorFunctionRenamed\n",
-        "FanoutFunction: it may send events before the rule ItemsProjectorFunctionChanged is there: add",
     ),
 ];
 
@@ -564,9 +559,6 @@ fn ruled() -> String {
     let types = "            ItemCreated\n            ItemRenamed\n";
     let template = without(template, invoke).replace(sent, &format!("{sent}{types}"));
     let template = template.replace(again, &format!("{changed}{again}"));
-    let block = "    # <generated DependsOn>\n";
-    let rule = "    DependsOn:\n      - ItemsProjectorFunctionChanged\n";
-    let template = template.replace(block, &format!("{block}{rule}"));
     template.replace(function, &format!("{others}{function}"))
 }
 

@@ -148,7 +148,6 @@ fn rule<'t>(
             problems.push(template.problem(function.id, &place(&["Pattern"]), &message));
         }
         problems.extend(unsent(template, function));
-        problems.extend(too_late(template, function, name));
         if referred(&properties["EventBusName"])
             .is_none_or(|bus| template.kind(bus) != "AWS::Events::EventBus")
         {
@@ -159,27 +158,12 @@ fn rule<'t>(
     problems
 }
 
-/// The variable with the types of events that the fanout puts on the bus.
-const BUS_EVENTS: &str = "BUS_EVENTS";
-
-/// The fanout.
-fn fanout<'a, 't>(template: &'a Template<'t>) -> Option<&'a Function<'t>> {
-    let mut functions = template.functions.iter();
-    functions.find(|function| function.manifest.optional_variables.contains(BUS_EVENTS))
-}
-
-/// A rule that a deployment may make after the fanout that sends its events: it would miss those in between.
-fn too_late<'t>(template: &Template<'t>, function: &Function<'t>, event: &str) -> Option<String> {
-    let fanout = fanout(template)?;
-    let rule = format!("{}{event}", function.id);
-    let before = list(&template.json["Resources"][fanout.id]["DependsOn"]);
-    let message = format!("it may send events before the rule {rule} is there: add {rule} to DependsOn");
-    (!before.contains(&&Value::from(&*rule))).then(|| template.problem(fanout.id, &[], &message))
-}
-
 /// The types of events that a rule of this function wants, and the fanout does not put on the bus.
 fn unsent<'t>(template: &Template<'t>, function: &Function<'t>) -> Vec<String> {
-    let Some(fanout) = fanout(template) else { return Vec::new() };
+    const BUS_EVENTS: &str = "BUS_EVENTS";
+    let mut functions = template.functions.iter();
+    let is_fanout = |function: &&Function<'t>| function.manifest.optional_variables.contains(BUS_EVENTS);
+    let Some(fanout) = functions.find(is_fanout) else { return Vec::new() };
     // Without the variable, all are sent.
     let Some(value) = template.variable(fanout, BUS_EVENTS) else { return Vec::new() };
     let parameter = &template.json["Parameters"][value["Ref"].as_str().unwrap_or_default()]["Default"];

@@ -49,25 +49,6 @@ pub(crate) fn wanted_by_rules(function: &Function<'_>) -> BTreeSet<Name> {
     wanted
 }
 
-/// The logical ids of the rules of the bus. SAM names the rule of an event after the function and the event.
-fn rules(template: &Template<'_>) -> Vec<String> {
-    let of_function = |function: &Function<'_>| {
-        let rules = function.events("EventBridgeRule");
-        rules.map(|(name, _)| format!("{}{name}", function.id)).collect::<Vec<_>>()
-    };
-    sorted(template.functions.iter().flat_map(of_function))
-}
-
-/// The rules as those that a function depends on. Without a rule, there is no such line.
-pub(super) fn depends_on(template: &Template<'_>) -> Vec<String> {
-    let rules = rules(template);
-    if rules.is_empty() {
-        return rules;
-    }
-    let rules = rules.iter().map(|rule| format!("  - {rule}"));
-    ["DependsOn:".to_owned()].into_iter().chain(rules).collect()
-}
-
 /// A function that the fanout invokes with states, and their category.
 fn state_view(_: &Template<'_>, function: &Function<'_>) -> Option<String> {
     let Source::States { .. } = &function.manifest.source else { return None };
