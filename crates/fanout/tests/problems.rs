@@ -56,6 +56,6 @@ fn a_code_has_one_family() {
     let mut kinds = Kinds(BTreeMap::new());
     All::visit(&mut kinds);
     for kind in PROBLEM_TYPES {
-        assert!(!kinds.0.contains_key(kind.code), "{} is a problem of the rails", kind.code);
+        assert!(!kinds.0.contains_key(kind.code), "{} is a problem of the libraries", kind.code);
     }
 }

@@ -5,7 +5,7 @@ use bank::{
     values::{ListedCurrency, Owner},
 };
 use ledgerline::{Id, StreamId};
-use ledgerline_lambda::commands::{Route, acts, changes, creates, replays};
+use ledgerline_lambda::commands::{Route, action, create, republish_state, update};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -24,11 +24,11 @@ struct Open {
 pub fn routes() -> Vec<Route<Account>> {
     let open = |Open { account_id, owner, currency }| (account_id, Command::Open(owner, currency));
     vec![
-        creates("POST /accounts", open, opened),
-        changes("POST /accounts/{id}/credits", Command::Credit, changed),
-        changes("POST /accounts/{id}/debits", Command::Debit, changed),
-        acts("POST /accounts/{id}/close", || Command::Close, changed),
-        replays("POST /accounts/{id}/replays", changed),
+        create("POST /accounts", open, opened),
+        update("POST /accounts/{id}/credits", Command::Credit, changed),
+        update("POST /accounts/{id}/debits", Command::Debit, changed),
+        action("POST /accounts/{id}/close", || Command::Close, changed),
+        republish_state("POST /accounts/{id}/replays", changed),
     ]
 }
 

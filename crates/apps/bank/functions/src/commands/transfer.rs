@@ -6,7 +6,7 @@ use bank::{
     views::transfers::Status,
 };
 use ledgerline::{Id, StreamId};
-use ledgerline_lambda::commands::{Route, changes, creates};
+use ledgerline_lambda::commands::{Route, create, update};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -50,8 +50,8 @@ impl Settlement {
 #[must_use]
 pub fn routes() -> Vec<Route<Transfer>> {
     vec![
-        creates("POST /transfers", Request::command, shown),
-        changes("POST /transfers/{id}/settlements", Settlement::command, shown).by_operators(),
+        create("POST /transfers", Request::command, shown),
+        update("POST /transfers/{id}/settlements", Settlement::command, shown).operators_only(),
     ]
 }
 

@@ -13,7 +13,7 @@ use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
     queries::{
-        KeyRange, PAGE, Query, Shown, Views, VisibleTo, in_answers, limit, listed, page, problem, row,
+        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page, problem, row,
     },
 };
 use serde_json::{Value, json};
@@ -30,16 +30,16 @@ pub fn routes() -> Vec<Query> {
     ];
     vec![
         row::<Account, _>("GET /accounts/{id}", balances::TABLE, UNKNOWN, YOURS, account),
-        page("GET /accounts", "accounts", (balances::TABLE, balances::OF_OPENER), owned, account)
+        page("GET /accounts", "accounts", (balances::TABLE, balances::OF_OPENER), own_accounts, account)
             .parameters(["owner"]),
         Query::new("GET /accounts/{id}/transactions", tables, transactions)
-            .waiting::<Account>()
+            .read_your_writes::<Account>()
             .parameters(PAGE),
     ]
 }
 
 /// The caller's accounts, or those of one owner among them.
-fn owned(request: &HttpRequest) -> Result<KeyRange, Problem> {
+fn own_accounts(request: &HttpRequest) -> Result<KeyRange, Problem> {
     let owner = request.query("owner")?;
     if owner.as_ref().is_some_and(|owner| !(1..=Owner::MAX).contains(&owner.chars().count())) {
         return Err(Problem::field("owner", format!("an owner has 1 to {} characters", Owner::MAX)));
@@ -61,10 +61,10 @@ async fn transactions(views: &Views, request: &HttpRequest) -> Result<Response, 
             tokio::join!(rows.position(&stream), balances.shown::<balances::Row>(id.get()));
         let shown = match balance.map_err(problem)? {
             (_, Some(row)) if row.opened_by.as_deref() == Some(actor) => {
-                Shown::Version(position.map_err(problem)?)
+                Visibility::Version(position.map_err(problem)?)
             }
-            (_, Some(_)) => Shown::ToOthers,
-            (_, None) => Shown::Version(0),
+            (_, Some(_)) => Visibility::Hidden,
+            (_, None) => Visibility::Version(0),
         };
         Ok((shown, ()))
     };

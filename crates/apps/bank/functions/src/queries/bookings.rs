@@ -8,12 +8,12 @@ use bank::{
 };
 use ledgerline::{
     Aggregate, Id,
-    manifest::{Action, Table},
+    manifest::{Action, Scope, Table},
 };
 use ledgerline_dynamodb::PageQuery;
 use ledgerline_lambda::{
     http::{HttpRequest, Problem, Response},
-    queries::{PAGE, Query, Shown, Views, in_answers, limit, listed, problem},
+    queries::{PAGE, Query, Views, Visibility, in_answers, limit, listed, problem},
 };
 use serde_json::{Value, json};
 
@@ -21,8 +21,8 @@ use serde_json::{Value, json};
 #[must_use]
 pub fn routes() -> Vec<Query> {
     let table = Table::with(TABLE, [Action::GetItem, Action::Query]);
-    let bookings = Query::new("GET /bookings", [table], bookings).waiting::<Account>();
-    vec![bookings.parameters(PAGE).parameters(["day", "accountId"]).of_everybody()]
+    let bookings = Query::new("GET /bookings", [table], bookings).read_your_writes::<Account>();
+    vec![bookings.parameters(PAGE).parameters(["day", "accountId"]).scope(Scope::Events)]
 }
 
 /// The bookings of a day, the oldest first. Without a day, it is that of the last booking.
@@ -71,7 +71,7 @@ async fn wait(views: &Views, request: &HttpRequest) -> Result<(), Problem> {
         Account::stream(account.get()).map_err(|error| Problem::field("accountId", error.to_string()))?;
     let read = async || {
         let (position, _) = views.log_rows(TABLE)?.progress(&stream).await.map_err(problem)?;
-        Ok((Shown::Version(position), ()))
+        Ok((Visibility::Version(position), ()))
     };
     views.read(request, &stream, read).await.map(|_| ())
 }

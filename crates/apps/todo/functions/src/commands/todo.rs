@@ -2,7 +2,7 @@
 
 use ledgerline::{Id, StreamId};
 use ledgerline_lambda::{
-    commands::{Route, acts, creates},
+    commands::{Route, action, create},
     http::{HttpRequest, Problem},
 };
 use serde::Deserialize;
@@ -22,12 +22,11 @@ struct Create {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Todo>> {
-    let create =
-        |Create { id, title, message }| (Some(id), Command::Create(title, message.unwrap_or_default()));
+    let new = |Create { id, title, message }| (Some(id), Command::Create(title, message.unwrap_or_default()));
     vec![
-        creates("POST /todo", create, changed),
+        create("POST /todo", new, changed),
         Route::new("POST /todo/{id}", update, changed).if_match_required(),
-        acts("DELETE /todo/{id}", || Command::Delete, changed).if_match_required(),
+        action("DELETE /todo/{id}", || Command::Delete, changed).if_match_required(),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! The routes of widgets.
 
 use ledgerline::{Id, StreamId};
-use ledgerline_lambda::commands::{Route, changes, creates};
+use ledgerline_lambda::commands::{Route, create, update};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use widgets::widget::{Command, Description, Name, State, Stock, Widget};
@@ -40,7 +40,7 @@ struct UpdateStock {
 /// The routes.
 #[must_use]
 pub fn routes() -> Vec<Route<Widget>> {
-    let create = |Create { widget_id, name, description, stock }| {
+    let new = |Create { widget_id, name, description, stock }| {
         let description = description.unwrap_or_default();
         let stock = stock.unwrap_or_default();
         (widget_id, Command::Create(name, description, stock))
@@ -49,10 +49,10 @@ pub fn routes() -> Vec<Route<Widget>> {
     let description = |body: ChangeDescription| Command::ChangeDescription(body.description);
     let stock = |body: UpdateStock| Command::UpdateStock(body.stock);
     vec![
-        creates("POST /widgets", create, changed),
-        changes("POST /widgets/{id}/name", name, changed),
-        changes("POST /widgets/{id}/description", description, changed),
-        changes("POST /widgets/{id}/stock", stock, changed),
+        create("POST /widgets", new, changed),
+        update("POST /widgets/{id}/name", name, changed),
+        update("POST /widgets/{id}/description", description, changed),
+        update("POST /widgets/{id}/stock", stock, changed),
     ]
 }
 

@@ -1,0 +1,459 @@
+//! The heads of all streams against everything that is made of them: what is missing, what is ahead of the log, and holes in the log itself. Nothing is written here.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    hash::{BuildHasher, RandomState},
+    mem,
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    EventLog, StoreError, StreamId,
+    all::{Entry, last_before, segments},
+    manifest::SubscriberKind,
+};
+
+use crate::{DynamoDbStore, Head, TableError, ViewTable};
+
+/// The number of streams that are looked at at once.
+const AT_ONCE: usize = 32;
+/// The age from which a state view that shows nothing of a stream may have forgotten it: until then, it has a tombstone.
+const FORGOTTEN: SignedDuration = SignedDuration::from_hours(29 * 24);
+/// The name of the order of everything among what follows the log.
+pub const ORDER: &str = "$all";
+
+/// The number of streams that are compared together, when they are compared by their time.
+const WINDOW: usize = 2_000;
+/// The number of streams that are remembered as compared: some twenty bytes each.
+const REMEMBERED: usize = 1_000_000;
+
+/// Something that follows the log: a function with its table.
+#[derive(Debug, Clone)]
+pub struct Subscriber {
+    /// The function's name: its logical id.
+    pub id: String,
+    /// From what its table is written.
+    pub kind: SubscriberKind,
+    /// The categories whose commits it takes.
+    pub of: Vec<String>,
+    /// The table, at the generation of its rows that is read.
+    pub table: ViewTable,
+}
+
+impl Subscriber {
+    /// Whether it takes the commits of this stream.
+    #[must_use]
+    pub fn takes(&self, stream: &StreamId) -> bool {
+        self.of.iter().any(|of| of == stream.category())
+    }
+}
+
+/// Something that lacks commits of a stream, or has more than the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The subscriber, or [`ORDER`].
+    pub who: String,
+    /// Its kind; `None` for the order.
+    pub kind: Option<SubscriberKind>,
+    /// The stream.
+    pub stream: StreamId,
+    /// The last version in the log.
+    pub head: u64,
+    /// The last one there.
+    pub found: u64,
+    /// Why that cannot be read, if it cannot. No value is in it (rule 14).
+    pub unreadable: Option<String>,
+}
+
+/// How many streams of one subscriber were looked at, and how they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Looked {
+    /// The subscriber, or [`ORDER`].
+    pub who: String,
+    /// All streams that were looked at.
+    pub streams: usize,
+    /// Those of which something is missing.
+    pub missing: usize,
+    /// Those that are ahead of the log.
+    pub ahead: usize,
+    /// Those of which nothing is shown, and that are older than tombstones.
+    pub forgotten: usize,
+    /// Those whose row or position cannot be read.
+    pub unreadable: usize,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What was looked at, by subscriber.
+    pub looked: Vec<Looked>,
+    /// What is missing.
+    pub missing: Vec<Difference>,
+    /// What is ahead of the log, as after a restored backup.
+    pub ahead: Vec<Difference>,
+    /// Views that show nothing of old streams: they forgot them, and their tombstones are gone, or they never heard of them.
+    pub forgotten: Vec<Difference>,
+    /// Rows or positions that cannot be read: whoever writes them cannot go on with their streams either.
+    pub unreadable: Vec<Difference>,
+    /// Streams with a hole in the log, each with the number of versions that are missing.
+    pub holes: BTreeMap<StreamId, u64>,
+    /// The differences of commits that are too young: they may be on their way.
+    pub too_young: usize,
+    /// What `$all` has of the streams that it lacks something of.
+    pub seen: BTreeMap<StreamId, Seen>,
+}
+
+impl Found {
+    /// Whether nothing is missing, nothing is ahead, and the log has no hole, as far as it was looked.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        [&self.missing, &self.ahead, &self.unreadable].iter().all(|found| found.is_empty())
+            && self.holes.is_empty()
+    }
+
+    /// Adds the differences of a subscriber, and keeps at most `most` of each kind.
+    fn note(&mut self, who: &str, looked: Vec<Difference>, forgotten: Vec<Difference>, most: usize) {
+        let streams = looked.len() + forgotten.len();
+        let (unreadable, looked): (Vec<_>, Vec<_>) =
+            looked.into_iter().partition(|difference| difference.unreadable.is_some());
+        let count = |is: fn(&Difference) -> bool| looked.iter().filter(|difference| is(difference)).count();
+        let (missing, ahead) = (
+            count(|difference| difference.found < difference.head),
+            count(|difference| difference.found > difference.head),
+        );
+        let place = self.looked.iter().position(|known| known.who == who).unwrap_or_else(|| {
+            self.looked.push(Looked { who: who.to_owned(), ..Looked::default() });
+            self.looked.len() - 1
+        });
+        let sum = &mut self.looked[place];
+        sum.streams += streams;
+        sum.missing += missing;
+        sum.ahead += ahead;
+        sum.forgotten += forgotten.len();
+        sum.unreadable += unreadable.len();
+        self.unreadable.extend(unreadable);
+        self.forgotten.extend(forgotten);
+        for difference in looked {
+            match difference.found.cmp(&difference.head) {
+                std::cmp::Ordering::Less => self.missing.push(difference),
+                std::cmp::Ordering::Equal => {}
+                std::cmp::Ordering::Greater => self.ahead.push(difference),
+            }
+        }
+        for differences in [&mut self.missing, &mut self.ahead, &mut self.forgotten, &mut self.unreadable] {
+            differences.truncate(most);
+        }
+    }
+}
+
+/// Why nothing was compared.
+#[derive(Debug, thiserror::Error)]
+pub enum CompareError {
+    /// Only the order says what came since a time.
+    #[error("what came since a time is known by the order of everything, which is not there")]
+    NoOrder,
+    /// The log, or the order, cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A table cannot be read.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// What is compared with what.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    /// The log.
+    pub log: &'a DynamoDbStore,
+    /// The number of parts in which it is read at once.
+    pub parts: i32,
+    /// `$all` and the number of its partitions, if there is one.
+    pub order: Option<(&'a DynamoDbStore, u16)>,
+    /// Whether `$all` itself is compared with the log.
+    pub with_order: bool,
+    /// What follows the log.
+    pub subscribers: &'a [Subscriber],
+    /// Only streams that came to `$all` since this time, instead of all. This costs what was written since then; it finds no holes, and nothing that never came to `$all`.
+    pub since: Option<Timestamp>,
+    /// Leaves alone what lacks only commits of after this time: they may be on their way.
+    pub until: Timestamp,
+    /// The most differences of each kind that are kept. All of them are counted.
+    pub most: usize,
+}
+
+impl Comparison<'_> {
+    /// Compares.
+    ///
+    /// # Errors
+    /// When a table cannot be read, or there is a time and no order.
+    pub async fn run(&self) -> Result<Found, CompareError> {
+        match (self.order, self.since) {
+            (Some((sequence, partitions)), Some(since)) => self.recent(sequence, partitions, since).await,
+            (None, Some(_)) => Err(CompareError::NoOrder),
+            (order, None) => self.whole(order).await,
+        }
+    }
+
+    /// Compares the streams that came to `$all` since a time, some at once, so that two days of a
+    /// busy log fit into a function's memory (rule 11).
+    async fn recent(
+        &self,
+        sequence: &DynamoDbStore,
+        partitions: u16,
+        since: Timestamp,
+    ) -> Result<Found, CompareError> {
+        let mut found = Found::default();
+        let mut window = BTreeSet::new();
+        // The hashes of the compared streams, with a random key: no caller can choose two ids with
+        // one hash. A stream beyond the limit is compared again.
+        let hashes = RandomState::new();
+        let mut compared = HashSet::new();
+        for partition in 0..partitions {
+            let mut after = last_before(sequence, partition, since).await?.map_or(0, |before| before.number);
+            loop {
+                let (page, complete) = segments(sequence, partition, after).await?;
+                after = page.last().map_or(after, |last| last.number);
+                for segment in page {
+                    // Of the void entries, the last one is new.
+                    for Entry { stream, .. } in
+                        segment.entries.into_iter().chain(segment.voids.last().cloned())
+                    {
+                        if compared.insert(hashes.hash_one(&stream)) {
+                            window.insert(stream);
+                        }
+                    }
+                    if window.len() >= WINDOW {
+                        self.compare(self.heads_of(&mem::take(&mut window)).await?, &mut found).await?;
+                    }
+                    if compared.len() >= REMEMBERED {
+                        compared.clear();
+                    }
+                }
+                if complete {
+                    break;
+                }
+            }
+        }
+        self.compare(self.heads_of(&window).await?, &mut found).await?;
+        Ok(found)
+    }
+
+    async fn heads_of(&self, streams: &BTreeSet<StreamId>) -> Result<BTreeMap<StreamId, Head>, CompareError> {
+        let head =
+            async |stream: &StreamId| Ok::<_, StoreError>((stream.clone(), self.log.head(stream).await?));
+        let heads = stream::iter(streams).map(head).buffer_unordered(AT_ONCE);
+        Ok(heads.try_collect().await?)
+    }
+
+    /// Compares all streams, and `$all` if that is wanted.
+    async fn whole(&self, order: Option<(&DynamoDbStore, u16)>) -> Result<Found, CompareError> {
+        let reached = match order {
+            Some((sequence, partitions)) => Some(reached(sequence, partitions).await?),
+            None => None,
+        };
+        let mut heads = self.log.heads(self.parts).await?;
+        // A stream that only the order has is gone from the log.
+        let known = reached.iter().flat_map(|reached| reached.keys().cloned());
+        known.for_each(|stream| _ = heads.entry(stream).or_default());
+        let mut found = Found::default();
+        let hole = |(stream, head): (&StreamId, &Head)| {
+            (head.commits < head.version).then(|| (stream.clone(), head.version - head.commits))
+        };
+        found.holes.extend(heads.iter().filter_map(hole));
+        let heads = self.compare(heads, &mut found).await?;
+        if let Some(reached) = reached.as_ref().filter(|_| self.with_order) {
+            let looked = stream::iter(&heads).map(|(stream, head)| self.look_at_order(reached, stream, head));
+            let looked: Vec<_> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            let looked = self.without_the_young(looked, &heads, &mut found).await?;
+            found.note(ORDER, looked, Vec::new(), self.most);
+            let missing = found.missing.iter().filter(|missing| missing.kind.is_none());
+            found.seen = missing
+                .filter_map(|missing| Some((missing.stream.clone(), reached.get(&missing.stream)?.clone())))
+                .collect();
+        }
+        Ok(found)
+    }
+
+    /// Compares these streams with every subscriber. Returns them.
+    async fn compare(
+        &self,
+        heads: BTreeMap<StreamId, Head>,
+        found: &mut Found,
+    ) -> Result<BTreeMap<StreamId, Head>, CompareError> {
+        let old = Timestamp::now() - FORGOTTEN;
+        for subscriber in self.subscribers {
+            let of_it = heads.iter().filter(|(stream, _)| subscriber.takes(stream));
+            let looked =
+                stream::iter(of_it).map(|(stream, head)| self.look_twice(subscriber, stream, head.version));
+            let looked: Vec<Difference> = looked.buffer_unordered(AT_ONCE).try_collect().await?;
+            let looked = self.without_the_young(looked, &heads, found).await?;
+            let is_forgotten = |looked: &Difference| {
+                let head = heads.get(&looked.stream).and_then(|head| head.at);
+                looked.kind == Some(SubscriberKind::StateProjector)
+                    && looked.found == 0
+                    && looked.unreadable.is_none()
+                    && head.is_some_and(|at| at < old)
+            };
+            let (forgotten, looked): (Vec<_>, Vec<_>) = looked.into_iter().partition(is_forgotten);
+            found.note(&subscriber.id, looked, forgotten, self.most);
+        }
+        Ok(heads)
+    }
+
+    /// Leaves out what lacks only young commits. The first one that is missing counts, not the newest: a stream that is written all the time would never be compared otherwise.
+    async fn without_the_young(
+        &self,
+        looked: Vec<Difference>,
+        heads: &BTreeMap<StreamId, Head>,
+        found: &mut Found,
+    ) -> Result<Vec<Difference>, CompareError> {
+        let mut left = Vec::new();
+        for difference in looked {
+            let Difference { stream, head, found: there, unreadable, .. } = &difference;
+            let is_missing = there < head && unreadable.is_none();
+            // If the newest commit is old, all are.
+            let is_young = heads.get(stream).and_then(|head| head.at).is_some_and(|at| at > self.until);
+            if is_missing && is_young {
+                let first = self.log.time_of(stream, there + 1).await?;
+                if first.is_some_and(|at| at > self.until) {
+                    found.too_young += 1;
+                    continue;
+                }
+            }
+            left.push(difference);
+        }
+        Ok(left)
+    }
+
+    /// How far a subscriber is in a stream. The log and the view go on while they are looked at: a difference must still be there when they are looked at again, in this order.
+    async fn look_twice(
+        &self,
+        subscriber: &Subscriber,
+        stream: &StreamId,
+        head: u64,
+    ) -> Result<Difference, CompareError> {
+        let first = look(subscriber, stream, head).await?;
+        if first.found == first.head || first.unreadable.is_some() {
+            return Ok(first);
+        }
+        let head = self.log.head(stream).await?;
+        let again = look(subscriber, stream, first.head.min(head.version)).await?;
+        let head = self.log.head(stream).await?;
+        // What the view has got to since is no difference, unless the log does not have it.
+        Ok(Difference { head: again.head.max(again.found.min(head.version)), ..again })
+    }
+
+    async fn look_at_order(
+        &self,
+        reached: &BTreeMap<StreamId, Seen>,
+        stream: &StreamId,
+        head: &Head,
+    ) -> Result<Difference, CompareError> {
+        let seen = reached.get(stream).cloned().unwrap_or_default();
+        let mut head = head.version;
+        // Ahead, if the newest entry is of a version that the log does not have: by a strong read, because the scan may be older than the order.
+        if seen.newest() > head {
+            let newest = self.log.head(stream).await?;
+            head = newest.version.min(seen.newest());
+        }
+        let found = if seen.newest() > head { seen.newest() } else { seen.up_to };
+        let who = ORDER.to_owned();
+        let stream = stream.clone();
+        Ok(Difference { who, kind: None, stream, head, found, unreadable: None })
+    }
+}
+
+/// How far a subscriber is in a stream.
+async fn look(subscriber: &Subscriber, stream: &StreamId, head: u64) -> Result<Difference, CompareError> {
+    let (found, unreadable) = match subscriber.table.reached(stream).await {
+        Ok(found) => (found, None),
+        // One row must not hide what is missing elsewhere (rule 11).
+        Err(error @ TableError::Row(_)) => (0, Some(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let who = subscriber.id.clone();
+    let stream = stream.clone();
+    Ok(Difference { who, kind: Some(subscriber.kind), stream, head, found, unreadable })
+}
+
+/// The versions of a stream that `$all` has entries of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// All versions up to this one have an entry.
+    up_to: u64,
+    /// Those beyond it that have one.
+    beyond: BTreeSet<u64>,
+}
+
+impl Seen {
+    fn add(&mut self, version: u64) {
+        if version > self.up_to {
+            self.beyond.insert(version);
+        }
+        while self.beyond.remove(&(self.up_to + 1)) {
+            self.up_to += 1;
+        }
+    }
+
+    /// Takes a void entry away: `$all` has nothing of this version, until a commit takes the version.
+    fn remove(&mut self, version: u64) {
+        if version <= self.up_to {
+            self.beyond.extend(version + 1..=self.up_to);
+            self.up_to = version.saturating_sub(1);
+        }
+        self.beyond.remove(&version);
+    }
+
+    fn newest(&self) -> u64 {
+        self.beyond.last().copied().unwrap_or(self.up_to)
+    }
+
+    /// Whether this version has an entry.
+    #[must_use]
+    pub fn has(&self, version: u64) -> bool {
+        version <= self.up_to || self.beyond.contains(&version)
+    }
+}
+
+/// What `$all` has of each stream.
+async fn reached(sequence: &impl EventLog, partitions: u16) -> Result<BTreeMap<StreamId, Seen>, StoreError> {
+    let mut reached = BTreeMap::<StreamId, Seen>::new();
+    for partition in 0..partitions {
+        let mut after = 0;
+        loop {
+            let (page, complete) = segments(sequence, partition, after).await?;
+            after = page.last().map_or(after, |last| last.number);
+            for segment in page {
+                for Entry { stream, version } in segment.entries {
+                    reached.entry(stream).or_default().add(version);
+                }
+                if let Some(void) = segment.voids.last() {
+                    reached.entry(void.stream.clone()).or_default().remove(void.version);
+                }
+            }
+            if complete {
+                break;
+            }
+        }
+    }
+    Ok(reached)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_without_an_entry_is_not_hidden_by_a_later_one() {
+        let mut seen = Seen::default();
+        for (version, up_to, newest) in [(1, 1, 1), (5, 1, 5), (3, 1, 5), (2, 3, 5), (2, 3, 5), (4, 5, 5)] {
+            seen.add(version);
+            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version}");
+        }
+        for (version, up_to, newest) in [(5, 4, 4), (7, 4, 4), (2, 1, 4), (4, 1, 3), (1, 0, 3), (3, 0, 0)] {
+            seen.remove(version);
+            assert_eq!((seen.up_to, seen.newest()), (up_to, newest), "{version} is void");
+        }
+    }
+}

@@ -1,0 +1,705 @@
+//! The runner of command functions: from a request to a commit, and to the answer.
+
+use std::{collections::BTreeSet, fmt, num::NonZeroUsize, time::Duration};
+
+use http::{HeaderName, StatusCode, header};
+use jiff::Timestamp;
+use ledgerline::{
+    Aggregate, Cache, Causes, Context, EventStore, ExecuteError, Execution, Id, Idempotency, LoadError,
+    Outcome, Precondition, Refusal, RefusalKind, StoreError, StreamId, Text, execute,
+    manifest::{Endpoint, Manifest, Scope, Source},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::{
+    Error, config,
+    grants::{self, REQUESTS},
+    http::{
+        COMMIT_TOO_LARGE, CONTENDED, HttpRequest, IDEMPOTENCY_KEY_REUSED, OVERTAKEN, PRECONDITION_FAILED,
+        PRECONDITION_REQUIRED, Problem, ProblemType, Response, Routes, versions_of, versions_of_weak,
+    },
+    metrics, snapshot_warmup,
+    start::{dynamodb, store},
+};
+
+/// The variable with the seconds for which an Idempotency-Key is remembered.
+const RETENTION: &str = "REQUEST_RETENTION_SECONDS";
+const SOURCE_ADDRESSES: &str = "SOURCE_ADDRESSES";
+
+/// The number of streams whose states a warm instance remembers.
+const CACHED_STREAMS: NonZeroUsize = NonZeroUsize::new(1_000).expect("is not zero");
+
+/// The time that a command may take, with all its repairs. It is less than the function's timeout (rule 11), so that the client gets an
+/// answer. A commit that was appended by then stays in the log, and a client that asks again with the same Idempotency-Key gets its answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// The function that makes the body of a success, from the stream, and the state and the version after the command.
+pub type AnswerOf<A> = fn(&StreamId, &<A as Aggregate>::State, u64) -> Value;
+
+/// The function that reads from a request the id of the aggregate and the command.
+type Read<A> =
+    Box<dyn Fn(&HttpRequest) -> Result<(String, Option<<A as Aggregate>::Command>), Problem> + Send + Sync>;
+
+/// A route of a function that takes the commands of one aggregate.
+///
+/// The route says how a request is read and how a success is answered. The function itself answers refusals and failures. The stream always
+/// has the category of the aggregate, so no route can name a stream of another one.
+pub struct Route<A: Aggregate> {
+    key: &'static str,
+    read: Read<A>,
+    answer: AnswerOf<A>,
+    location: Option<String>,
+    if_match_required: bool,
+    scope: Scope,
+}
+
+impl<A: Aggregate> fmt::Debug for Route<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+impl<A: Aggregate> Route<A> {
+    /// A route. `read` makes the aggregate's id and the command from a request. `key` is the method and the path, as the template has them:
+    /// `POST /tanks/{id}/fills`.
+    #[must_use]
+    pub fn new(
+        key: &'static str,
+        read: impl Fn(&HttpRequest) -> Result<(String, A::Command), Problem> + Send + Sync + 'static,
+        answer: AnswerOf<A>,
+    ) -> Self {
+        Self {
+            key,
+            read: Box::new(move |request| {
+                let (id, command) = read(request)?;
+                Ok((id, Some(command)))
+            }),
+            answer,
+            location: None,
+            if_match_required: false,
+            scope: Scope::Write,
+        }
+    }
+
+    /// The same route for a command that starts a stream. Its answer is `201`, and its `Location` header has this path, with the
+    /// aggregate's id for `{id}`.
+    #[must_use]
+    pub fn creating(self, path: impl Into<String>) -> Self {
+        Self { location: Some(path.into()), ..self }
+    }
+
+    /// The same route, which answers a request without `If-Match` with `428`.
+    #[must_use]
+    pub fn if_match_required(self) -> Self {
+        Self { if_match_required: true, ..self }
+    }
+
+    /// The same route for a command that only operators may send: its callers need the scope for that. What they did is in the commit, with who they are.
+    #[must_use]
+    pub fn operators_only(self) -> Self {
+        Self { scope: Scope::Operate, ..self }
+    }
+
+    /// Method and path.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
+
+    /// The stream and the command that a request asks for; no command if it asks for a replay.
+    ///
+    /// # Errors
+    /// A problem that names the field; the field is `id` if no stream can have the id.
+    pub fn read(&self, request: &HttpRequest) -> Result<(StreamId, Option<A::Command>), Problem> {
+        let (id, command) = (self.read)(request)?;
+        let stream = A::stream(&id).map_err(|error| Problem::field("id", error.to_string()))?;
+        Ok((stream, command))
+    }
+}
+
+/// A route that starts a stream: `POST /tanks`. `read` splits the body into the id, if the client chose one, and the command. Without
+/// an id, the aggregate gets a new one.
+#[must_use]
+pub fn create<A: Aggregate, Body: DeserializeOwned>(
+    key: &'static str,
+    read: impl Fn(Body) -> (Option<Id>, A::Command) + Send + Sync + 'static,
+    answer: AnswerOf<A>,
+) -> Route<A> {
+    let read = move |request: &HttpRequest| {
+        let (id, command) = read(request.json()?);
+        Ok((id.unwrap_or_else(|| Uuid::now_v7().into()).into_inner(), command))
+    };
+    let path = key.split_once(' ').map_or(key, |(_, path)| path);
+    Route::new(key, read, answer).creating(format!("{path}/{{id}}"))
+}
+
+/// A route that changes an aggregate: `POST /tanks/{id}/fills`. `command` makes the command from the body; mostly it is a variant of the
+/// command enum.
+#[must_use]
+pub fn update<A: Aggregate, Body: DeserializeOwned>(
+    key: &'static str,
+    command: impl Fn(Body) -> A::Command + Send + Sync + 'static,
+    answer: AnswerOf<A>,
+) -> Route<A> {
+    let read = move |request: &HttpRequest| {
+        let command = command(request.json()?);
+        Ok((request.path_value::<Id>("id")?.into_inner(), command))
+    };
+    Route::new(key, read, answer)
+}
+
+/// A route that changes an aggregate and whose body has no fields: it is missing or an empty object.
+#[must_use]
+pub fn action<A: Aggregate>(
+    key: &'static str,
+    command: impl Fn() -> A::Command + Send + Sync + 'static,
+    answer: AnswerOf<A>,
+) -> Route<A> {
+    let read = move |request: &HttpRequest| {
+        request.nothing()?;
+        Ok((request.path_value::<Id>("id")?.into_inner(), command()))
+    };
+    Route::new(key, read, answer)
+}
+
+/// A route by which an operator has everything that is written from states write the state of one stream once more: `POST /tanks/{id}/replays`. It appends a commit without events
+/// ([`Execution::replay`]). The body says why.
+#[must_use]
+pub fn republish_state<A: Aggregate>(key: &'static str, answer: AnswerOf<A>) -> Route<A> {
+    let read = |request: &HttpRequest| {
+        let Replay { reason: _ } = request.json()?;
+        Ok((request.path_value::<Id>("id")?.into_inner(), None))
+    };
+    let read = Box::new(read);
+    Route { key, read, answer, location: None, if_match_required: false, scope: Scope::Operate }
+}
+
+/// The body of a replay. The operator's tool keeps the reason.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Replay {
+    #[expect(dead_code, reason = "it is asked for, so that nobody does this without one")]
+    reason: Text<500>,
+}
+
+/// Runs the function that takes the commands of an aggregate.
+///
+/// ```no_run
+/// use ledgerline::{StreamId, tank::{Command, State, Tank}};
+/// use ledgerline_lambda::commands::{Route, action, update};
+/// use serde_json::{Value, json};
+///
+/// fn routes() -> Vec<Route<Tank>> {
+///     vec![
+///         update("POST /tanks/{id}/fills", Command::Fill, changed),
+///         update("POST /tanks/{id}/draws", Command::Draw, changed),
+///         action("POST /tanks/{id}/scrap", || Command::Scrap, changed),
+///     ]
+/// }
+///
+/// fn changed(_: &StreamId, state: &State, version: u64) -> Value {
+///     json!({ "version": version, "level": state.level() })
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::commands::run(routes()).await
+/// }
+/// ```
+///
+/// With the arguments `--build-snapshots account-1 account-2` it folds these streams and keeps their states. Otherwise the first command after a
+/// deployment with another [`STATE_SCHEMA`](Aggregate::STATE_SCHEMA) would have to fold them (docs/runbook.md). It needs `COMMITS_TABLE`
+/// and `REQUESTS_TABLE` for that.
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, `REQUESTS_TABLE`, `REQUEST_RETENTION_SECONDS`, or `SOURCE_ADDRESSES`, which may be
+/// missing, or what [`http::run`](crate::http::run) reads.
+pub async fn run<A: Aggregate>(routes: Vec<Route<A>>) -> Result<(), Error> {
+    if let Some(streams) = snapshot_warmup::asked(std::env::args()) {
+        let store = store(dynamodb().await).await?.with_requests(config::text(REQUESTS.variable)?);
+        return snapshot_warmup::build::<A>(&store, streams).await;
+    }
+    crate::http::run(manifest(&routes), async || {
+        let requests = config::text(REQUESTS.variable)?;
+        let retention = config::parsed(RETENTION)?;
+        let store = store(dynamodb().await).await?.with_requests(requests);
+        let source_addresses = config::parsed_or(SOURCE_ADDRESSES, false)?;
+        let cache = Cache::new(CACHED_STREAMS);
+        Ok(Commands::<A, DynamoDbStore> { store, cache, retention, source_addresses, routes })
+    })
+    .await
+}
+
+/// The manifest of the function of these routes.
+#[must_use]
+pub fn manifest<A: Aggregate>(routes: &[Route<A>]) -> Manifest {
+    let endpoint = |route: &Route<A>| Endpoint { route: route.key.into(), scope: route.scope };
+    let source = Source::Http(routes.iter().map(endpoint).collect());
+    // The key of an idempotency record has a space before the caller.
+    let tables = grants::commands(&[A::CATEGORY], &BTreeSet::from(["* *".into()]));
+    let manifest = tables.into_iter().fold(Manifest::new(source), Manifest::table);
+    manifest.variable(RETENTION).optional(SOURCE_ADDRESSES)
+}
+
+/// The parts of a command function.
+#[derive(Debug)]
+pub struct Commands<A: Aggregate, S> {
+    /// The store that commits are appended to.
+    pub store: S,
+    /// The states that this instance remembers.
+    pub cache: Cache<A>,
+    /// Seconds for which an Idempotency-Key is remembered.
+    pub retention: i64,
+    /// Whether commits keep the addresses of callers. A commit keeps its address for ever, and takes it to the bus and the queues.
+    pub source_addresses: bool,
+    /// The routes that it takes.
+    pub routes: Vec<Route<A>>,
+}
+
+impl<A: Aggregate, S: EventStore + 'static> Routes for Commands<A, S> {
+    async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        let actor = request.actor()?;
+        let route = self.routes.iter().find(|route| route.key == request.route());
+        let route = route.ok_or_else(Problem::no_route)?;
+        request.only_parameters(&[], &[])?;
+        let (stream, command) = route.read(request)?;
+        let precondition = precondition(request, route.if_match_required)?;
+        // Two callers may choose the same key, so the caller's subject is added to it. A client's key has no spaces, so the first space
+        // ends it, and no two pairs of key and caller give the same text.
+        let key = idempotency_key(request)?.map(|key| format!("{key} {actor}"));
+        let fingerprints = if key.is_some() { Fingerprints::of(request)? } else { Fingerprints::default() };
+        let answer = |answer: Result<(&A::State, u64), &Refusal>| {
+            let answer = match answer {
+                Ok((state, version)) => Answer::success(route, &stream, state, version),
+                Err(refusal) => Answer::from(&Problem::from(refusal)),
+            };
+            serde_json::to_string(&answer).unwrap_or_default()
+        };
+        let id = key.clone().unwrap_or_else(|| Uuid::now_v7().to_string());
+        let mut meta = request.meta().clone();
+        meta.source_address = meta.source_address.filter(|_| self.source_addresses);
+        let context = Context { at: Timestamp::now(), actor: Some(actor.to_owned()) };
+        let retention = self.retention;
+        let execution = Execution {
+            precondition: precondition.as_ref(),
+            creates: route.location.is_some(),
+            idempotency: key.as_deref().map(|key| Idempotency {
+                key,
+                fingerprint: &fingerprints.of_command,
+                older_fingerprint: Some(&fingerprints.of_text),
+                retention,
+                answer: &answer,
+            }),
+            ..match &command {
+                Some(command) => Execution::new(&stream, command, &context, &id, &meta),
+                None => Execution::replay(&stream, &context, &id, &meta),
+            }
+        };
+        // On the heap, because this future has those of the SDK in it: it would be copied into each of the futures around it, for a fifteenth of a
+        // command's instructions.
+        let executed = Box::pin(execute(&self.store, &self.cache, &DynamoDbStore::HOST, &execution));
+        let Ok(outcome) = timeout(PATIENCE, executed).await else {
+            tracing::error!(%stream, outcome = "timed out", "command");
+            metrics::command("timed out");
+            return Err(Problem::unavailable());
+        };
+        metrics::command(log(&stream, &outcome));
+        match outcome {
+            Ok(Outcome::Committed(loaded) | Outcome::Unchanged(loaded)) => {
+                Ok(Answer::success(route, &stream, &loaded.state, loaded.version).response())
+            }
+            Ok(Outcome::Repeated(answer)) => repeated(&answer),
+            Err(error) => Err(problem(&error, precondition.as_ref())),
+        }
+    }
+}
+
+/// An answer as it is remembered under an Idempotency-Key.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    status: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    location: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
+    body: Value,
+}
+
+impl Answer {
+    fn success<A: Aggregate>(route: &Route<A>, stream: &StreamId, state: &A::State, version: u64) -> Self {
+        let status = if route.location.is_some() { StatusCode::CREATED } else { StatusCode::OK };
+        Self {
+            status: status.as_u16(),
+            location: route.location.as_ref().map(|path| path.replace("{id}", stream.id())),
+            version: Some(version),
+            body: (route.answer)(stream, state, version),
+        }
+    }
+
+    fn response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = Response::json(status, self.body);
+        response.headers.extend(self.location.map(|location| (header::LOCATION, location)));
+        if status.is_client_error() {
+            response.headers.push((header::CONTENT_TYPE, "application/problem+json".into()));
+        }
+        match self.version {
+            Some(version) => response.with_version(version),
+            None => response,
+        }
+    }
+}
+
+impl From<&Problem> for Answer {
+    fn from(problem: &Problem) -> Self {
+        Self {
+            status: problem.status.as_u16(),
+            location: None,
+            version: problem.version,
+            body: problem.body(),
+        }
+    }
+}
+
+fn repeated(answer: &str) -> Result<Response, Problem> {
+    let Ok(answer) = serde_json::from_str::<Answer>(answer) else {
+        tracing::error!("a remembered answer cannot be read");
+        return Err(Problem::internal());
+    };
+    let mut response = answer.response();
+    response.headers.push((HeaderName::from_static("idempotent-replayed"), "true".into()));
+    Ok(response)
+}
+
+fn precondition(request: &HttpRequest, required: bool) -> Result<Option<Precondition>, Problem> {
+    match (request.header("If-Match")?, request.header("If-None-Match")?) {
+        (Some(_), Some(_)) => {
+            Err(Problem::field("If-None-Match", "send If-Match or If-None-Match, and not both"))
+        }
+        (Some(tags), None) => Ok(Some(versions_of(tags).map_or(Precondition::Exists, Precondition::OneOf))),
+        (None, _) if required => {
+            let detail = "send If-Match with the ETag that you know";
+            let problem = Problem::new(PRECONDITION_REQUIRED, detail);
+            Err(Problem { field: Some("If-Match".into()), ..problem })
+        }
+        (None, Some(tags)) => {
+            Ok(Some(versions_of_weak(tags)?.map_or(Precondition::Absent, Precondition::NoneOf)))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+fn idempotency_key(request: &HttpRequest) -> Result<Option<&str>, Problem> {
+    let Some(key) = request.header("Idempotency-Key")? else { return Ok(None) };
+    // API Gateway joins two headers of the name with a comma: they must not become one key.
+    if (1..=128).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_graphic() && b != b',') {
+        return Ok(Some(key));
+    }
+    let detail = "an Idempotency-Key has 1 to 128 visible ASCII characters, and no comma; send one";
+    Err(Problem::field("Idempotency-Key", detail))
+}
+
+/// The hashes that tell two requests with the same key apart, by route, path and body.
+#[derive(Debug, Default)]
+struct Fingerprints {
+    /// The hash of the command, in whatever spelling it came: without fields that are null, with
+    /// ids in small letters, and without an empty object, which is the same as no body.
+    of_command: String,
+    /// The hash that an earlier version stored. The body counts as JSON, so that white space makes
+    /// no difference. It is the same as the other one for most requests.
+    of_text: String,
+}
+
+impl Fingerprints {
+    fn of(request: &HttpRequest) -> Result<Self, Problem> {
+        let body = request.body()?;
+        let json = serde_json::from_slice::<Value>(body);
+        let text = json.as_ref().map_or_else(|_| body.to_vec(), |json| json.to_string().into_bytes());
+        let command = match json {
+            Ok(json) => {
+                let json = in_one_spelling(json);
+                if json == Value::Object(serde_json::Map::new()) {
+                    Vec::new()
+                } else {
+                    json.to_string().into_bytes()
+                }
+            }
+            Err(_) => body.to_vec(),
+        };
+        let path: Vec<_> = request.path().split('/').map(id_in_one_spelling).collect();
+        let hash = |path: &str, body: &[u8]| hash([request.route().as_bytes(), path.as_bytes(), body]);
+        Ok(Self { of_command: hash(&path.join("/"), &command), of_text: hash(request.path(), &text) })
+    }
+}
+
+/// JSON without fields that are null, and with ids in small letters.
+fn in_one_spelling(json: Value) -> Value {
+    match json {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            fields.map(|(name, value)| (name, in_one_spelling(value))).collect()
+        }
+        Value::Array(values) => values.into_iter().map(in_one_spelling).collect(),
+        Value::String(text) => id_in_one_spelling(&text).into(),
+        other @ (Value::Null | Value::Bool(_) | Value::Number(_)) => other,
+    }
+}
+
+/// The text, in small letters if it is an id.
+fn id_in_one_spelling(text: &str) -> String {
+    text.parse::<Id>().map_or_else(|_| text.to_owned(), Id::into_inner)
+}
+
+fn hash(parts: [&[u8]; 3]) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl From<&Refusal> for Problem {
+    fn from(refusal: &Refusal) -> Self {
+        let status = match refusal.kind() {
+            RefusalKind::NotFound => StatusCode::NOT_FOUND,
+            RefusalKind::AlreadyExists => StatusCode::CONFLICT,
+            RefusalKind::Forbidden => StatusCode::FORBIDDEN,
+            RefusalKind::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::new(ProblemType { code: refusal.code(), status }, refusal.detail())
+    }
+}
+
+/// The problem that a client is told of for a failed command. This is the only place where such failures become HTTP.
+fn problem(error: &ExecuteError, precondition: Option<&Precondition>) -> Problem {
+    let condition = match precondition {
+        Some(Precondition::Absent | Precondition::NoneOf(_)) => "If-None-Match",
+        Some(Precondition::Exists | Precondition::OneOf(_)) | None => "If-Match",
+    };
+    match error {
+        ExecuteError::Refused(refusal) => refusal.into(),
+        ExecuteError::PreconditionFailed { version } => Problem {
+            version: Some(*version),
+            field: Some(condition.into()),
+            ..Problem::new(PRECONDITION_FAILED, format!("the version is {version}, load it and decide again"))
+        },
+        ExecuteError::Overtaken { version } => Problem {
+            version: Some(*version),
+            field: Some(condition.into()),
+            ..Problem::new(
+                OVERTAKEN,
+                format!("another change was first, the version is {version} now: load it and decide again"),
+            )
+        },
+        ExecuteError::Contended => Problem::new(CONTENDED, "others change this at the same time, try again"),
+        ExecuteError::CommandIdReused => Problem {
+            field: Some("Idempotency-Key".into()),
+            ..Problem::new(IDEMPOTENCY_KEY_REUSED, "this Idempotency-Key was used for another request")
+        },
+        ExecuteError::TooLarge { bytes, limit } => Problem::new(
+            COMMIT_TOO_LARGE,
+            format!("what this would store has {bytes} bytes, the limit is {limit}"),
+        ),
+        ExecuteError::Store(error) | ExecuteError::Load(LoadError::Store(error)) => match error {
+            StoreError::Throttled(_) | StoreError::Unavailable(_) => Problem::unavailable(),
+            StoreError::Corrupt { .. } => Problem::internal(),
+        },
+        ExecuteError::Load(LoadError::Decode { .. }) | ExecuteError::Encode(_) => Problem::internal(),
+    }
+}
+
+/// Logs the outcome of a command once, with stream and version and without its payload (rule 14); only a command that timed out is logged
+/// by the caller of this. The name of the outcome, which is returned, is the label of the metric.
+fn log<A: Aggregate>(stream: &StreamId, outcome: &Result<Outcome<A>, ExecuteError>) -> &'static str {
+    let (name, version, code) = match outcome {
+        Ok(Outcome::Committed(loaded)) => ("committed", Some(loaded.version), None),
+        Ok(Outcome::Unchanged(loaded)) => ("unchanged", Some(loaded.version), None),
+        Ok(Outcome::Repeated(_)) => ("repeated", None, None),
+        Err(ExecuteError::Refused(refusal)) => ("refused", None, Some(refusal.code())),
+        Err(ExecuteError::PreconditionFailed { version }) => ("precondition failed", Some(*version), None),
+        Err(ExecuteError::Overtaken { version }) => ("overtaken", Some(*version), None),
+        Err(ExecuteError::CommandIdReused | ExecuteError::TooLarge { .. }) => ("invalid", None, None),
+        Err(ExecuteError::Contended) => ("contended", None, None),
+        Err(error @ (ExecuteError::Load(_) | ExecuteError::Encode(_) | ExecuteError::Store(_))) => {
+            tracing::error!(%stream, outcome = "failed", error = %Causes(error), "command");
+            return "failed";
+        }
+    };
+    if name == "contended" {
+        tracing::warn!(%stream, outcome = name, "command");
+    } else {
+        tracing::info!(%stream, version, outcome = name, code, "command");
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+    use ledgerline::{
+        Consistency, EventLog, MemoryStore, Range,
+        spec::valid,
+        tank::{self, Tank},
+    };
+
+    use super::*;
+
+    fn install() -> Vec<Route<Tank>> {
+        let read = |_: Value| (None, tank::Command::Install { site: valid("North"), liquid: valid("water") });
+        vec![create("POST /tanks", read, |stream, _, _| Value::String(stream.to_string()))]
+    }
+
+    /// A commit never changes, so an address in it could not be removed later.
+    #[tokio::test]
+    async fn the_callers_address_is_kept_only_where_somebody_asks_for_it() {
+        for source_addresses in [false, true] {
+            let cache = Cache::new(CACHED_STREAMS);
+            let store = MemoryStore::default();
+            let function = Commands { store, cache, retention: 60, source_addresses, routes: install() };
+            let event = serde_json::json!({
+                "version": "2.0", "routeKey": "POST /tanks", "rawPath": "/tanks", "rawQueryString": "",
+                "headers": {}, "body": "{}", "isBase64Encoded": false,
+                "requestContext": {
+                    "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
+                    "http": { "method": "POST", "path": "/tanks", "sourceIp": "192.0.2.1" },
+                },
+            });
+            let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+            let answer = function.handle(&event.into()).await.unwrap();
+            let body = answer.body.unwrap();
+            let stream = Tank::stream(body.as_str().unwrap().trim_start_matches("tank-")).unwrap();
+            let range = Range { after: 0, up_to: u64::MAX, limit: None };
+            let page = function.store.read(&stream, range, Consistency::Strong).await.unwrap();
+            let kept = page.commits[0].meta.source_address.as_deref();
+            assert_eq!(kept, source_addresses.then_some("192.0.2.1"));
+        }
+    }
+
+    const ID: &str = "163082d2-b005-45d7-9eb6-aa1f83efd55d";
+
+    fn tanks() -> Commands<Tank, MemoryStore> {
+        let install = |_: Value| {
+            let id = Some(valid(ID));
+            (id, tank::Command::Install { site: valid("North"), liquid: valid("water") })
+        };
+        let store = MemoryStore::default();
+        let cache = Cache::new(CACHED_STREAMS);
+        let routes = vec![
+            create("POST /tanks", install, |_, _, version| version.into()),
+            update("POST /tanks/{id}/fills", tank::Command::Fill, |_, state: &tank::State, _| {
+                state.level().into()
+            }),
+            action("POST /tanks/{id}/scrap", || tank::Command::Scrap, |_, _, version| version.into()),
+        ];
+        Commands { store, cache, retention: 60, source_addresses: false, routes }
+    }
+
+    /// The status of the answer to a request, and its body or the field of its problem.
+    async fn send(
+        function: &Commands<Tank, MemoryStore>,
+        route: &str,
+        id: &str,
+        headers: Value,
+        (query, body): (&str, &str),
+    ) -> (u16, Value) {
+        let path = route.split_once(' ').unwrap().1.replace("{id}", id);
+        let event = serde_json::json!({
+            "version": "2.0", "routeKey": route, "rawPath": path, "rawQueryString": query,
+            "headers": headers, "body": body, "isBase64Encoded": false, "pathParameters": { "id": id },
+            "requestContext": {
+                "authorizer": { "jwt": { "claims": { "sub": "ada" } } }, "requestId": "r", "timeEpoch": 0,
+                "http": { "method": "POST", "path": path, "sourceIp": "192.0.2.1" },
+            },
+        });
+        let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+        match function.handle(&event.into()).await {
+            Ok(answer) => (answer.status.as_u16(), answer.body.unwrap_or_default()),
+            Err(problem) => (problem.status.as_u16(), problem.field.into()),
+        }
+    }
+
+    /// RFC 9110, 13.1.2: a condition that does not hold stops the command, and none is dropped.
+    #[tokio::test]
+    async fn if_none_match_is_a_condition_of_a_command() {
+        let function = tanks();
+        let fill = async |headers: Value| {
+            send(&function, "POST /tanks/{id}/fills", ID, headers, ("", r#"{"amount":1}"#)).await
+        };
+        let install = async |headers: Value| send(&function, "POST /tanks", ID, headers, ("", "{}")).await.0;
+        assert_eq!(install(serde_json::json!({ "if-none-match": "*" })).await, 201, "there was none");
+        for tags in ["*", "\"1\"", "W/\"1\"", "\"7\", \"1.9f86d081\""] {
+            let refused = (412, "If-None-Match".into());
+            assert_eq!(fill(serde_json::json!({ "if-none-match": tags })).await, refused, "{tags}");
+        }
+        for malformed in ["1", "", "\"1\" 7"] {
+            let refused = (400, "If-None-Match".into());
+            assert_eq!(fill(serde_json::json!({ "if-none-match": malformed })).await, refused, "{malformed}");
+        }
+        let both = serde_json::json!({ "if-none-match": "\"7\"", "if-match": "*" });
+        assert_eq!(fill(both).await, (400, "If-None-Match".into()));
+        assert_eq!(fill(serde_json::json!({ "if-none-match": "\"7\"" })).await, (200, 1.into()));
+    }
+
+    #[tokio::test]
+    async fn a_command_has_no_parameters_in_its_query() {
+        let function = tanks();
+        let refused = send(&function, "POST /tanks", ID, Value::default(), ("dryRun=1", "{}")).await;
+        assert_eq!(refused, (400, "dryRun".into()));
+    }
+
+    /// API Gateway joins two headers with a comma.
+    #[tokio::test]
+    async fn two_idempotency_keys_are_not_one() {
+        let headers = serde_json::json!({ "idempotency-key": "one,two" });
+        let refused = send(&tanks(), "POST /tanks", ID, headers, ("", "{}")).await;
+        assert_eq!(refused, (400, "Idempotency-Key".into()));
+    }
+
+    #[tokio::test]
+    async fn the_same_command_in_another_spelling_gets_the_first_answer() {
+        let function = tanks();
+        let key = |key: &str| serde_json::json!({ "idempotency-key": key });
+        send(&function, "POST /tanks", ID, Value::default(), ("", "{}")).await;
+        let capitals = ID.to_uppercase();
+        for (id, body, status) in [
+            (ID, r#"{"amount":5}"#, 200),
+            (ID, r#"{ "note": null, "amount": 5 }"#, 200),
+            (&capitals, r#"{"amount":5}"#, 200),
+            (ID, r#"{"amount":6}"#, 422),
+            (ID, r#"{"amount":5,"note":"rain"}"#, 422),
+        ] {
+            let answer = send(&function, "POST /tanks/{id}/fills", id, key("a"), ("", body)).await;
+            assert_eq!(answer.0, status, "{body}");
+            assert!(status == 422 || answer.1 == 5, "{body} is booked once: {answer:?}");
+        }
+        let scrap = async |body| send(&function, "POST /tanks/{id}/scrap", ID, key("b"), ("", body)).await;
+        assert_eq!(scrap("").await.0, 422, "the tank is not empty");
+        assert_eq!(scrap("{}").await.1["title"], "Tank not empty", "and that is the answer again");
+    }
+
+    /// A stored answer of an earlier version answers the same request.
+    #[test]
+    fn the_fingerprint_of_a_plain_request_is_that_of_earlier_versions() {
+        let of = |path: &str, body: &str| {
+            let event = serde_json::json!({
+                "routeKey": "POST /tanks/{id}/fills", "rawPath": path, "headers": {}, "body": body,
+                "isBase64Encoded": false, "requestContext": { "http": { "method": "POST" }, "timeEpoch": 0 },
+            });
+            let event: ApiGatewayV2httpRequest = serde_json::from_value(event).unwrap();
+            let Fingerprints { of_command, of_text } = Fingerprints::of(&event.into()).unwrap();
+            (of_command, of_text)
+        };
+        let path = format!("/tanks/{ID}/fills");
+        let (command, text) = of(&path, r#"{"note":"rain","amount":5}"#);
+        assert_eq!(command, text);
+        assert_eq!(text, "8c0a3ee7952174c0e8ae4578baa8b9b97a70dd9b3e8e74bf2e58e94e044700ec");
+        let (command, text) = of(&path.to_uppercase(), r#"{"note":null}"#);
+        assert_ne!(command, text);
+    }
+}

@@ -1,0 +1,461 @@
+//! The fanout. The state of every new commit goes to the functions of state views. The commit itself goes to one FIFO queue for each log
+//! projector or process manager. Its events go to the bus, one entry for each event that `BUS_EVENTS` names, with the state attached.
+//!
+//! The fanout returns the first record that could not be passed on. That record and all after it come again, so everything here may happen
+//! twice. The fanout itself sends a record that can never be passed on to the dead-letter queue (rule 11).
+
+mod bus;
+mod poison_pill;
+mod queues;
+mod send;
+mod state_resolver;
+mod views;
+
+pub(crate) use self::views::throttle_reason;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use aws_sdk_eventbridge::Client as EventBridge;
+use aws_sdk_lambda::Client as Lambda;
+use aws_sdk_sqs::Client as Sqs;
+use jiff::Timestamp;
+use ledgerline::{
+    Aggregates, Causes, Commit, StreamId,
+    manifest::{Manifest, Source},
+};
+use ledgerline_dynamodb::DynamoDbStore;
+use serde_json::value::RawValue;
+use tokio::time::Instant;
+
+use crate::{
+    Error,
+    commit_list::CommitList,
+    config,
+    fanout::{
+        bus::Bus,
+        poison_pill::{Plan, PoisonPillGuard},
+        queues::Queues,
+        state_resolver::{StateResolver, Unavailable},
+        views::{State, Views},
+    },
+    grants, metrics,
+    stream::{self, Handler, Record, Unreadable},
+    wire::details,
+};
+
+/// The largest entry, invocation or message in bytes, if the template does not set one: 256 KB, the lowest limit that EventBridge or SQS
+/// has had.
+const DEFAULT_MAX_MESSAGE_BYTES: usize = 256 * 1024;
+
+/// The time for which one invocation folds states. Such a fold, followed by an outage in which no call is answered, must fit into the
+/// invocation's thirty seconds: an entry is sent five times, at four seconds each. An invocation that does not come to an end would count
+/// as a try of its first record.
+const FOLDING: Duration = Duration::from_secs(6);
+
+/// The parts of the fanout.
+#[derive(Debug)]
+pub struct Fanout {
+    store: DynamoDbStore,
+    states: StateResolver<DynamoDbStore>,
+    bus: Bus,
+    queues: Queues,
+    views: Views,
+    sqs: Sqs,
+    dead_letters: String,
+}
+
+/// The configuration that the template gives to the fanout.
+#[derive(Debug, Clone)]
+pub struct Wiring {
+    /// The name of the bus.
+    pub event_bus: String,
+    /// The beginning of the `source` of every entry; a dot and the category follow.
+    pub event_source: String,
+    /// The types of the events that are put on the bus; `None` for all types.
+    pub bus_events: Option<BTreeSet<String>>,
+    /// The name of each state view's function, and the categories whose states it gets.
+    pub state_views: BTreeMap<String, Vec<String>>,
+    /// The URL of the queue of each log projector or process manager, and the categories whose commits it gets.
+    pub log_queues: BTreeMap<String, Vec<String>>,
+    /// The URL of the queue for records that cannot be passed on.
+    pub dead_letter_queue: String,
+    /// The largest entry, invocation or message, in bytes.
+    pub max_message_bytes: usize,
+}
+
+impl Wiring {
+    /// The wiring in `EVENT_BUS`, `EVENT_SOURCE`, `STATE_VIEWS`, `LOG_QUEUES`, `DEAD_LETTER_QUEUE` and, optionally, `BUS_EVENTS` and
+    /// `MAX_MESSAGE_BYTES`.
+    ///
+    /// `LOG_QUEUES` has a line for each queue: its URL, and the categories whose commits it gets, with spaces in between. `STATE_VIEWS` has
+    /// the same for each function of a state view: its name, and the categories whose states it gets. `BUS_EVENTS` has the types of the
+    /// events that are put on the bus, or `*` for all of them, as if it were missing.
+    ///
+    /// # Errors
+    /// When a variable is missing or wrong.
+    pub fn from_env() -> Result<Self, config::ConfigError> {
+        Ok(Self {
+            event_bus: config::text("EVENT_BUS")?,
+            event_source: config::text("EVENT_SOURCE")?,
+            bus_events: bus_events(&config::lines_or("BUS_EVENTS", "*")?),
+            state_views: by_category("STATE_VIEWS", &config::lines("STATE_VIEWS")?)?,
+            log_queues: by_category("LOG_QUEUES", &config::lines("LOG_QUEUES")?)?,
+            dead_letter_queue: config::text("DEAD_LETTER_QUEUE")?,
+            max_message_bytes: config::parsed_or("MAX_MESSAGE_BYTES", DEFAULT_MAX_MESSAGE_BYTES)?,
+        })
+    }
+}
+
+/// Reads a variable with one line for each receiver: its name or URL, and the categories that it gets.
+pub(crate) fn by_category(
+    name: &'static str,
+    lines: &[String],
+) -> Result<BTreeMap<String, Vec<String>>, config::ConfigError> {
+    let invalid = |reason| config::ConfigError::Invalid { name: name.into(), reason };
+    let mut read = BTreeMap::new();
+    for line in lines {
+        let mut words = line.split_whitespace().map(ToOwned::to_owned);
+        let whom = words.next().unwrap_or_default();
+        let categories: Vec<_> = words.collect();
+        if categories.is_empty() {
+            return Err(invalid(format!("write the categories that it gets at the end of the line: {line}")));
+        }
+        if read.insert(whom, categories).is_some() {
+            return Err(invalid(format!("there are two lines for the same: {line}")));
+        }
+    }
+    Ok(read)
+}
+
+/// Reads the words of `BUS_EVENTS`; `None` for all events, whatever else is named.
+fn bus_events(lines: &[String]) -> Option<BTreeSet<String>> {
+    let events: BTreeSet<_> =
+        lines.iter().flat_map(|line| line.split_whitespace()).map(ToOwned::to_owned).collect();
+    if events.contains("*") { None } else { Some(events) }
+}
+
+/// Runs the fanout of these aggregates.
+///
+/// # Errors
+/// When a variable is missing or wrong, or the log cannot be read.
+pub async fn run<L: Aggregates>() -> Result<(), Error> {
+    // The variables are those of [`Wiring::from_env`].
+    let manifest = Manifest::new(Source::Stream)
+        .table(grants::read_streams())
+        .table(grants::attempts_and_snapshots())
+        .call("events:PutEvents", "EVENT_BUS")
+        .call("lambda:InvokeFunction", "STATE_VIEWS")
+        .call("sqs:SendMessage", "LOG_QUEUES")
+        .call("sqs:SendMessage", "DEAD_LETTER_QUEUE")
+        .variable("EVENT_SOURCE")
+        .optional("BUS_EVENTS")
+        .optional("MAX_MESSAGE_BYTES");
+    stream::run(manifest, Fanout::from_env::<L>).await
+}
+
+impl Fanout {
+    /// A fanout of the commits in this store, which belong to these aggregates.
+    #[must_use]
+    pub fn new<L: Aggregates>(
+        store: DynamoDbStore,
+        (events, lambda, sqs): (EventBridge, Lambda, Sqs),
+        wiring: Wiring,
+    ) -> Self {
+        let Wiring {
+            event_bus,
+            event_source,
+            bus_events,
+            state_views,
+            log_queues,
+            dead_letter_queue,
+            max_message_bytes: max_bytes,
+        } = wiring;
+        Self {
+            store,
+            states: StateResolver::of::<L>(),
+            bus: Bus { client: events, name: event_bus, source: event_source, events: bus_events, max_bytes },
+            views: Views { client: lambda, functions: state_views, max_bytes },
+            queues: Queues { client: sqs.clone(), queues: log_queues, max_bytes },
+            sqs,
+            dead_letters: dead_letter_queue,
+        }
+    }
+
+    /// The fanout that `COMMITS_TABLE`, `REQUESTS_TABLE` and the [`Wiring`] describe, with its connections opened.
+    async fn from_env<L: Aggregates>() -> Result<Self, Error> {
+        let wiring = Wiring::from_env()?;
+        let sdk = crate::sdk_config().await;
+        let store = crate::store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let store = store.with_requests(config::text("REQUESTS_TABLE")?);
+        let clients = (EventBridge::new(&sdk), Lambda::new(&sdk), Sqs::new(&sdk));
+        let fanout = Self::new::<L>(store, clients, wiring);
+        tokio::join!(fanout.bus.connect(), fanout.views.connect(), fanout.queues.connect());
+        Ok(fanout)
+    }
+
+    /// Sends a letter to the dead-letter queue, where an operator finds it. Returns whether the queue took it.
+    async fn dead_letter(&self, letter: &impl serde::Serialize) -> bool {
+        let body = serde_json::to_string(letter).unwrap_or_default();
+        match self.sqs.send_message().queue_url(&self.dead_letters).message_body(body).send().await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::error!(error = %Causes(&error), "the dead letter was not taken");
+                false
+            }
+        }
+    }
+}
+
+/// A record or commit that cannot be passed on, with the fields by which an operator finds it in the log.
+#[derive(Debug, serde::Serialize)]
+#[serde(untagged, rename_all_fields = "camelCase")]
+enum DeadLetter<'a> {
+    /// A record that holds no commit.
+    Record(&'a Unreadable),
+    /// A commit that a view, the bus or a queue will never take, that can never have a state, or that ended the function each time.
+    Commit { reason: String, stream: &'a StreamId, version: u64, sequence_number: &'a str },
+}
+
+impl DeadLetter<'_> {
+    fn log(&self) {
+        let (stream, version, reason) = match self {
+            Self::Record(record) => (record.stream.as_deref(), record.version, &record.reason),
+            Self::Commit { reason, stream, version, .. } => (Some(stream.as_str()), Some(*version), reason),
+        };
+        tracing::error!(stream, version, reason, "set aside");
+    }
+}
+
+impl Handler for Fanout {
+    async fn handle(&self, records: &[Record]) -> Option<usize> {
+        let guard = PoisonPillGuard::if_late(&self.store, records, Timestamp::now().as_second()).await;
+        let plan = guard.as_ref().map_or(Plan::First(records.len()), |guard| guard.plan);
+        let (first_failed, done) = match plan {
+            Plan::First(first) => (self.pass_on(&records[..first]).await, first),
+            Plan::Quarantine => (self.set_aside(&records[0]).await, 1),
+        };
+        if let Some(guard) = guard {
+            guard.survived().await;
+        }
+        // The rest of a batch that was cut short comes again as well.
+        first_failed.or((done < records.len()).then_some(done))
+    }
+}
+
+impl Fanout {
+    /// Sends a record that ended the function each time to the dead-letter queue, without processing it. Returns the index 0 if the queue
+    /// did not take it.
+    async fn set_aside(&self, record: &Record) -> Option<usize> {
+        let reason = "the function ended each time that it was tried".to_owned();
+        let sequence_number = &record.sequence_number;
+        let unreadable;
+        let letter = match &record.commit {
+            Ok(Commit { stream, version, .. }) => {
+                DeadLetter::Commit { reason, stream, version: *version, sequence_number }
+            }
+            Err(known) => {
+                unreadable = Unreadable { reason, ..known.clone() };
+                DeadLetter::Record(&unreadable)
+            }
+        };
+        letter.log();
+        if !self.dead_letter(&letter).await {
+            return Some(0);
+        }
+        metrics::parked();
+        None
+    }
+
+    /// Passes the records on. Returns the index of the first one that failed.
+    async fn pass_on(&self, records: &[Record]) -> Option<usize> {
+        let mut failed = Failed::default();
+        let mut commits: Vec<(usize, &Commit)> = Vec::new();
+        let mut letters: Vec<(usize, DeadLetter<'_>)> = Vec::new();
+        for (index, record) in records.iter().enumerate() {
+            match &record.commit {
+                Ok(commit) => commits.push((index, commit)),
+                Err(unreadable) => letters.push((index, DeadLetter::Record(unreadable))),
+            }
+        }
+        let run = records.first().and_then(|record| record.run.as_deref());
+        let (entries, queued) = tokio::join!(self.entries(&commits), self.queues.send(&commits, run));
+        for sent in [entries, queued] {
+            failed.merge(sent.failed);
+            for (index, reason) in sent.set_aside {
+                let Ok(commit) = &records[index].commit else { continue };
+                let stream = &commit.stream;
+                let version = commit.version;
+                let sequence_number = &records[index].sequence_number;
+                letters.push((index, DeadLetter::Commit { reason, stream, version, sequence_number }));
+            }
+        }
+
+        // The records after the first failure come again. A letter for one of them would be written again each time, so it is not written
+        // now.
+        letters.sort_by_key(|(index, _)| *index);
+        let mut parked = BTreeSet::new();
+        for (index, letter) in &letters {
+            if failed.covers(*index) {
+                break;
+            }
+            letter.log();
+            if self.dead_letter(letter).await {
+                if parked.insert(*index) {
+                    metrics::parked();
+                }
+            } else {
+                failed.note(*index);
+            }
+        }
+
+        let mut passed_on = CommitList::default();
+        let mut put_aside = CommitList::default();
+        let mut not_yet = CommitList::default();
+        for (index, commit) in &commits {
+            if failed.covers(*index) {
+                not_yet.add(commit);
+            } else if parked.contains(index) {
+                put_aside.add(commit);
+            } else {
+                metrics::passed_on(commit.at);
+                passed_on.add(commit);
+            }
+        }
+        if !commits.is_empty() {
+            let failed = not_yet.some();
+            let set_aside = put_aside.some();
+            tracing::info!(passed_on = passed_on.some(), set_aside, failed, "fanout");
+        }
+        failed.first
+    }
+
+    /// Hands the newest state of each stream to the views, and puts one entry on the bus for each event that the bus wants.
+    async fn entries(&self, commits: &[(usize, &Commit)]) -> SendReport {
+        let mut sent = SendReport::default();
+        let until = Instant::now() + FOLDING;
+        let (mut entries, mut newest) = (Vec::new(), Vec::new());
+        let mut streams: BTreeMap<&StreamId, Vec<(usize, &Commit)>> = BTreeMap::new();
+        for (index, commit) in commits {
+            streams.entry(&commit.stream).or_default().push((*index, commit));
+        }
+        for (stream, mut commits) in streams {
+            let shown = self.views.want(stream.category());
+            if !shown && !commits.iter().any(|(_, commit)| self.bus.wants(commit)) {
+                continue;
+            }
+            // The records of a stream may arrive out of order (rule 7), and a record may arrive twice.
+            commits.sort_by_key(|(_, commit)| commit.version);
+            let states = self.states.resolve(&self.store, &commits, until).await;
+            let mut state_of_stream = None;
+            for ((index, commit), state) in commits.into_iter().zip(states) {
+                let made = state.and_then(|state| {
+                    let mut details = details(commit, &state).map_err(Unavailable::Permanent)?;
+                    let entries = self.bus.entries(commit, &details).map_err(Unavailable::Permanent)?;
+                    Ok((entries, details.pop()))
+                });
+                match made {
+                    Ok((made, detail)) => {
+                        entries.extend(made.into_iter().map(|entry| (index, entry)));
+                        // A view overwrites a row that is older (rule 8), so it needs only the newest state of a stream.
+                        let category = stream.category().to_owned();
+                        let detail = detail.and_then(|detail| RawValue::from_string(detail).ok());
+                        state_of_stream = detail.map(|detail| State { index, category, detail });
+                    }
+                    Err(Unavailable::Transient) => sent.failed.note(index),
+                    Err(Unavailable::Permanent(reason)) => sent.set_aside.push((index, reason)),
+                }
+            }
+            newest.extend(state_of_stream.filter(|_| shown));
+        }
+        entries.sort_by_key(|(index, _)| *index);
+        newest.sort_by_key(|state: &State| state.index);
+        let (bus, views) = tokio::join!(self.bus.send(entries), self.views.send(&newest));
+        sent.merge(bus);
+        sent.merge(views);
+        sent
+    }
+}
+
+/// The result of a batch on one of the ways: to the views, to the bus or to the queues.
+#[derive(Debug, Default)]
+struct SendReport {
+    failed: Failed,
+    /// The records that will never be passed on this way, each with the reason.
+    set_aside: Vec<(usize, String)>,
+}
+
+impl SendReport {
+    /// Adds the entries that a call left over, each with the index of its record.
+    fn take(&mut self, left: impl IntoIterator<Item = (usize, send::EntryFailure)>) {
+        for (index, refusal) in left {
+            match refusal {
+                send::EntryFailure::Transient => self.failed.note(index),
+                send::EntryFailure::Permanent(code) => {
+                    self.set_aside.push((index, format!("it was refused: {code}")))
+                }
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.failed.merge(other.failed);
+        self.set_aside.extend(other.set_aside);
+    }
+}
+
+/// The index of the first record that failed. That record and all after it come again.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Failed {
+    first: Option<usize>,
+}
+
+impl Failed {
+    fn note(&mut self, index: usize) {
+        self.first = Some(self.first.map_or(index, |first| first.min(index)));
+    }
+
+    fn merge(&mut self, other: Self) {
+        if let Some(index) = other.first {
+            self.note(index);
+        }
+    }
+
+    fn covers(self, index: usize) -> bool {
+        self.first.is_some_and(|first| first <= index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    #[test]
+    fn a_line_for_each_queue_says_which_categories_it_gets() {
+        let read = |text: &str| by_category("LOG_QUEUES", &lines(text));
+        let queues = read("https://sqs/1.fifo tank\nhttps://sqs/2.fifo tank  site").unwrap();
+        assert_eq!(queues["https://sqs/1.fifo"], ["tank"]);
+        assert_eq!(queues["https://sqs/2.fifo"], ["tank", "site"]);
+        assert_eq!(read(""), Ok(BTreeMap::new()), "no log projector is no mistake");
+        for (wrong, named) in [("https://sqs/1.fifo", "categories"), ("q tank\nq site", "two lines")] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains(named) && error.contains("LOG_QUEUES"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_bus_gets_all_events_or_those_that_are_named() {
+        let read = |text: &str| bus_events(&lines(text));
+        assert_eq!(read("*"), None);
+        assert_eq!(read(""), Some(BTreeSet::new()));
+        assert_eq!(read("Filled Drained\nOpened").unwrap().len(), 3);
+        // The parameter, and what a rule of the template wants.
+        assert_eq!(read("*\nFilled"), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! The FIFO queues of whole commits, one for each log projector or process manager. The stream is the message group.
+
+use std::collections::{BTreeMap, HashMap};
+
+use aws_sdk_sqs::{Client, types::SendMessageBatchRequestEntry};
+use ledgerline::{Causes, Commit, StreamId};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    fanout::{
+        SendReport,
+        send::{EntryFailure, all_refused, chunks, send_all},
+    },
+    wire::{Message, Reference},
+};
+
+/// The longest message group id and deduplication id that SQS allows, in characters.
+const MAX_ID_LENGTH: usize = 128;
+
+/// The queues of the log projectors and process managers.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) client: Client,
+    /// By URL: the categories whose commits the queue gets.
+    pub(crate) queues: BTreeMap<String, Vec<String>>,
+    pub(crate) max_bytes: usize,
+}
+
+/// A message, and the index of its record.
+#[derive(Debug, Clone)]
+struct Outgoing {
+    index: usize,
+    group: String,
+    deduplication: String,
+    body: String,
+}
+
+impl Queues {
+    /// Opens the connection with an empty call. SQS refuses the call, but the connection stays open for the first commit.
+    pub(crate) async fn connect(&self) {
+        if let Some(url) = self.queues.keys().next() {
+            let _ =
+                self.client.send_message_batch().queue_url(url).set_entries(Some(Vec::new())).send().await;
+        }
+    }
+
+    /// Sends the commits to every queue that wants their category. `run` is the name of the replay, if they come from one.
+    pub(crate) async fn send(&self, commits: &[(usize, &Commit)], run: Option<&str>) -> SendReport {
+        let queues = futures::future::join_all(self.queues.iter().map(|(url, categories)| {
+            let wanted =
+                |commit: &Commit| categories.iter().any(|category| category == commit.stream.category());
+            let commits: Vec<_> = commits.iter().filter(|(_, commit)| wanted(commit)).copied().collect();
+            self.send_to(url, commits, run)
+        }));
+        let mut sent = SendReport::default();
+        queues.await.into_iter().for_each(|queue| sent.merge(queue));
+        sent
+    }
+
+    async fn send_to(&self, url: &str, commits: Vec<(usize, &Commit)>, run: Option<&str>) -> SendReport {
+        let mut sent = SendReport::default();
+        for turn in waves(commits) {
+            if sent.failed.first.is_some() {
+                // No commit may overtake another one in its group (rule 10), so the later turns wait and come again with what failed.
+                turn.iter().for_each(|(index, _)| sent.failed.note(*index));
+                continue;
+            }
+            let messages: Vec<_> =
+                turn.iter().map(|(index, commit)| self.message(*index, commit, run)).collect();
+            for call in chunks(&messages, self.max_bytes, |message| message.body.len()) {
+                if sent.failed.first.is_some() {
+                    // An earlier call failed, so all of these records come again. Their messages would only cost time now, because the
+                    // queue takes nothing.
+                    call.iter().for_each(|message| sent.failed.note(message.index));
+                    continue;
+                }
+                let left = send_all(call, async |messages| self.send_batch(url, messages).await).await;
+                sent.take(left.into_iter().map(|(message, refusal)| (message.index, refusal)));
+            }
+        }
+        sent
+    }
+
+    fn message(&self, index: usize, commit: &Commit, run: Option<&str>) -> Outgoing {
+        let whole = Message::Commit(Box::new(Commit { state: None, ..commit.clone() }));
+        let mut body =
+            serde_json::to_string(&whole).map(|body| within_sqs_alphabet(&body)).unwrap_or_default();
+        if body.is_empty() || body.len() > self.max_bytes {
+            let reference = Reference { stream: commit.stream.clone(), version: commit.version };
+            body = serde_json::to_string(&reference).unwrap_or_default();
+        }
+        Outgoing {
+            index,
+            group: within_limit(commit.stream.to_string()),
+            // A queue ignores a message whose id it took within the last five minutes. A replayed commit must not be ignored, so its id has
+            // the run in it.
+            deduplication: within_limit(match run {
+                Some(run) => format!("{}:{}:{run}", commit.stream, commit.version),
+                None => format!("{}:{}", commit.stream, commit.version),
+            }),
+            body,
+        }
+    }
+
+    async fn send_batch(&self, url: &str, messages: &[Outgoing]) -> Vec<(usize, EntryFailure)> {
+        let mut batch = self.client.send_message_batch().queue_url(url);
+        for (place, message) in messages.iter().enumerate() {
+            let entry = SendMessageBatchRequestEntry::builder()
+                .id(place.to_string())
+                .message_group_id(&message.group)
+                .message_deduplication_id(&message.deduplication)
+                .message_body(&message.body)
+                .build();
+            match entry {
+                Ok(entry) => batch = batch.entries(entry),
+                Err(error) => {
+                    tracing::error!(%error, "a message could not be built");
+                    return all_refused(messages.len());
+                }
+            }
+        }
+        match batch.send().await {
+            Ok(answer) => {
+                let taken: Vec<_> = answer.successful().iter().map(|entry| entry.id().to_owned()).collect();
+                let refusal = |place: usize| {
+                    let entry = answer.failed().iter().find(|entry| entry.id() == place.to_string());
+                    match entry {
+                        Some(entry) if is_permanent(entry.code()) => {
+                            EntryFailure::Permanent(entry.code().to_owned())
+                        }
+                        Some(_) | None => EntryFailure::Transient,
+                    }
+                };
+                let missing = (0..messages.len()).filter(|place| !taken.contains(&place.to_string()));
+                let failed: Vec<_> = missing.map(|place| (place, refusal(place))).collect();
+                if !failed.is_empty() {
+                    let first = answer.failed().first();
+                    let (code, message) =
+                        (first.map(|entry| entry.code()), first.and_then(|entry| entry.message()));
+                    tracing::warn!(failed = failed.len(), code, message, "the queue did not accept messages");
+                }
+                failed
+            }
+            Err(error) => {
+                tracing::warn!(error = %Causes(&error), "the queue did not accept a call");
+                all_refused(messages.len())
+            }
+        }
+    }
+}
+
+/// Commits in turns: each turn has at most one commit of a stream, and a stream's commits take turns in the order of
+/// their versions. One call holds commits of one turn only, so that when an entry of it fails, no later commit of the
+/// same group can have been taken by the same call (rule 10).
+fn waves(commits: Vec<(usize, &Commit)>) -> Vec<Vec<(usize, &Commit)>> {
+    let mut sorted = commits;
+    sorted.sort_by_key(|(_, commit)| commit.version);
+    let mut taken: HashMap<&StreamId, usize> = HashMap::new();
+    let mut turns: Vec<Vec<_>> = Vec::new();
+    for (index, commit) in sorted {
+        let turn = taken.entry(&commit.stream).or_default();
+        if turns.len() == *turn {
+            turns.push(Vec::new());
+        }
+        turns[*turn].push((index, commit));
+        *turn += 1;
+    }
+    turns
+}
+
+/// Whether a code says that the message itself will never be taken. The field `SenderFault` does not tell that, because throttling counts
+/// as a fault of the sender too.
+fn is_permanent(code: &str) -> bool {
+    matches!(
+        code,
+        "InvalidMessageContents" | "InvalidParameterValue" | "MessageTooLong" | "BatchRequestTooLong"
+    )
+}
+
+fn within_limit(id: String) -> String {
+    if id.len() <= MAX_ID_LENGTH {
+        return id;
+    }
+    Sha256::digest(id.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Escapes the two characters that JSON text may hold as they are, and that SQS refuses. Escaped, they are the same to every reader.
+/// Source: the API reference of SendMessage, "A message can include only XML, JSON, and unformatted text".
+fn within_sqs_alphabet(json: &str) -> String {
+    json.replace('\u{fffe}', "\\ufffe").replace('\u{ffff}', "\\uffff")
+}

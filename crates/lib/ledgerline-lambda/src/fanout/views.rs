@@ -1,0 +1,122 @@
+//! The functions of state views, which write states into rows. Each gets the newest state of each stream in a batch, many states in one
+//! asynchronous invocation, so the fanout does not wait for it. Lambda keeps the invocation and tries it three times. Then it puts the
+//! invocation into a queue, from which the function takes it again.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_lambda::{
+    Client,
+    error::SdkError,
+    operation::invoke::InvokeError,
+    primitives::Blob,
+    types::InvocationType::{DryRun, Event},
+};
+use ledgerline::Causes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::fanout::{
+    SendReport,
+    send::{EntryFailure, all_refused, chunks, send_all},
+};
+
+/// The number of bytes around the states in an invocation.
+const AROUND: usize = r#"{"states":[]}"#.len();
+/// The number of bytes between two states in an invocation.
+const BETWEEN: usize = ",".len();
+
+/// The functions of state views.
+#[derive(Debug)]
+pub(crate) struct Views {
+    pub(crate) client: Client,
+    /// The categories whose states a function gets, by its name.
+    pub(crate) functions: BTreeMap<String, Vec<String>>,
+    pub(crate) max_bytes: usize,
+}
+
+/// A state that is sent, with the index of its record.
+#[derive(Debug, Clone)]
+pub(crate) struct State {
+    pub(crate) index: usize,
+    pub(crate) category: String,
+    /// The state in the form of an entry on the bus, with the last event of its commit.
+    pub(crate) detail: Box<RawValue>,
+}
+
+/// The payload with which a function of a state view is invoked.
+#[derive(Debug, Serialize)]
+struct Invocation<'a> {
+    states: Vec<&'a RawValue>,
+}
+
+impl Views {
+    /// Opens the connection with a dry run, which invokes nothing.
+    pub(crate) async fn connect(&self) {
+        if let Some(function) = self.functions.keys().next() {
+            let _ = self.client.invoke().function_name(function).invocation_type(DryRun).send().await;
+        }
+    }
+
+    /// Whether a function wants the states of this category.
+    pub(crate) fn want(&self, category: &str) -> bool {
+        self.functions.values().flatten().any(|wanted| wanted == category)
+    }
+
+    /// Hands the states to every function that wants their category.
+    pub(crate) async fn send(&self, states: &[State]) -> SendReport {
+        let functions = futures::future::join_all(self.functions.iter().map(|(function, categories)| {
+            let wanted = states.iter().filter(|state| categories.contains(&state.category));
+            self.send_to(function, wanted.cloned().collect())
+        }));
+        let mut sent = SendReport::default();
+        functions.await.into_iter().for_each(|function| sent.merge(function));
+        sent
+    }
+
+    async fn send_to(&self, function: &str, states: Vec<State>) -> SendReport {
+        let mut sent = SendReport::default();
+        let max_bytes = self.max_bytes.saturating_sub(AROUND);
+        for call in chunks(&states, max_bytes, |state| state.detail.get().len() + BETWEEN) {
+            if sent.failed.first.is_some() {
+                // An earlier call failed, so all of these records come again. Their states would only cost time now, because the function
+                // takes nothing.
+                call.iter().for_each(|state| sent.failed.note(state.index));
+                continue;
+            }
+            let left = send_all(call, async |states| self.invoke(function, states).await).await;
+            sent.take(left.into_iter().map(|(state, refusal)| (state.index, refusal)));
+        }
+        sent
+    }
+
+    async fn invoke(&self, function: &str, states: &[State]) -> Vec<(usize, EntryFailure)> {
+        let invocation = Invocation { states: states.iter().map(|state| &*state.detail).collect() };
+        let payload = match serde_json::to_vec(&invocation) {
+            Ok(payload) => Blob::new(payload),
+            Err(error) => {
+                tracing::error!(%error, "an invocation could not be built");
+                return all_refused(states.len());
+            }
+        };
+        let call = self.client.invoke().function_name(function).invocation_type(Event).payload(payload);
+        let Err(error) = call.send().await else { return Vec::new() };
+        let reason = throttle_reason(&error);
+        tracing::warn!(function, error = %Causes(&error), reason, "the function of a view did not accept an invocation");
+        match error.as_service_error() {
+            Some(
+                InvokeError::RequestTooLargeException(_) | InvokeError::InvalidRequestContentException(_),
+            ) => {
+                let code = error.as_service_error().and_then(|error| error.meta().code()).unwrap_or_default();
+                (0..states.len()).map(|place| (place, EntryFailure::Permanent(code.to_owned()))).collect()
+            }
+            Some(_) | None => all_refused(states.len()),
+        }
+    }
+}
+
+/// The limit that Lambda names when it throttles an invocation, such as `ConcurrentInvocationLimitExceeded` of the
+/// account or `ReservedFunctionConcurrentInvocationLimitExceeded` of the function.
+pub(crate) fn throttle_reason(error: &SdkError<InvokeError>) -> Option<&str> {
+    let InvokeError::TooManyRequestsException(throttled) = error.as_service_error()? else { return None };
+    throttled.reason().map(|reason| reason.as_str())
+}

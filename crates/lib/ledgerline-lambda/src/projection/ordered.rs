@@ -1,0 +1,590 @@
+//! The runner of subscriptions: functions that follow `$all` from a checkpoint, and write a view in one order over all streams.
+//!
+//! A subscription is woken by the sequencer, after each batch, and by a schedule, in case that was lost. It says nothing of what there is to do: the function reads on from its
+//! checkpoint. One instance works at a time; another one that is woken meanwhile ends at once, and what it was woken for is found by the first, which looks once more after it has given
+//! the checkpoint back.
+
+mod error;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{FutureExt, future::LocalBoxFuture};
+use jiff::{SignedDuration, Timestamp};
+use lambda_runtime::LambdaEvent;
+use ledgerline::{
+    Causes, Changes, Commit, EventLog, OrderedView, StoreError, StreamId, Write,
+    all::{CLOCK_SKEW, Cursor, Filter, Page, Subscription},
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+};
+use ledgerline_dynamodb::{
+    Checkpoint, DynamoDbStore, LogRows, MAX_CHANGES, NextCheckpoint, OrderedRows, Phase, StreamPosition,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub use self::error::SubscribeError;
+use crate::{
+    Error, config, grants, metrics,
+    rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse, is_outage},
+    start::{Handle, dynamodb, handler, start},
+};
+
+/// The time for which one invocation begins new pages. Its function has a minute: the rest is for the last page.
+const WORKING: Duration = Duration::from_secs(40);
+/// The time for which it begins new pages of a generation that is not read, which may have the whole log before it, before it turns to the one that is.
+const BESIDE: Duration = Duration::from_secs(10);
+/// The time for which an instance has the checkpoint. With each write it has it for so long again, so that one which was killed holds up the others for no longer.
+const HOLDING: SignedDuration = SignedDuration::from_secs(20);
+/// The most commits of a page.
+const PAGE: usize = 100;
+/// The number of entries of others that are gone over without moving the checkpoint, so that a subscription which has nothing to do writes nothing.
+const MAX_IDLE_ENTRIES: usize = 500;
+/// The limit of a view's state, and of its memory of a stream, in bytes of JSON. Each page writes
+/// both with its rows, at one write unit per KB. The limit of an item is 400 KB.
+const MAX_KEPT: usize = 64 * 1024;
+/// The size from which a metric measures them, so that an operator can act before a commit fails.
+const MUCH_KEPT: usize = MAX_KEPT / 2;
+/// The bytes of rows after which a part of a page is written. A transaction takes 4 MB, and rows are larger in it than as JSON.
+const BYTES: usize = 1_000_000;
+/// The age of a commit from which a subscription that does not have it is behind.
+const BEHIND: SignedDuration = SignedDuration::from_mins(5);
+
+/// Runs a subscription.
+///
+/// ```no_run
+/// use ledgerline::{Aggregate, Changes, ChangesError, Commit, LogTable, OrderedView, Write, tank::Tank};
+/// use serde::{Deserialize, Serialize};
+///
+/// const TABLE: LogTable = LogTable { variable: "COUNTS_TABLE", partition: "of", sort: "entry" };
+/// const COUNTS: OrderedView<Count, ()> =
+///     OrderedView { table: TABLE, of: &[Tank::CATEGORY], writes: &[Write::Update], changes };
+///
+/// #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// struct Count(u64);
+///
+/// fn changes(count: &mut Count, _: &mut (), _: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+///     count.0 += 1;
+///     changes.set("all", "count", "commits", count.0);
+///     Ok(())
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::subscription::run(COUNTS).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, `SEQUENCE_TABLE`, `SEQUENCE_PARTITIONS`, and the variable of the view's table; or when the view inserts rows.
+pub async fn run<State: Kept + 'static, Memory: Kept + 'static>(
+    view: OrderedView<State, Memory>,
+) -> Result<(), Error> {
+    if view.writes.contains(&Write::Insert) {
+        return Err(
+            "a subscription writes its rows together with its checkpoint: it puts them, and inserts none"
+                .into(),
+        );
+    }
+    let build = async {
+        let client = dynamodb().await;
+        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
+        let table = LogRows::new(client.clone(), config::text(view.table.variable)?, view.table);
+        let log = crate::store(client).await?;
+        let subscriber = Arc::new(Subscriber::new(view, table, sequence, log, grants::partitions()?));
+        Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
+            let subscriber = Arc::clone(&subscriber);
+            async move {
+                let Some(asked) = event.get_mut("rebuild") else {
+                    return Ok(Answer::Handled(subscriber.catch_up_all().await?));
+                };
+                let asked: RebuildRequest = serde_json::from_value(asked.take())?;
+                let is_done = subscriber.rebuild(&asked).await?;
+                Ok(Answer::Rebuilt(RebuildResponse { is_done, ..RebuildResponse::default() }))
+            }
+        }))
+    };
+    serve(manifest(&view), build.boxed_local()).await
+}
+
+/// The manifest of the function of this view.
+#[must_use]
+pub fn manifest<State, Memory>(view: &OrderedView<State, Memory>) -> Manifest {
+    // Checkpoint and positions are put and read, and the checkpoint is taken by an update.
+    let own = [Action::BatchGetItem, Action::GetItem, Action::PutItem, Action::UpdateItem];
+    let actions = view.writes.iter().copied().map(Action::from).chain(own);
+    let categories = view.of.iter().map(|of| Name::Borrowed(*of)).collect();
+    grants::reader_of_sequence(Manifest::new(Source::Sequence(categories)))
+        .subscriber(SubscriberKind::Subscription, Table::with(view.table, actions))
+        .metric(metrics::SUBSCRIPTION_BEHIND)
+}
+
+/// What a view keeps from one commit to the next.
+pub trait Kept: Clone + Default + Serialize + DeserializeOwned {}
+
+impl<T: Clone + Default + Serialize + DeserializeOwned> Kept for T {}
+
+/// This function has no type parameters, so it is compiled once for all subscriptions.
+fn serve(
+    manifest: Manifest,
+    build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(manifest, build)
+}
+
+/// The parts of a subscription.
+#[derive(Debug)]
+pub struct Subscriber<State, Memory> {
+    view: OrderedView<State, Memory>,
+    table: LogRows,
+    subscription: Subscription<DynamoDbStore, DynamoDbStore>,
+    /// The name under which this instance takes the checkpoint.
+    holder: String,
+    /// The time for which it has the checkpoint.
+    holding: SignedDuration,
+    /// Whether its generation is the one that is read: only that one can be behind.
+    is_read: bool,
+    /// Whether it has measured a commit. A metric has room for a hundred values at once, and there may be a whole history to catch up with: only the first commit is measured, which
+    /// waited longest.
+    has_measured: AtomicBool,
+    /// Whether it has measured what it keeps.
+    has_measured_kept: AtomicBool,
+}
+
+/// The work between two moves of the checkpoint.
+#[derive(Debug, Clone)]
+struct Work<State> {
+    state: State,
+    changes: Changes,
+    positions: BTreeMap<StreamId, StreamPosition>,
+    /// Its commits, in their order, with their times.
+    applied: Vec<(StreamId, u64, Timestamp)>,
+    /// The bytes of the state, as JSON.
+    state_bytes: usize,
+}
+
+/// How a retry applies a page after one of its commits failed.
+#[derive(Debug, Default)]
+struct Care {
+    /// Whether each commit has its own write, so that commits before the failed one are applied.
+    one_by_one: bool,
+    /// The failed commits that an operator has skipped.
+    skips: BTreeSet<(StreamId, u64)>,
+}
+
+impl<State> Work<State> {
+    /// Whether it is more than one write takes.
+    fn is_too_much(&self) -> bool {
+        self.changes.len() + self.positions.len() > MAX_CHANGES || self.changes.bytes() > BYTES
+    }
+}
+
+impl<State: Kept, Memory: Kept> Subscriber<State, Memory> {
+    /// A subscription that writes this view into this table, and follows this `$all` of this log.
+    #[must_use]
+    pub fn new(
+        view: OrderedView<State, Memory>,
+        table: LogRows,
+        sequence: DynamoDbStore,
+        log: DynamoDbStore,
+        partitions: u16,
+    ) -> Self {
+        let categories: BTreeSet<_> = view.of.iter().map(|category| (*category).to_owned()).collect();
+        let filter = Filter { categories, events: BTreeSet::new() };
+        let subscription = Subscription { sequence, log, partitions, filter, limit: PAGE };
+        Self {
+            view,
+            table,
+            subscription,
+            holder: uuid::Uuid::new_v4().to_string(),
+            holding: HOLDING,
+            is_read: true,
+            has_measured: AtomicBool::new(false),
+            has_measured_kept: AtomicBool::new(false),
+        }
+    }
+
+    /// The same, with another time for which it has the checkpoint: without any, instances take it from each other all the time.
+    #[must_use]
+    pub fn holding(self, holding: SignedDuration) -> Self {
+        Self { holding, ..self }
+    }
+
+    /// Catches up in every generation of the view that is written. The one that is read comes last, so that it is never ahead of the one to which reads are about to go over; but it comes
+    /// before one that is being made, which may have the whole log before it.
+    ///
+    /// # Errors
+    /// As those of [`catch_up`](Self::catch_up), and when the generations cannot be read. A failure in a generation that is not read does not hold up the one that is.
+    pub async fn catch_up_all(&self) -> Result<(), SubscribeError> {
+        let generations = self.table.view().recent_generations().await?;
+        let now = Timestamp::now();
+        let mut others = Ok(());
+        let mut numbers = generations.written_at(now);
+        if generations.in_phase(Phase::Building).is_some() {
+            numbers.reverse();
+        }
+        for number in numbers {
+            if number == generations.active_at(now) {
+                self.at(number, true).catch_up().await?;
+            } else {
+                let done = self.at(number, false).catch_up_until(Instant::now() + BESIDE).await;
+                others = others.and(done.map(|_| ()));
+            }
+        }
+        others
+    }
+
+    /// Makes a generation from the beginning, for the time of one invocation. Returns whether nothing is left.
+    ///
+    /// # Errors
+    /// When the generation is not being built, and as those of [`catch_up`](Self::catch_up).
+    pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<bool, SubscribeError> {
+        let generations = self.table.view().generations().await?;
+        if generations.in_phase(Phase::Building) != Some(asked.generation) {
+            return Err(RebuildError::NotBuilding(asked.generation).into());
+        }
+        self.at(asked.generation, false).catch_up().await
+    }
+
+    fn at(&self, generation: u32, is_read: bool) -> Self {
+        Self {
+            view: self.view,
+            table: self.table.at(generation),
+            subscription: self.subscription.clone(),
+            holder: self.holder.clone(),
+            holding: self.holding,
+            is_read,
+            has_measured: AtomicBool::new(false),
+            has_measured_kept: AtomicBool::new(false),
+        }
+    }
+
+    /// Applies what there is, until nothing is left or the time of an invocation is over. Ends at once if another instance is at it. Returns whether nothing is left.
+    ///
+    /// # Errors
+    /// When a table fails, or a commit cannot be applied. What was applied before it stays.
+    pub async fn catch_up(&self) -> Result<bool, SubscribeError> {
+        self.catch_up_until(Instant::now() + WORKING).await
+    }
+
+    async fn catch_up_until(&self, until: Instant) -> Result<bool, SubscribeError> {
+        self.try_to_catch_up(until).await.inspect_err(|_| self.note_behind())
+    }
+
+    fn note_behind(&self) {
+        if self.is_read {
+            metrics::behind();
+        }
+    }
+
+    async fn try_to_catch_up(&self, until: Instant) -> Result<bool, SubscribeError> {
+        loop {
+            let seen = self.table.checkpoint().await?;
+            if seen.is_held_by_another(&self.holder, Timestamp::now(), self.holding) {
+                return Ok(false);
+            }
+            let page = self.page(&seen).await?;
+            if page.delivered.is_empty() && page.complete && page.entries < MAX_IDLE_ENTRIES {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                self.note_how_far_behind(&page);
+                return Ok(false);
+            }
+            let now = Timestamp::now();
+            let taken = self.table.take_checkpoint(&self.holder, now, self.holding);
+            let Some(mut checkpoint) = taken.await? else { return Ok(false) };
+            // What was seen before it was taken may be done by now.
+            let page = Some(page).filter(|_| checkpoint.cursor == seen.cursor);
+            if let Err(error) = self.work(&mut checkpoint, page, until).await {
+                // It is given back where it is, which is not known here if a reply was lost. The next one need not wait for its time to be over.
+                if let Err(error) = self.table.give_back_checkpoint(&checkpoint).await {
+                    tracing::warn!(error = %Causes(&error), "the checkpoint was not given back");
+                }
+                return Err(error);
+            }
+        }
+    }
+
+    /// Counts that the subscription is behind, if the first commit of what is left is old.
+    fn note_how_far_behind(&self, left: &Page) {
+        let first = left.delivered.first().and_then(|delivered| delivered.commit.as_ref().ok());
+        if first.is_some_and(|commit| Timestamp::now().duration_since(commit.at) > BEHIND) {
+            self.note_behind();
+        }
+    }
+
+    async fn page(&self, checkpoint: &Checkpoint) -> Result<Page, SubscribeError> {
+        let after = match checkpoint.cursor.as_str() {
+            "" => Cursor::beginning(self.subscription.partitions),
+            cursor => cursor.parse()?,
+        };
+        Ok(self.subscription.next(&after).await?)
+    }
+
+    /// Applies page after page, from the checkpoint that this instance has taken, and gives it back with the last one.
+    async fn work(
+        &self,
+        checkpoint: &mut Checkpoint,
+        mut first: Option<Page>,
+        until: Instant,
+    ) -> Result<(), SubscribeError> {
+        let mut care = Care::default();
+        loop {
+            let page = match first.take() {
+                Some(page) => page,
+                None => self.page(checkpoint).await?,
+            };
+            match self.apply(checkpoint, page, until, &care).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                // Somewhere in the page is a row that can never be written.
+                Err(SubscribeError::Table(error)) if !care.one_by_one && !is_outage(&error) => {
+                    care.one_by_one = true;
+                }
+                Err(error) => {
+                    let Some(commit) = error.commit() else { return Err(error) };
+                    if !self.is_skipped(&commit).await? || !care.skips.insert(commit) {
+                        return Err(error);
+                    }
+                    tracing::warn!(error = %Causes(&error), "an operator has skipped the commit");
+                }
+            }
+        }
+    }
+
+    /// Whether an operator has skipped a commit. It is asked only for one that cannot be applied.
+    async fn is_skipped(&self, (stream, version): &(StreamId, u64)) -> Result<bool, SubscribeError> {
+        let generations = self.table.view().generations().await?;
+        Ok(generations.skips(stream, *version))
+    }
+
+    /// Applies a page, in as many writes as it takes. Returns whether there is more to do, and this instance still has the checkpoint.
+    async fn apply(
+        &self,
+        checkpoint: &mut Checkpoint,
+        page: Page,
+        until: Instant,
+        care: &Care,
+    ) -> Result<bool, SubscribeError> {
+        let mut known = self.positions(&page).await?;
+        let state = match checkpoint.state.as_str() {
+            "" => State::default(),
+            state => serde_json::from_str(state).map_err(|_| SubscribeError::Kept)?,
+        };
+        let mut work = self.nothing(state, checkpoint.state.len());
+        // Whatever happens, what is before this need not be read again once the work is written.
+        let mut cursor = checkpoint.cursor.clone();
+        for delivered in page.delivered {
+            let stream = delivered.entry.stream.clone();
+            let version = delivered.entry.version;
+            // From the log and the order alone, so that a rebuild writes the same rows.
+            let latest = delivered.at.saturating_add(CLOCK_SKEW).unwrap_or(Timestamp::MAX);
+            loop {
+                let position = known.get(&stream).map_or(0, |reached| reached.position);
+                if position >= version {
+                    break;
+                }
+                if care.skips.contains(&(stream.clone(), position + 1)) {
+                    let memory = known.get(&stream).and_then(|reached| reached.memory.clone());
+                    let reached = StreamPosition { position: position + 1, memory };
+                    work.positions.insert(stream.clone(), reached.clone());
+                    known.insert(stream.clone(), reached);
+                    continue;
+                }
+                let due = match self.due((&stream, version), &delivered.commit, position).await {
+                    Ok(due) => due,
+                    Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
+                };
+                let is_part = due.last().is_some_and(|last| last.version < version);
+                for mut commit in due {
+                    commit.at = commit.at.min(latest);
+                    let mut with = work.clone();
+                    let mut added = self.add(&commit, &known, &mut with, care);
+                    let is_too_much = with.is_too_much() || care.one_by_one;
+                    if added.is_ok() && is_too_much && !work.positions.is_empty() {
+                        if !self.moved(checkpoint, cursor.clone(), &work, false).await? {
+                            return Ok(false);
+                        }
+                        with = self.nothing(work.state.clone(), work.state_bytes);
+                        work = with.clone();
+                        added = self.add(&commit, &known, &mut with, care);
+                    }
+                    match added {
+                        Ok(reached) => _ = known.insert(commit.stream.clone(), reached),
+                        Err(error) => return self.end_before(checkpoint, cursor, &work, error).await,
+                    }
+                    work = with;
+                }
+                // A long past of one stream: what was applied of it stays, whoever goes on with the rest.
+                if is_part {
+                    let is_over = Instant::now() >= until;
+                    if !self.moved(checkpoint, cursor.clone(), &work, is_over).await? || is_over {
+                        return Ok(false);
+                    }
+                    work = self.nothing(work.state, work.state_bytes);
+                }
+            }
+            cursor = delivered.cursor.to_string();
+        }
+        let is_last = page.complete || Instant::now() >= until;
+        let is_moved = self.moved(checkpoint, page.cursor.to_string(), &work, is_last).await?;
+        Ok(is_moved && !is_last)
+    }
+
+    /// The next commits to apply after this position: the delivered one, or commits of its stream
+    /// before it. If one of them cannot be read, those before it are read one by one, so that the
+    /// error names the commit at fault, and nothing before it is lost.
+    async fn due(
+        &self,
+        (stream, version): (&StreamId, u64),
+        delivered: &Result<Commit, String>,
+        position: u64,
+    ) -> Result<Vec<Commit>, SubscribeError> {
+        let next = position + 1;
+        let unreadable =
+            |reason| SubscribeError::Unreadable { stream: stream.clone(), version: next, reason };
+        match delivered {
+            Ok(commit) => match self.subscription.due(commit, position).await {
+                Err(StoreError::Corrupt { .. }) if next < version => {}
+                due => return Ok(due?),
+            },
+            Err(reason) if next == version => return Err(unreadable(reason.clone())),
+            Err(_) => {}
+        }
+        match self.subscription.log.get(stream, next).await {
+            Ok(Some(commit)) => Ok(vec![commit]),
+            Ok(None) => Err(unreadable("it is missing".to_owned())),
+            Err(StoreError::Corrupt { reason, .. }) => Err(unreadable(reason)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn nothing(&self, state: State, state_bytes: usize) -> Work<State> {
+        Work {
+            state,
+            state_bytes,
+            changes: Changes::new(self.view.table),
+            positions: BTreeMap::new(),
+            applied: Vec::new(),
+        }
+    }
+
+    /// Writes what comes before a commit that cannot be applied, so that it is not tried again and again.
+    async fn end_before(
+        &self,
+        checkpoint: &mut Checkpoint,
+        cursor: String,
+        work: &Work<State>,
+        error: SubscribeError,
+    ) -> Result<bool, SubscribeError> {
+        if !work.positions.is_empty() {
+            self.moved(checkpoint, cursor, work, false).await?;
+        }
+        Err(error)
+    }
+
+    /// Adds a commit to the work. `known` is how far its stream, among others, was applied before.
+    fn add(
+        &self,
+        commit: &Commit,
+        known: &BTreeMap<StreamId, StreamPosition>,
+        work: &mut Work<State>,
+        care: &Care,
+    ) -> Result<StreamPosition, SubscribeError> {
+        if care.skips.contains(&(commit.stream.clone(), commit.version)) {
+            let memory = known.get(&commit.stream).and_then(|reached| reached.memory.clone());
+            let reached = StreamPosition { position: commit.version, memory };
+            work.positions.insert(commit.stream.clone(), reached.clone());
+            return Ok(reached);
+        }
+        let failed = |source| SubscribeError::Changes {
+            stream: commit.stream.clone(),
+            version: commit.version,
+            source,
+        };
+        let before = known.get(&commit.stream).and_then(|reached| reached.memory.as_deref());
+        let mut memory = before.map_or_else(|| Ok(Memory::default()), serde_json::from_str);
+        let memory = memory.as_mut().map_err(|_| SubscribeError::Kept)?;
+        (self.view.changes)(&mut work.state, memory, commit, &mut work.changes).map_err(failed)?;
+        work.changes.clone().only(self.view.writes).map_err(failed)?;
+        let memory = serde_json::to_string(memory).map_err(|_| SubscribeError::Kept)?;
+        let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
+        // What an earlier version has let grow may shrink.
+        let before = before.map_or(0, str::len);
+        for (what, bytes, before) in
+            [("state", state.len(), work.state_bytes), ("memory of the stream", memory.len(), before)]
+        {
+            if bytes > MAX_KEPT.max(before) {
+                let stream = commit.stream.clone();
+                let version = commit.version;
+                return Err(SubscribeError::TooLarge { stream, version, what, bytes });
+            }
+        }
+        work.state_bytes = state.len();
+        // `null` is that of a view that remembers nothing.
+        let reached =
+            StreamPosition { position: commit.version, memory: Some(memory).filter(|text| text != "null") };
+        work.positions.insert(commit.stream.clone(), reached.clone());
+        work.applied.push((commit.stream.clone(), commit.version, commit.at));
+        Ok(reached)
+    }
+
+    /// Writes the work, and moves the checkpoint to this cursor in the same write. Returns whether this instance had the checkpoint.
+    async fn moved(
+        &self,
+        checkpoint: &mut Checkpoint,
+        cursor: String,
+        work: &Work<State>,
+        is_last: bool,
+    ) -> Result<bool, SubscribeError> {
+        let state = serde_json::to_string(&work.state).map_err(|_| SubscribeError::Kept)?;
+        let until = if is_last { Timestamp::UNIX_EPOCH } else { Timestamp::now() + self.holding };
+        self.note_what_is_kept(&state, work);
+        let to = NextCheckpoint { cursor, state, until };
+        let rows = OrderedRows { changes: &work.changes, positions: &work.positions };
+        let moved = self.table.move_checkpoint(checkpoint, to, rows).await;
+        let moved = moved.map_err(|source| match work.applied.as_slice() {
+            [(stream, version, _)] if !is_outage(&source) => {
+                SubscribeError::Refused { stream: stream.clone(), version: *version, source }
+            }
+            _ => source.into(),
+        })?;
+        let Some(moved) = moved else {
+            tracing::warn!("another instance has taken the checkpoint");
+            return Ok(false);
+        };
+        *checkpoint = moved;
+        if !work.applied.is_empty() {
+            tracing::info!(commits = work.applied.len(), "applied");
+        }
+        // The commits of a generation that is being made are as old as the log, and nobody waits for them.
+        let measured = work.applied.first().filter(|_| self.is_read);
+        if let Some((_, _, at)) = measured.filter(|_| !self.has_measured.swap(true, Ordering::Relaxed)) {
+            metrics::projected(*at);
+        }
+        Ok(true)
+    }
+
+    /// Measures what is kept, if that is much.
+    fn note_what_is_kept(&self, state: &str, work: &Work<State>) {
+        let memories = work.positions.values().filter_map(|reached| reached.memory.as_ref());
+        let most = memories.map(String::len).chain([state.len()]).max().unwrap_or(0);
+        if self.is_read && most >= MUCH_KEPT && !self.has_measured_kept.swap(true, Ordering::Relaxed) {
+            metrics::kept_by_subscription(most);
+        }
+    }
+
+    /// The positions in the streams of a page.
+    async fn positions(&self, page: &Page) -> Result<BTreeMap<StreamId, StreamPosition>, SubscribeError> {
+        let streams = page.delivered.iter().map(|delivered| &delivered.entry.stream).collect();
+        Ok(self.table.reached_in(&streams).await?)
+    }
+}

@@ -1,0 +1,552 @@
+//! The runner that log projectors and process managers share, the functions behind a FIFO queue of commits. It handles batches, gaps, and
+//! commits that are too large for a message.
+
+use std::{
+    collections::HashSet,
+    hash::{DefaultHasher, Hash, Hasher},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use aws_config::SdkConfig;
+use aws_lambda_events::sqs::{SqsBatchResponse, SqsMessage};
+use futures::{FutureExt, future::LocalBoxFuture};
+use lambda_runtime::LambdaEvent;
+use ledgerline::{Causes, Commit, EventLog, manifest::Manifest, position::Delivery};
+use ledgerline_dynamodb::{DynamoDbStore, TableError};
+use serde::Deserialize;
+
+pub use super::error::ApplyError;
+use crate::{
+    Error,
+    commit_list::CommitList,
+    grants, metrics,
+    rebuild::{Answer, RebuildError, RebuildRequest, RebuildResponse},
+    start::{Handle, handler, sdk_config, start, store},
+    wire::{Message, Reference},
+};
+
+/// The receive count from which a message may be a poison pill. An outage of some minutes causes
+/// fewer receives, and the queue allows 90.
+const SUSPECTED: usize = 5;
+
+/// The time that an invocation has, if it does not say so.
+const INVOCATION: Duration = Duration::from_secs(10);
+/// The least time for which a batch is applied as a whole.
+const LEAST: Duration = Duration::from_secs(2);
+/// The most time for which a batch is applied as a whole.
+const MOST: Duration = Duration::from_secs(600);
+
+/// Takes the commits of a queue, those of each stream one after the other.
+///
+/// ```
+/// use ledgerline::{Commit, position::Delivery};
+/// use ledgerline_lambda::queue::{ApplyError, Consumer};
+///
+/// /// Takes every commit, and does nothing about it.
+/// struct Nothing;
+///
+/// impl Consumer for Nothing {
+///     async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
+///         Ok((Delivery::Next, commit.version))
+///     }
+/// }
+/// ```
+pub trait Consumer: Sized {
+    /// Applies the commit if it is the next one in its stream (rule 7), and does nothing otherwise. Returns the verdict on the commit, and
+    /// the consumer's position in the stream.
+    fn apply(&self, commit: &Commit) -> impl Future<Output = Result<(Delivery, u64), ApplyError>>;
+
+    /// Does the same with many commits in fewer calls, if the consumer can do that. Returns the
+    /// verdict on each commit with the position, or nothing at all. The runner gives every commit
+    /// behind a gap to [`apply`](Self::apply), and after an error all of them. It may be dropped at
+    /// any call.
+    fn apply_batch(&self, _: &[&Commit]) -> impl Future<Output = Result<Vec<(Delivery, u64)>, ApplyError>> {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// A consumer for each generation of the view that is written, the one that is read last. There are none if the consumer writes no view that can be made again: then it takes
+    /// commits itself.
+    fn generations(&self) -> impl Future<Output = Result<Vec<Self>, TableError>> {
+        std::future::ready(Ok(Vec::new()))
+    }
+
+    /// Makes a generation of its view from the log.
+    fn rebuild(
+        &self,
+        _: &DynamoDbStore,
+        _: &RebuildRequest,
+    ) -> impl Future<Output = Result<RebuildResponse, RebuildError>> {
+        std::future::ready(Err(RebuildError::NoView))
+    }
+}
+
+/// An event of a function behind a FIFO queue: messages, or what the operator's tool asks for.
+#[derive(Debug, Deserialize)]
+struct Event {
+    #[serde(rename = "Records", default)]
+    records: Vec<SqsMessage>,
+    #[serde(default)]
+    rebuild: Option<RebuildRequest>,
+}
+
+/// Runs a consumer of commits. Each commit is applied exactly once and in order (rule 7); what a
+/// consumer does outside the write of its position happens at least once. `manifest` names the
+/// source, a queue with the categories of its commits, and the tables; reads of the log are added.
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, and what `build` reads.
+pub async fn run<C: Consumer + 'static>(
+    manifest: Manifest,
+    build: impl AsyncFnOnce(SdkConfig) -> Result<C, Error>,
+) -> Result<(), Error> {
+    let build = async {
+        let sdk = sdk_config().await;
+        let store = store(aws_sdk_dynamodb::Client::new(&sdk)).await?;
+        let runner = Arc::new(QueueRunner { store, consumer: build(sdk).await? });
+        Ok(handler(move |LambdaEvent { payload: event, context }: LambdaEvent<Event>| {
+            let runner = Arc::clone(&runner);
+            async move {
+                let left = context.deadline().duration_since(SystemTime::now()).unwrap_or(INVOCATION);
+                Ok(match event.rebuild {
+                    None => Answer::Handled(runner.batch_within(&event.records, left).await),
+                    Some(asked) => Answer::Rebuilt(runner.consumer.rebuild(&runner.store, &asked).await?),
+                })
+            }
+        }))
+    };
+    serve(manifest.table(grants::read_streams()), build.boxed_local()).await
+}
+
+/// This function has no type parameters, so it is compiled once for all functions behind a FIFO queue.
+fn serve(
+    manifest: Manifest,
+    build: LocalBoxFuture<'_, Result<Handle<Event, Answer<SqsBatchResponse>>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(manifest, build)
+}
+
+/// The parts of a function behind a FIFO queue of commits.
+#[derive(Debug)]
+pub struct QueueRunner<S, C> {
+    /// The log, for gaps and for commits that are too large for a message.
+    pub store: S,
+    /// The consumer that applies the commits.
+    pub consumer: C,
+}
+
+impl<S: EventLog, C: Consumer> QueueRunner<S, C> {
+    /// Applies a batch, each group in order. Once a message of a group failed, the later ones of its group are reported as failed
+    /// too, untried: they must not overtake it. Other groups go on.
+    pub async fn batch(&self, messages: &[SqsMessage]) -> SqsBatchResponse {
+        self.batch_within(messages, INVOCATION).await
+    }
+
+    /// The same, for an invocation that ends after this time.
+    ///
+    /// A consumer that applies a batch as a whole has two thirds of it. What is left then is for
+    /// the commits one by one. With a shorter limit, a table that is slow for a while would have
+    /// most batches begin again in the middle, and pay for them twice.
+    async fn batch_within(&self, messages: &[SqsMessage], left: Duration) -> SqsBatchResponse {
+        let mut response = SqsBatchResponse::default();
+        let mut stopped = HashSet::new();
+        let generations = match self.consumer.generations().await {
+            Ok(generations) => generations,
+            Err(error) => {
+                // Nothing is applied: what would be written into one generation alone might never come into the other one.
+                tracing::error!(error = %Causes(&error), "the generations cannot be read");
+                for message in messages {
+                    response.add_failure(message.message_id.as_deref().unwrap_or_default());
+                }
+                return response;
+            }
+        };
+        let mut applied = CommitList::default();
+        let mut skipped = CommitList::default();
+        let read: Vec<_> = messages.iter().map(read).collect();
+        let limit = (left * 2 / 3).clamp(LEAST, MOST);
+        let outcomes = self.outcomes(messages, &read, &generations, limit).await;
+        let mut read: Vec<_> = read.into_iter().map(Some).collect();
+        let tried = tried(messages);
+        let is_tried: HashSet<_> = tried.iter().copied().collect();
+        for (place, message) in messages.iter().enumerate() {
+            if !is_tried.contains(&place) {
+                response.add_failure(message.message_id.as_deref().unwrap_or_default());
+            }
+        }
+        for place in tried {
+            let message = &messages[place];
+            let Some(read) = read[place].take() else { continue };
+            let id = message.message_id.as_deref().unwrap_or_default();
+            let group = group(message);
+            if comes_again(message) {
+                metrics::retries(1);
+            }
+            if stopped.contains(group) {
+                response.add_failure(id);
+                continue;
+            }
+            let correlation_id = match &read {
+                Ok(Message::Commit(commit)) => commit.meta.correlation_id.clone(),
+                Ok(Message::Reference(_)) | Err(_) => None,
+            };
+            // A panic at one message must not fail the whole batch.
+            let applied_message = AssertUnwindSafe(self.apply_message(read, outcomes[place], &generations))
+                .catch_unwind()
+                .await;
+            let mut failed = |error: &str| {
+                tracing::error!(stream = group, message_id = id, correlation_id, error, "projection");
+                stopped.insert(group);
+                response.add_failure(id);
+            };
+            match applied_message {
+                Ok(Ok((Delivery::Next, commit))) => applied.add(&commit),
+                Ok(Ok((Delivery::Duplicate, commit))) => skipped.add(&commit),
+                // The repair of the gap has its own log line.
+                Ok(Ok((Delivery::Gap, _))) => {}
+                Ok(Err(error)) => failed(&Causes(&error).to_string()),
+                Err(_) => failed("panic"),
+            }
+        }
+        if applied.some().or(skipped.some()).is_some() {
+            tracing::info!(applied = applied.some(), skipped = skipped.some(), "projection");
+        }
+        response
+    }
+
+    /// Applies commits of a batch together, if the consumer can do that. Returns the verdict and the
+    /// position for each message whose commit needs no further call. The runner applies the other
+    /// commits one by one, and all of them after a failure: so the log names the one commit at
+    /// fault, and no other group waits for it.
+    async fn outcomes(
+        &self,
+        messages: &[SqsMessage],
+        read: &[Result<Message, String>],
+        generations: &[C],
+        limit: Duration,
+    ) -> Vec<Option<(Delivery, u64)>> {
+        let mut outcomes = vec![None; messages.len()];
+        let consumer = match generations {
+            [] => &self.consumer,
+            [one] => one,
+            // Each generation has a position of its own.
+            [..] => return outcomes,
+        };
+        // One of the commits may have crashed the function: those before it must be applied this time.
+        if messages.iter().any(comes_again) {
+            return outcomes;
+        }
+        let mut places = Vec::new();
+        let mut commits = Vec::new();
+        let mut waiting = HashSet::new();
+        for (place, (message, read)) in messages.iter().zip(read).enumerate() {
+            match read {
+                Ok(Message::Commit(commit)) if !waiting.contains(group(message)) => {
+                    places.push(place);
+                    commits.push(&**commit);
+                }
+                // A later commit of a group never overtakes one that must be applied alone.
+                Ok(Message::Commit(_) | Message::Reference(_)) | Err(_) => {
+                    waiting.insert(group(message));
+                }
+            }
+        }
+        let all = AssertUnwindSafe(consumer.apply_batch(&commits)).catch_unwind();
+        let failure = match tokio::time::timeout(limit, all).await {
+            Ok(Ok(Ok(verdicts))) => {
+                for (place, (verdict, position)) in places.into_iter().zip(verdicts) {
+                    // A commit before the gap may be one that is applied alone.
+                    outcomes[place] = Some((verdict, position)).filter(|_| verdict != Delivery::Gap);
+                }
+                return outcomes;
+            }
+            Ok(Ok(Err(error))) => Causes(&error).to_string(),
+            Ok(Err(_)) => "panic".to_owned(),
+            Err(_) => "it takes too long".to_owned(),
+        };
+        // Commits that were applied before the failure are duplicates, and their lag is not measured.
+        tracing::warn!(error = failure, "a batch is taken commit by commit");
+        outcomes
+    }
+
+    /// Applies the commit in one message.
+    ///
+    /// # Errors
+    /// When it could not be applied.
+    pub async fn message(&self, body: &str) -> Result<(), ApplyError> {
+        let generations = self.consumer.generations().await?;
+        self.apply_message(Message::read(body), None, &generations).await.map(|_| ())
+    }
+
+    /// Applies the commit in one message, unless the batch applied it. Returns the verdict, and the commit.
+    pub(super) async fn apply_message(
+        &self,
+        message: Result<Message, String>,
+        applied: Option<(Delivery, u64)>,
+        generations: &[C],
+    ) -> Result<(Delivery, Box<Commit>), ApplyError> {
+        let commit = match message.map_err(ApplyError::Malformed)? {
+            Message::Commit(commit) => commit,
+            Message::Reference(Reference { stream, version }) => {
+                match self.store.get(&stream, version).await? {
+                    Some(commit) => Box::new(commit),
+                    None => return Err(ApplyError::Missing { stream, version }),
+                }
+            }
+        };
+        // A failure that ends the function loses the log line of the whole batch. This line says, at the level DEBUG, which commit it was
+        // at.
+        tracing::debug!(stream = %commit.stream, version = commit.version, "projection begins");
+        let (read, others) = match generations.split_last() {
+            Some((read, others)) => (read, others),
+            None => (&self.consumer, &[][..]),
+        };
+        for other in others {
+            self.apply_to_standby(other, &commit).await?;
+        }
+        let (verdict, position) = match applied {
+            Some(applied) => applied,
+            None => read.apply(&commit).await?,
+        };
+        Ok((self.act_on(read, &commit, verdict, position).await?, commit))
+    }
+}
+
+/// Reads the body of a message. A panic at one message must not fail the whole batch.
+fn read(message: &SqsMessage) -> Result<Message, String> {
+    let body = message.body.as_deref().unwrap_or_default();
+    std::panic::catch_unwind(|| Message::read(body)).unwrap_or_else(|_| Err("its reading panics".to_owned()))
+}
+
+/// The group of a message. A message without a group stands alone.
+fn group(message: &SqsMessage) -> &str {
+    let id = message.message_id.as_deref().unwrap_or_default();
+    message.attributes.get("MessageGroupId").map_or(id, String::as_str)
+}
+
+fn comes_again(message: &SqsMessage) -> bool {
+    receives(message) > 1
+}
+
+/// How often the message was received, this time included.
+fn receives(message: &SqsMessage) -> usize {
+    let count = message.attributes.get("ApproximateReceiveCount");
+    count.and_then(|count| count.parse().ok()).unwrap_or(1)
+}
+
+/// Selects the messages to process now, by index, group after group. The caller reports all others
+/// as failed, so that SQS delivers them again.
+///
+/// A poison pill can crash or time out the function, and then the response for the batch is lost.
+/// So each receive of a batch begins with another group. From [`SUSPECTED`] receives on, half of
+/// the suspected groups are left out, by a bit of a hash of the group's name. In the next receive it
+/// is the other half, and then another bit. So all groups but that of the poison pill leave the
+/// queue within some receives; and if there is none, as after an outage, within three.
+fn tried(messages: &[SqsMessage]) -> Vec<usize> {
+    let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+    for (place, message) in messages.iter().enumerate() {
+        match groups.iter_mut().find(|(name, _)| *name == group(message)) {
+            Some((_, places)) => places.push(place),
+            None => groups.push((group(message), vec![place])),
+        }
+    }
+    let receive = messages.iter().map(receives).max().unwrap_or(1);
+    let is_suspected = |(_, places): &(&str, Vec<usize>)| {
+        places.iter().any(|place| receives(&messages[*place]) >= SUSPECTED)
+    };
+    let (suspected, mut others): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_suspected);
+    let first = (receive - 1).checked_rem(others.len()).unwrap_or(0);
+    others.rotate_left(first);
+    let bit = (receive / 2) % 16;
+    let is_in_this_half = |(name, _): &(&str, Vec<usize>)| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish() >> bit & 1 == receive as u64 & 1
+    };
+    let (mut half, rest): (Vec<_>, Vec<_>) = suspected.into_iter().partition(is_in_this_half);
+    if half.is_empty() && others.is_empty() {
+        half = rest;
+    }
+    others.into_iter().chain(half).flat_map(|(_, places)| places).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use ledgerline::{MemoryStore, StreamId, contract, position::check};
+
+    use super::*;
+
+    /// A consumer of one stream that only counts what it applied.
+    struct Counter(Mutex<u64>);
+
+    impl Consumer for Counter {
+        async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
+            let mut position = self.0.lock().unwrap();
+            let verdict = check(*position, commit.version);
+            if verdict == Delivery::Next {
+                *position = commit.version;
+            }
+            Ok((verdict, *position))
+        }
+    }
+
+    /// A consumer that never gets to the end of what it takes together.
+    struct Stuck(Counter);
+
+    impl Consumer for Stuck {
+        async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
+            self.0.apply(commit).await
+        }
+
+        async fn apply_batch(&self, _: &[&Commit]) -> Result<Vec<(Delivery, u64)>, ApplyError> {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_takes_too_long_together_is_taken_one_by_one() {
+        let stream = StreamId::new("tank", "1").unwrap();
+        let message = |version: u64| {
+            let commit = Message::Commit(Box::new(contract::commit(&stream, version)));
+            let mut message = SqsMessage::default();
+            message.message_id = Some(version.to_string());
+            message.body = Some(serde_json::to_string(&commit).unwrap());
+            message
+        };
+        let runner = QueueRunner { store: MemoryStore::default(), consumer: Stuck(Counter(Mutex::new(0))) };
+        // Without the limit, the test fails here and does not wait for ever.
+        let batch = [message(1), message(2)];
+        let response = tokio::time::timeout(INVOCATION, runner.batch(&batch)).await.unwrap();
+        assert_eq!(response.batch_item_failures.len(), 0);
+        assert_eq!(*runner.consumer.0.0.lock().unwrap(), 2);
+    }
+
+    /// A consumer that notes the groups that it was done with, and ends the function at one of them.
+    struct Deadly {
+        group: String,
+        done: Mutex<HashSet<String>>,
+    }
+
+    impl Consumer for Deadly {
+        async fn apply(&self, commit: &Commit) -> Result<(Delivery, u64), ApplyError> {
+            if commit.stream.as_str() == self.group {
+                std::future::pending::<()>().await;
+            }
+            self.done.lock().unwrap().insert(commit.stream.to_string());
+            Ok((Delivery::Next, commit.version))
+        }
+    }
+
+    /// A queue of ten groups, whose batches are always all that is left in it.
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_that_times_out_the_function_holds_up_only_its_own_group() {
+        let stream = |place: usize| StreamId::new("tank", &place.to_string()).unwrap();
+        for deadly in 0..10 {
+            let consumer = Deadly { group: stream(deadly).to_string(), done: Mutex::default() };
+            let runner = QueueRunner { store: MemoryStore::default(), consumer };
+            let mut left: Vec<_> = (0..10).collect();
+            let mut receives = [0; 10];
+            for _ in 0..90 {
+                left.iter().for_each(|place| receives[*place] += 1);
+                let message = |place: &usize| {
+                    let commit = contract::commit(&stream(*place), 1);
+                    let body = serde_json::to_string(&Message::Commit(Box::new(commit))).unwrap();
+                    let mut message = SqsMessage::default();
+                    message.message_id = Some(place.to_string());
+                    message.body = Some(body);
+                    let attributes = [
+                        ("MessageGroupId".to_owned(), stream(*place).to_string()),
+                        ("ApproximateReceiveCount".to_owned(), receives[*place].to_string()),
+                    ];
+                    message.attributes = attributes.into();
+                    message
+                };
+                let batch: Vec<_> = left.iter().map(message).collect();
+                // The function has ended: none of them is known to be done.
+                let answer = tokio::time::timeout(Duration::from_mins(1), runner.batch(&batch)).await;
+                let Ok(answer) = answer else { continue };
+                let failed = |place: &usize| {
+                    let id = place.to_string();
+                    answer.batch_item_failures.iter().any(|failure| failure.item_identifier == id)
+                };
+                left.retain(failed);
+            }
+            assert_eq!(left, [deadly], "all others are done, and gone from the queue");
+            assert_eq!(runner.consumer.done.lock().unwrap().len(), 9);
+            // None of them is a dead letter, or near it.
+            let most = (0..10).filter(|place| *place != deadly).map(|place| receives[place]).max().unwrap();
+            assert!(most <= 30, "{deadly}: {receives:?}");
+        }
+    }
+
+    fn received(place: usize, receives: usize) -> SqsMessage {
+        let mut message = SqsMessage::default();
+        message.message_id = Some(place.to_string());
+        message.attributes = [("ApproximateReceiveCount".to_owned(), receives.to_string())].into();
+        message
+    }
+
+    #[test]
+    fn a_batch_is_processed_whole_before_its_fifth_receive() {
+        let tried = |receives: [usize; 3]| {
+            let messages: Vec<_> =
+                receives.into_iter().enumerate().map(|(place, receives)| received(place, receives)).collect();
+            super::tried(&messages)
+        };
+        assert_eq!(tried([1, 1, 1]), [0, 1, 2]);
+        assert_eq!(tried([2, 1, 1]), [1, 2, 0]);
+        assert_eq!(tried([3, 3, 3]), [2, 0, 1]);
+        assert_eq!(tried([4, 4, 4]), [0, 1, 2]);
+    }
+
+    /// After an outage, all messages have been received often, and nothing is wrong with them.
+    #[test]
+    fn all_groups_of_a_batch_are_processed_within_three_receives_after_an_outage() {
+        for outage in [5, 6, 17, 60, 87] {
+            let mut left: Vec<usize> = (0..8).collect();
+            for receives in outage..outage + 3 {
+                let mut messages: Vec<_> = left.iter().map(|place| received(*place, receives)).collect();
+                messages.extend([received(8, 1), received(9, 1)]);
+                let tried = super::tried(&messages);
+                let is_tried = |place: usize| {
+                    let id = Some(place.to_string());
+                    tried.iter().any(|tried| messages[*tried].message_id == id)
+                };
+                assert!(is_tried(8) && is_tried(9), "new messages wait for nobody");
+                left.retain(|place| !is_tried(*place));
+            }
+            assert_eq!(left, [0; 0], "{outage}");
+        }
+    }
+
+    /// The log was restored from a backup that ends before the consumer's position, and new commits follow it.
+    #[tokio::test]
+    async fn a_log_that_went_backwards_is_said_loudly_and_not_skipped() {
+        let stream = StreamId::new("tank", "1").unwrap();
+        let commit = |version| contract::commit(&stream, version);
+        let take = async |runner: &QueueRunner<MemoryStore, Counter>, version| {
+            let message = Message::Commit(Box::new(commit(version)));
+            runner.apply_message(Ok(message), None, &[]).await
+        };
+        let runner = QueueRunner { store: MemoryStore::default(), consumer: Counter(Mutex::new(5)) };
+        for version in 1..=3 {
+            runner.store.append(&commit(version), None).await.unwrap();
+        }
+        for version in [3, 4] {
+            let error = take(&runner, version).await.unwrap_err();
+            assert!(matches!(error, ApplyError::WentBack { position: 5, .. }), "{error}");
+            assert!(error.to_string().contains("it went backwards"), "{error}");
+        }
+        // A replay of commits that the log has, and a repeated commit, are no error.
+        for version in 4..=5 {
+            runner.store.append(&commit(version), None).await.unwrap();
+        }
+        for version in 1..=6 {
+            take(&runner, version).await.unwrap();
+        }
+        assert_eq!(*runner.consumer.0.lock().unwrap(), 6);
+    }
+}

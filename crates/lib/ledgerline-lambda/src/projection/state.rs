@@ -1,0 +1,392 @@
+//! The runner of state projectors: functions whose read model is one row per aggregate.
+//!
+//! States come from the fanout, or from a rule of the bus, as an asynchronous invocation that Lambda tries three times within minutes. An
+//! invocation that fails each time waits in a queue. The same function takes it from there, again and again with a minute in between, for
+//! as long as an outage or a deployment may last.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
+use futures::{FutureExt, StreamExt, TryStreamExt, future::LocalBoxFuture, stream};
+use jiff::Timestamp;
+use lambda_runtime::LambdaEvent;
+use ledgerline::{
+    Aggregate, Causes, Commit, Consistency, EventLog, EventTypes, LoadError, Loaded, StateView, StoreError,
+    StreamId, load,
+    manifest::{Action, Manifest, Name, Source, SubscriberKind, Table},
+    upcast,
+};
+use ledgerline_dynamodb::{DynamoDbStore, Overwrite, StateRows, TableError, ViewTable};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::{
+    Error,
+    commit_list::CommitList,
+    config, grants, metrics,
+    rebuild::{
+        AT_ONCE, Answer, Progress, Rebuild, RebuildError, RebuildRequest, RebuildResponse, hole_in,
+        is_outage, rebuild,
+    },
+    start::{Handle, dynamodb, handler, start},
+    wire::{BusEntry, field_or_root},
+};
+
+/// The time for which a forgotten row keeps older events out, in seconds: 30 days. EventBridge may retry an event for a day, Lambda for six
+/// hours, and it may wait in dead-letter queues for 14 days.
+const TOMBSTONE_SECONDS: i64 = 30 * 86_400;
+
+/// Runs a state projector. It writes the row of every state, unless the row in the table is as new already (rule 8).
+///
+/// ```no_run
+/// use ledgerline::{StateTable, StateView, tank::{State, Tank}};
+///
+/// #[derive(serde::Serialize)]
+/// struct Row {
+///     id: String,
+///     level: i64,
+///     version: u64,
+/// }
+///
+/// const LEVELS: StateView<Tank, Row> =
+///     StateView { table: StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] }, row };
+///
+/// /// `None` would forget the row.
+/// fn row(id: &str, version: u64, state: State) -> Option<Row> {
+///     Some(Row { id: id.to_owned(), level: state.level(), version })
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::state_projector::run(LEVELS).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: `COMMITS_TABLE`, and the variable of the view's table.
+pub async fn run<A: Aggregate, Row: Serialize + 'static>(view: StateView<A, Row>) -> Result<(), Error> {
+    let build = async {
+        let client = dynamodb().await;
+        let log = DynamoDbStore::new(client.clone(), config::text("COMMITS_TABLE")?);
+        let table = StateRows::new(client, config::text(view.table.variable)?, view.table);
+        // This opens the connection, so that the first state does not wait for it. A failure is that of the first state.
+        let _ = table.view().recent_generations().await;
+        let projector = Arc::new(StateProjector { table, log, view });
+        Ok(handler(move |LambdaEvent { payload: mut event, .. }: LambdaEvent<Value>| {
+            let projector = Arc::clone(&projector);
+            async move {
+                if let Some(asked) = event.get_mut("rebuild") {
+                    let asked: RebuildRequest =
+                        serde_path_to_error::deserialize(asked.take()).map_err(|error| malformed(&error))?;
+                    return Ok(Answer::Rebuilt(projector.rebuild(&asked).await?));
+                }
+                projector.all(details(event)?).await.map(Answer::Handled)
+            }
+        }))
+    };
+    serve(manifest(&view), build.boxed_local()).await
+}
+
+/// The manifest of the function of this view.
+#[must_use]
+pub fn manifest<A: Aggregate, Row>(view: &StateView<A, Row>) -> Manifest {
+    // A redelivered commit has its events under the names that they have in the log.
+    let events = A::Event::TYPES.iter().flat_map(|known| known.names()).map(Name::Borrowed).collect();
+    let source = Source::States { category: A::CATEGORY.into(), events };
+    let table = Table::with(view.table, [Action::GetItem, Action::PutItem]);
+    Manifest::new(source)
+        .table(grants::read_streams())
+        .table(grants::scan_log())
+        .subscriber(SubscriberKind::StateProjector, table)
+}
+
+/// This function has no type parameters, so it is compiled once for all state projectors.
+fn serve(
+    manifest: Manifest,
+    build: LocalBoxFuture<'_, Result<Handle<Value, Answer<()>>, Error>>,
+) -> LocalBoxFuture<'_, Result<(), Error>> {
+    start(manifest, build)
+}
+
+/// The payload with which the fanout invokes a function of a state view.
+#[derive(Debug, Deserialize)]
+struct Invocation {
+    /// The states, each in the form of the detail of an entry on the bus.
+    states: Vec<Value>,
+}
+
+/// The details of the entries in an event. The event is an invocation by the fanout, an entry from a rule, or messages from the queue of
+/// failed invocations. Such a message is what Lambda puts there, with the event in `requestPayload` (developer guide, "Capturing records of
+/// Lambda asynchronous invocations"), or what EventBridge puts there, the event itself.
+///
+/// A message that was received before begins with another of its states each time, so that a state that ends the function does not keep the
+/// others from their rows.
+///
+/// # Errors
+/// When the event is none of these.
+pub fn details(event: Value) -> Result<Vec<Value>, Error> {
+    let invoked = |event: Value| {
+        if event.get("states").is_some() {
+            let invocation: Invocation =
+                serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
+            return Ok::<_, Error>(invocation.states);
+        }
+        let event: EventBridgeEvent<Value> =
+            serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
+        Ok(vec![event.detail])
+    };
+    if event.get("Records").is_none() {
+        return invoked(event);
+    }
+    let messages: SqsEvent = serde_path_to_error::deserialize(event).map_err(|error| malformed(&error))?;
+    let of_message = |message: aws_lambda_events::sqs::SqsMessage| {
+        let mut body: Value = serde_json::from_str(message.body.as_deref().unwrap_or_default())
+            .map_err(|_| ProjectError::Malformed("body".to_owned()))?;
+        let mut details = invoked(match body.get_mut("requestPayload") {
+            Some(event) => event.take(),
+            None => body,
+        })?;
+        let received = message.attributes.get("ApproximateReceiveCount");
+        let received: usize = received.and_then(|received| received.parse().ok()).unwrap_or(1);
+        let first = received.saturating_sub(1).checked_rem(details.len());
+        details.rotate_left(first.unwrap_or(0));
+        Ok::<_, Error>(details)
+    };
+    let details = messages.records.into_iter().map(of_message).collect::<Result<Vec<_>, _>>()?;
+    Ok(details.into_iter().flatten().collect())
+}
+
+/// The parts of a state projector.
+#[derive(Debug)]
+pub struct StateProjector<A: Aggregate, Row> {
+    /// The table that has the rows.
+    pub table: StateRows,
+    /// The log, for entries whose state this program cannot read.
+    pub log: DynamoDbStore,
+    /// The view that says what the rows are.
+    pub view: StateView<A, Row>,
+}
+
+/// The reason why an entry was not projected. The entry comes again; after the last try it goes to the dead-letter queue.
+#[derive(Debug, thiserror::Error)]
+enum ProjectError {
+    #[error("not an entry of this program: the field {0}")]
+    Malformed(String),
+    /// The row shows a version, or an entry is about one, that the log does not have: the log was restored to an earlier time.
+    #[error("version {version} of {stream} is not in the log: it went backwards")]
+    WentBack { stream: StreamId, version: u64 },
+    #[error("the state of {stream} has schema {schema}, this program reads {known}, and the fold failed")]
+    Load { stream: StreamId, schema: u32, known: u32, source: LoadError },
+    #[error("a panic")]
+    Panic,
+    #[error(transparent)]
+    Log(#[from] StoreError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+fn malformed(error: &serde_path_to_error::Error<serde_json::Error>) -> ProjectError {
+    ProjectError::Malformed(field_or_root(error))
+}
+
+/// The result of an entry that was projected.
+struct Projected {
+    stream: StreamId,
+    version: u64,
+    correlation_id: Option<String>,
+    written: bool,
+}
+
+impl<A: Aggregate, Row: Serialize> StateProjector<A, Row> {
+    /// Projects the details of these entries, one after the other. An entry that fails does not keep the others from their rows.
+    ///
+    /// # Errors
+    /// When an entry is malformed, its state has a schema that this program does not read and the log cannot be folded, the log went
+    /// backwards, or a table fails. The error is that of the first such entry.
+    pub async fn all(&self, details: Vec<Value>) -> Result<(), Error> {
+        let mut written = CommitList::default();
+        let mut older = CommitList::default();
+        let mut failed = Ok(());
+        let generations = self.table.view().written().await?;
+        for detail in details {
+            // An operator who looks for a command that is not shown searches the logs by these two. Even an entry that cannot be read may
+            // have them.
+            let stream =
+                detail["stream"].as_str().and_then(|stream| StreamId::try_from(stream.to_owned()).ok());
+            let correlation_id = detail["meta"]["correlationId"].as_str().map(ToOwned::to_owned);
+            // A panic at one entry must not keep the others from their rows.
+            let projected = AssertUnwindSafe(self.write(detail, &generations)).catch_unwind().await;
+            match projected.unwrap_or(Err(ProjectError::Panic)) {
+                Ok(projected) => {
+                    let line = if projected.written { &mut written } else { &mut older };
+                    let Projected { stream, version, correlation_id, .. } = &projected;
+                    line.add_version(stream, *version, correlation_id.as_deref());
+                }
+                Err(error) => {
+                    let stream = stream.as_ref().map(StreamId::as_str);
+                    tracing::error!(stream, correlation_id, error = %Causes(&error), "projection");
+                    failed = failed.and(Err(error.into()));
+                }
+            }
+        }
+        if written.some().or(older.some()).is_some() {
+            tracing::info!(written = written.some(), older = older.some(), "projection");
+        }
+        failed
+    }
+
+    /// Makes a generation of the view from the log.
+    ///
+    /// # Errors
+    /// When the generation is not being built, or the log or the table fails. What was written stays.
+    pub async fn rebuild(&self, asked: &RebuildRequest) -> Result<RebuildResponse, RebuildError> {
+        rebuild(self, &self.log, asked).await
+    }
+
+    /// Projects the detail of one entry.
+    ///
+    /// # Errors
+    /// The errors of [`all`](Self::all).
+    pub async fn project(&self, detail: Value) -> Result<(), Error> {
+        self.all(vec![detail]).await
+    }
+
+    async fn write(&self, detail: Value, generations: &[u32]) -> Result<Projected, ProjectError> {
+        let entry: BusEntry = serde_path_to_error::deserialize(detail).map_err(|error| malformed(&error))?;
+        let stream = &entry.stream;
+        let version = entry.aggregate.last_known_version;
+        let (shown, state) =
+            self.state(stream, version, entry.aggregate_schema, entry.aggregate.state).await?;
+        let row = (self.view.row)(stream.id(), shown, state);
+        let mut overwritten = Overwrite::Written;
+        for generation in generations {
+            // The one that is read comes last, and it is the one that counts.
+            (overwritten, _) = self.show(&self.table.at(*generation), stream, shown, row.as_ref()).await?;
+        }
+        if let Overwrite::Shows(newer) = overwritten
+            && newer > shown
+            // A newer row is normal if this entry came late. But if the log does not have the row's version, the log went backwards, and
+            // the row would stay as it is until the log has grown past it.
+            && self.log.get(stream, newer).await?.is_none()
+        {
+            return Err(ProjectError::WentBack { stream: stream.clone(), version: newer });
+        }
+        let written = overwritten == Overwrite::Written;
+        if written {
+            metrics::projected(entry.last_event.at);
+        }
+        Ok(Projected {
+            stream: entry.stream,
+            version: shown,
+            correlation_id: entry.meta.correlation_id,
+            written,
+        })
+    }
+
+    /// Writes a row, or a tombstone, unless the row is as new already (rule 8). Returns the write units as well.
+    async fn show(
+        &self,
+        table: &StateRows,
+        stream: &StreamId,
+        version: u64,
+        row: Option<&Row>,
+    ) -> Result<(Overwrite, f64), TableError> {
+        if let Some(row) = row {
+            return table.put_newer(row, version).await;
+        }
+        // The time counts from now, even if this event waited for weeks, because older events may have waited with it.
+        let expires = Timestamp::now().as_second().saturating_add(TOMBSTONE_SECONDS);
+        table.forget(stream.id(), version, expires).await
+    }
+
+    /// The version and the state that the entry shows. If an older or newer fanout wrote the state in a schema that this program does not
+    /// read, they are the newest ones that the log has. So rows are right during a deployment, whichever function is replaced first.
+    async fn state(
+        &self,
+        stream: &StreamId,
+        version: u64,
+        schema: u32,
+        state: Map<String, Value>,
+    ) -> Result<(u64, A::State), ProjectError> {
+        let state = Value::Object(state);
+        let carried = if schema == A::STATE_SCHEMA { Some(state) } else { upcast::<A>(schema, state) };
+        if let Some(state) = carried {
+            let state = serde_path_to_error::deserialize(state)
+                .map_err(|error| ProjectError::Malformed(format!("aggregate.{}", field_or_root(&error))))?;
+            return Ok((version, state));
+        }
+        let loaded = load::<A>(&self.log, stream, None, Consistency::Strong).await.map_err(|source| {
+            ProjectError::Load { stream: stream.clone(), schema, known: A::STATE_SCHEMA, source }
+        })?;
+        if loaded.version < version {
+            return Err(ProjectError::WentBack { stream: stream.clone(), version });
+        }
+        Ok((loaded.version, loaded.state))
+    }
+}
+
+impl<A: Aggregate, Row: Serialize> Rebuild for StateProjector<A, Row> {
+    fn of(&self) -> Vec<&'static str> {
+        vec![A::CATEGORY]
+    }
+
+    fn view(&self) -> &ViewTable {
+        self.table.view()
+    }
+
+    async fn rebuild_page(
+        &self,
+        generation: u32,
+        log: &DynamoDbStore,
+        streams: Vec<Vec<Commit>>,
+        until: Instant,
+    ) -> Result<Progress, TableError> {
+        let table = &self.table.at(generation);
+        let make = async |commits: Vec<Commit>| {
+            let Some(stream) = commits.first().map(|first| first.stream.clone()) else { return Ok(None) };
+            if Instant::now() >= until {
+                return Ok(Some((stream, Err(RebuildError::TimeIsOver { writes: 0.0 }))));
+            }
+            let loaded = if hole_in(&commits).is_some() { Ok(None) } else { Loaded::<A>::after(&commits) };
+            let made = match loaded {
+                Ok(Some(Loaded { version, state, embedded: _ })) => {
+                    let row = (self.view.row)(stream.id(), version, state);
+                    let shown = self.show(table, &stream, version, row.as_ref()).await;
+                    shown.map(|(_, units)| units).map_err(RebuildError::Table)
+                }
+                // They are not enough for the state, or not all there.
+                Ok(None) => self.rebuild_stream(generation, log, &stream, until).await,
+                Err(error) => Err(RebuildError::Load(error)),
+            };
+            match made {
+                // All of the page comes again.
+                Err(RebuildError::Table(error)) if is_outage(&error) => Err(error),
+                made => Ok(Some((stream, made))),
+            }
+        };
+        let made = stream::iter(streams).map(make).buffer_unordered(AT_ONCE);
+        made.try_fold(Progress::default(), async |mut all, one| {
+            if let Some((stream, made)) = one {
+                all.note(stream, made);
+            }
+            Ok(all)
+        })
+        .await
+    }
+
+    async fn rebuild_stream(
+        &self,
+        generation: u32,
+        log: &DynamoDbStore,
+        stream: &StreamId,
+        _: Instant,
+    ) -> Result<f64, RebuildError> {
+        let loaded = load::<A>(log, stream, None, Consistency::Strong).await?;
+        if loaded.version == 0 {
+            return Ok(0.0);
+        }
+        let row = (self.view.row)(stream.id(), loaded.version, loaded.state);
+        Ok(self.show(&self.table.at(generation), stream, loaded.version, row.as_ref()).await?.1)
+    }
+}

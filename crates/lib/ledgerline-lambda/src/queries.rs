@@ -1,0 +1,642 @@
+//! The runner of query functions, and what all of them need: versions, conditional reads, pages, and waiting for one's
+//! own write.
+
+mod patience;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    rc::Rc,
+};
+
+use aws_sdk_dynamodb::Client;
+use futures::{FutureExt, future::LocalBoxFuture};
+use http::StatusCode;
+use ledgerline::{
+    Aggregate, Causes, Id, Index, LogTable, Projection, Refusal, StateTable, StreamId,
+    manifest::{Action, Endpoint, Manifest, Name, Scope, Source, Table},
+};
+use ledgerline_dynamodb::{LogRows, Page, PageQuery, StateRows, TableError, UnreadableRow, ViewTable};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use self::patience::TIMEOUT;
+pub use self::patience::{Patience, Visibility};
+use crate::{
+    Error, config, grants,
+    http::{
+        HttpRequest, MAX_ANSWER_BYTES, PRECONDITION_FAILED, Problem, Response, Routes, encoded_bytes,
+        is_among_tags, versions_of,
+    },
+    start::dynamodb,
+};
+
+/// The number of rows in a page, if the request does not say how many.
+const DEFAULT_LIMIT: i32 = 50;
+/// The largest number of rows in a page.
+const MAX_LIMIT: i32 = 200;
+/// The parameters of a list.
+pub const PAGE: [&str; 2] = ["limit", "cursor"];
+
+/// A route of a function that answers from views.
+pub struct Query {
+    key: &'static str,
+    tables: Vec<Table>,
+    /// The category of the streams for whose versions the route waits.
+    waits: Option<&'static str>,
+    /// The names of the query's parameters.
+    parameters: Vec<&'static str>,
+    scope: Scope,
+    answer: Answer,
+}
+
+type Answer =
+    Box<dyn for<'a> Fn(&'a Views, &'a HttpRequest) -> LocalBoxFuture<'a, Result<Response, Problem>>>;
+
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key)
+    }
+}
+
+impl Query {
+    /// A route that this function answers from these tables. Each table says which actions the function needs on it. `key` is the method
+    /// and the path, as the template has them: `GET /tanks/{id}`.
+    #[must_use]
+    pub fn new(
+        key: &'static str,
+        tables: impl IntoIterator<Item = Table>,
+        answer: impl AsyncFn(&Views, &HttpRequest) -> Result<Response, Problem> + 'static,
+    ) -> Self {
+        let answer = Rc::new(answer);
+        let answer: Answer = Box::new(move |views, request| {
+            let answer = Rc::clone(&answer);
+            async move { answer(views, request).await }.boxed_local()
+        });
+        // Beside the rows of each table stands which generation of them is read.
+        let tables = tables.into_iter().map(|table| Table::with(table, [Action::GetItem]));
+        Self {
+            key,
+            tables: tables.collect(),
+            waits: None,
+            parameters: Vec::new(),
+            scope: Scope::Read,
+            answer,
+        }
+    }
+
+    /// The route takes `?minVersion=`, and waits for that version of a stream of this aggregate with [`Views::read`].
+    #[must_use]
+    pub fn read_your_writes<A: Aggregate>(self) -> Self {
+        Self { waits: Some(A::CATEGORY), ..self.parameters(["minVersion"]) }
+    }
+
+    /// The route takes these parameters of the query, besides those that it has already. Any other
+    /// one is answered with `400`.
+    #[must_use]
+    pub fn parameters(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.parameters.extend(names);
+        self
+    }
+
+    /// The route requires this scope instead of `read`: [`Scope::Events`] if it shows data of every caller.
+    #[must_use]
+    pub fn scope(self, scope: Scope) -> Self {
+        Self { scope, ..self }
+    }
+
+    /// Method and path.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        self.key
+    }
+}
+
+/// The callers that may see a row.
+#[derive(Debug)]
+pub enum VisibleTo<Row> {
+    /// The caller whose subject this function finds in the row. Others get the answer for a row that does not exist.
+    Owner(fn(&Row) -> Option<&str>),
+    /// Every caller that is signed in.
+    All,
+}
+
+impl<Row> Clone for VisibleTo<Row> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Row> Copy for VisibleTo<Row> {}
+
+/// A route that answers with one row of a view that is written from states of this aggregate: `GET /tanks/{id}`. `missing` is the answer if
+/// there is no row, or none that the caller may see. `shown` makes the answer of the row.
+#[must_use]
+pub fn row<A: Aggregate, Row: DeserializeOwned + 'static>(
+    key: &'static str,
+    table: StateTable,
+    missing: Refusal,
+    visible: VisibleTo<Row>,
+    shown: fn(&Row) -> Value,
+) -> Query {
+    let answer = async move |views: &Views, request: &HttpRequest| {
+        let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+        let stream = stream::<A>(&id)?;
+        let read = async || {
+            let (version, row) = views.state_rows(table)?.shown::<Row>(id.get()).await.map_err(problem)?;
+            Ok(match row {
+                Some(row) if is_visible(&row, visible, actor) => (Visibility::Version(version), Some(row)),
+                Some(_) => (Visibility::Hidden, None),
+                // The view has forgotten the row: it will show no version again, so a wait for one would be in vain.
+                None if version > 0 => (Visibility::Version(u64::MAX), None),
+                None => (Visibility::Version(0), None),
+            })
+        };
+        let (version, row) = views.read(request, &stream, read).await?;
+        let row = row.ok_or_else(|| Problem::from(&missing))?;
+        Ok(Response::of_version(version, shown(&row)))
+    };
+    Query::new(key, [Table::with(table, [Action::GetItem])], answer).read_your_writes::<A>()
+}
+
+/// The stream of the aggregate that the path names.
+fn stream<A: Aggregate>(id: &Id) -> Result<StreamId, Problem> {
+    A::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))
+}
+
+fn is_visible<Row>(row: &Row, visible: VisibleTo<Row>, actor: &str) -> bool {
+    match visible {
+        VisibleTo::Owner(owner) => owner(row) == Some(actor),
+        VisibleTo::All => true,
+    }
+}
+
+/// The rows of a page: those of one partition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyRange {
+    /// The value of the partition key.
+    pub partition: String,
+    /// The text with which the sort keys of the rows begin; `None` for all rows.
+    pub starts_with: Option<String>,
+}
+
+impl KeyRange {
+    /// All rows of this partition.
+    #[must_use]
+    pub fn of(partition: impl Into<String>) -> Self {
+        Self { partition: partition.into(), starts_with: None }
+    }
+
+    /// The rows of the caller's own partition.
+    ///
+    /// # Errors
+    /// When the request names no caller.
+    pub fn own(request: &HttpRequest) -> Result<Self, Problem> {
+        request.actor().map(Self::of)
+    }
+}
+
+/// A route that answers with a page of an index of a view that is written from states:
+/// `GET /tanks`. The answer has the rows under `name`. `part` says which rows, and `shown` makes
+/// the answer of each row. A parameter that `part` reads is named with [`Query::parameters`].
+#[must_use]
+pub fn page<Row: DeserializeOwned + 'static>(
+    key: &'static str,
+    name: &'static str,
+    (table, index): (StateTable, Index),
+    part: fn(&HttpRequest) -> Result<KeyRange, Problem>,
+    shown: fn(&Row) -> Value,
+) -> Query {
+    // Otherwise rows of two generations would be in one list. A function with such a route does not start.
+    assert!(table.indexes.contains(&index), "{} does not name the index {}", table.variable, index.name);
+    let answer = async move |views: &Views, request: &HttpRequest| {
+        request.actor()?;
+        let part = part(request)?;
+        let cursor = request.query("cursor")?;
+        let query = PageQuery {
+            partition: &part.partition,
+            starts_with: part.starts_with.as_deref(),
+            newest_first: false,
+            limit: limit(request)?,
+            cursor: cursor.as_deref(),
+        };
+        let rows = views.state_rows(table)?;
+        let read = async |query: &PageQuery<'_>| rows.page::<Row>(&index, query).await;
+        let page = page_that_fits(query, read, shown).await?;
+        Ok(Response::json(StatusCode::OK, listed(name, page)))
+    };
+    let reads = match index.projection {
+        Projection::All => None,
+        Projection::KeysOnly => Some(Action::BatchGetItem),
+    };
+    Query::new(key, [Table::with(table, reads).index(index)], answer).parameters(PAGE)
+}
+
+/// A route that answers with a page of a view that is written from the log, of one stream, the newest rows first:
+/// `GET /tanks/{id}/fills`. The rows of a stream are in the partition that has the aggregate's id.
+#[must_use]
+pub fn history<A: Aggregate, Row: DeserializeOwned + 'static>(
+    key: &'static str,
+    name: &'static str,
+    table: LogTable,
+    shown: fn(&Row) -> Value,
+) -> Query {
+    let answer = async move |views: &Views, request: &HttpRequest| {
+        request.actor()?;
+        let id = request.path_value::<Id>("id")?;
+        let stream = stream::<A>(&id)?;
+        let read = async || {
+            let position = views.log_rows(table)?.position(&stream).await.map_err(problem)?;
+            Ok((Visibility::Version(position), ()))
+        };
+        // The position is read before the rows. So the rows, which are read strongly after it, show at least this version.
+        let (version, ()) = views.read(request, &stream, read).await?;
+        let limit = limit(request)?;
+        let cursor = request.query("cursor")?;
+        let query = PageQuery { newest_first: true, ..PageQuery::of(id.get(), limit, cursor.as_deref()) };
+        let rows = views.log_rows(table)?;
+        let read = async |query: &PageQuery<'_>| rows.page::<Row>(query).await;
+        let page = page_that_fits(query, read, shown).await?;
+        Ok(Response::of_version(version, listed(name, page)))
+    };
+    let query = Query::new(key, [Table::with(table, [Action::GetItem, Action::Query])], answer);
+    query.read_your_writes::<A>().parameters(PAGE)
+}
+
+/// Reads a page, and returns it with its rows as clients see them. A page of more than
+/// [`MAX_ANSWER_BYTES`] is read again with half as many rows, until it fits. One row always fits.
+async fn page_that_fits<Row>(
+    mut query: PageQuery<'_>,
+    read: impl AsyncFn(&PageQuery<'_>) -> Result<Page<Row>, TableError>,
+    shown: fn(&Row) -> Value,
+) -> Result<Page<Value>, Problem> {
+    loop {
+        let page = in_answers(read(&query).await.map_err(problem)?, shown);
+        let bytes: usize = page.rows.iter().flatten().map(encoded_bytes).sum();
+        if bytes <= MAX_ANSWER_BYTES || query.limit <= 1 {
+            return Ok(page);
+        }
+        let most = i32::try_from(page.rows.len()).unwrap_or(query.limit);
+        query.limit = (most.min(query.limit) / 2).max(1);
+    }
+}
+
+/// The tables that a query function answers from.
+#[derive(Debug, Default)]
+pub struct Views {
+    tables: BTreeMap<Name, ViewTable>,
+    patience: Option<Patience>,
+}
+
+impl Views {
+    /// Views without tables. Reads with `?minVersion=` wait as this [`Patience`] says.
+    #[must_use]
+    pub fn new(patience: Patience) -> Self {
+        Self { patience: Some(patience), ..Self::default() }
+    }
+
+    /// The same views, with one more table, which has this name.
+    #[must_use]
+    pub fn with(mut self, table: impl Into<Table>, client: Client, name: impl Into<String>) -> Self {
+        let table = table.into();
+        let view = ViewTable::new(client, name, &table);
+        self.tables.insert(table.variable, view);
+        self
+    }
+
+    /// The tables that these routes name, with their connections opened, and `READ_YOUR_WRITE_TIMEOUT_MS` if one of the routes waits.
+    async fn from_env(routes: &[Query]) -> Result<Self, Error> {
+        let mut names = BTreeMap::new();
+        for table in routes.iter().flat_map(|query| &query.tables) {
+            names.insert(table.variable.clone(), (config::text(table.variable.clone())?, table.clone()));
+        }
+        let waits = routes.iter().any(|query| query.waits.is_some());
+        let client = dynamodb().await;
+        let patience = if waits { Some(Patience::from_env(client.clone())?) } else { None };
+        let views = Self { tables: BTreeMap::new(), patience };
+        let tables = names.into_values();
+        let views = tables.fold(views, |views, (name, table)| views.with(table, client.clone(), name));
+        // This opens the connection, so that the first request does not wait for it. A failure is that of the first request.
+        let all: Vec<_> = routes.iter().flat_map(|query| query.tables.clone()).collect();
+        let _ = views.look(&all).await;
+        Ok(views)
+    }
+
+    /// Looks which generation of these views is to be read, if it was not looked for some seconds. It is the same until the next look, which is for the next request.
+    async fn look(&self, tables: &[Table]) -> Result<(), TableError> {
+        // Two routes may read one table.
+        let variables: BTreeSet<_> = tables.iter().map(|table| &table.variable).collect();
+        let known = variables.into_iter().filter_map(|variable| self.tables.get(variable));
+        let look = known.map(ViewTable::recent_generations);
+        futures::future::try_join_all(look).await.map(|_| ())
+    }
+
+    /// The rows of a view that is written from states, at the generation that is to be read.
+    ///
+    /// # Errors
+    /// `500` when no route named its table: a programming error.
+    pub fn state_rows(&self, table: StateTable) -> Result<StateRows, Problem> {
+        Ok(StateRows::in_table(self.table(table.variable)?, table))
+    }
+
+    /// The rows of a view that is written from commits, at the generation that is to be read.
+    ///
+    /// # Errors
+    /// `500` when no route named its table: a programming error.
+    pub fn log_rows(&self, table: LogTable) -> Result<LogRows, Problem> {
+        Ok(LogRows::in_table(self.table(table.variable)?, table))
+    }
+
+    fn table(&self, variable: &str) -> Result<ViewTable, Problem> {
+        self.tables.get(variable).map(ViewTable::at_active).ok_or_else(|| {
+            tracing::error!(variable, "a query reads a table that its route does not name");
+            Problem::internal()
+        })
+    }
+
+    /// Reads until the view shows the version of this stream that the request asks for with `minVersion`, or time is up. A version that is
+    /// not in the log is not waited for: it may never come, and a caller who asks for such versions would hold an instance with each
+    /// request.
+    ///
+    /// `read` returns the version that is shown, and what it read.
+    ///
+    /// # Errors
+    /// `503` when the version is not shown in time; what `read` fails with.
+    pub async fn read<T>(
+        &self,
+        request: &HttpRequest,
+        stream: &StreamId,
+        read: impl AsyncFn() -> Result<(Visibility, T), Problem>,
+    ) -> Result<(u64, T), Problem> {
+        match &self.patience {
+            Some(patience) => patience.read(request, stream, read).await,
+            None => {
+                tracing::error!("a query waits, and its route does not say so");
+                Err(Problem::internal())
+            }
+        }
+    }
+}
+
+/// Runs the function that answers from views.
+///
+/// ```no_run
+/// use ledgerline::{StateTable, tank};
+/// use ledgerline_lambda::queries::{Query, VisibleTo, row};
+/// use serde::{Deserialize, Serialize};
+/// use serde_json::json;
+///
+/// const LEVELS: StateTable = StateTable { variable: "LEVELS_TABLE", key: "id", indexes: &[] };
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Level {
+///     id: String,
+///     level: i64,
+///     version: u64,
+/// }
+///
+/// fn routes() -> Vec<Query> {
+///     vec![row::<tank::Tank, Level>("GET /tanks/{id}", LEVELS, tank::UNKNOWN, VisibleTo::All, |level| json!(level))]
+/// }
+///
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::queries::run(routes()).await
+/// }
+/// ```
+///
+/// # Errors
+/// When its configuration is wrong: the variables of its tables, and, if a route waits, `COMMITS_TABLE` and `READ_YOUR_WRITE_TIMEOUT_MS`,
+/// or what [`http::run`](crate::http::run) reads.
+pub async fn run(routes: Vec<Query>) -> Result<(), Error> {
+    crate::http::run(manifest(&routes), async || {
+        let views = Views::from_env(&routes).await?;
+        Ok(Queries { routes, views })
+    })
+    .await
+}
+
+/// The manifest of the function of these routes.
+#[must_use]
+pub fn manifest(routes: &[Query]) -> Manifest {
+    let endpoint = |query: &Query| Endpoint { route: query.key.into(), scope: query.scope };
+    let source = Source::Http(routes.iter().map(endpoint).collect());
+    let tables = routes.iter().flat_map(|query| query.tables.clone());
+    let manifest = tables.fold(Manifest::new(source), Manifest::table);
+    let waits: BTreeSet<_> = routes.iter().filter_map(|query| query.waits).collect();
+    match waits.is_empty() {
+        true => manifest,
+        false => manifest.table(grants::find_commits(&waits)).variable(TIMEOUT),
+    }
+}
+
+/// The parts of a query function.
+#[derive(Debug)]
+pub struct Queries {
+    /// The routes that it answers.
+    pub routes: Vec<Query>,
+    /// The tables that it answers from.
+    pub views: Views,
+}
+
+impl Routes for Queries {
+    async fn handle(&self, request: &HttpRequest) -> Result<Response, Problem> {
+        let query = self.routes.iter().find(|query| query.key == request.route());
+        let query = query.ok_or_else(Problem::no_route)?;
+        request.only_parameters(&query.parameters, &[])?;
+        self.views.look(&query.tables).await.map_err(problem)?;
+        conditional(request, (query.answer)(&self.views, request).await?)
+    }
+}
+
+/// The answer under the conditions of the request (RFC 9110, 13.1.1 and 13.1.2): `304` when the
+/// client has just this representation, and `412` when it asks for another version. A version
+/// alone, as the answer to a command names it, is no representation: with If-None-Match it gets
+/// `200`.
+fn conditional(request: &HttpRequest, shown: Response) -> Result<Response, Problem> {
+    if shown.status != StatusCode::OK {
+        return Ok(shown);
+    }
+    if let Some(tags) = request.header("If-Match")?
+        && let Some(versions) = versions_of(tags)
+        && !shown.version().is_some_and(|version| versions.contains(&version))
+    {
+        let detail = "the answer has another version than If-Match; read it again and send its ETag";
+        let problem = Problem::new(PRECONDITION_FAILED, detail);
+        return Err(Problem { field: Some("If-Match".into()), version: shown.version(), ..problem });
+    }
+    let is_known = request.header("If-None-Match")?.is_some_and(|tags| match shown.etag() {
+        Some(etag) => is_among_tags(etag, tags),
+        None => tags.trim() == "*",
+    });
+    if is_known {
+        return Ok(Response { status: StatusCode::NOT_MODIFIED, body: None, ..shown });
+    }
+    Ok(shown)
+}
+
+/// The page size that the request asks for with `limit`.
+///
+/// # Errors
+/// When it is not a whole number from 1 to 200.
+pub fn limit(request: &HttpRequest) -> Result<i32, Problem> {
+    Ok(request.query_number("limit", 1..=MAX_LIMIT)?.unwrap_or(DEFAULT_LIMIT))
+}
+
+/// The page with its rows as clients see them.
+#[must_use]
+pub fn in_answers<Row>(page: Page<Row>, shown: impl Fn(&Row) -> Value) -> Page<Value> {
+    let rows = page.rows.into_iter().map(|row| row.map(|row| shown(&row)));
+    Page { rows: rows.collect(), cursor: page.cursor }
+}
+
+/// The body of a page: its rows under their name, the cursor of the next page if there is one, and
+/// under `unreadable` the keys of the rows that this program cannot read, if there are any. One
+/// such row must not keep the others from the client (rule 11).
+#[must_use]
+pub fn listed(name: &str, page: Page<Value>) -> Value {
+    let (mut rows, mut keys, mut first) = (Vec::new(), Vec::new(), None);
+    for row in page.rows {
+        match row {
+            Ok(row) => rows.push(row),
+            Err(UnreadableRow { key, reason }) => {
+                keys.push(key);
+                first = first.or(Some(reason));
+            }
+        }
+    }
+    let mut body = json!({ name: rows });
+    if let Some(reason) = first {
+        // The keys are in the answer: a text of a caller, such as a name, may be one (rule 14).
+        tracing::error!(
+            rows = keys.len(),
+            reason,
+            "rows of an earlier version cannot be read: rebuild the view"
+        );
+        body["unreadable"] = keys.into();
+    }
+    if let Some(cursor) = page.cursor {
+        body["cursor"] = cursor.into();
+    }
+    body
+}
+
+/// The problem that a client is told of for a failed read table. This is the only place where such failures become HTTP.
+#[must_use]
+#[expect(clippy::needless_pass_by_value, reason = "it is mapped over results")]
+pub fn problem(error: TableError) -> Problem {
+    match error {
+        TableError::Cursor(invalid) => Problem::field("cursor", invalid.to_string()),
+        TableError::Throttled(_) => {
+            tracing::warn!(error = %Causes(&error), "query");
+            Problem::unavailable()
+        }
+        TableError::Unavailable(_) => {
+            tracing::error!(error = %Causes(&error), "query");
+            Problem::unavailable()
+        }
+        TableError::Row(_) | TableError::TooManyRows(_) => {
+            tracing::error!(error = %Causes(&error), "query");
+            Problem::internal()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of a later generation would be in the list of another one, because whoever writes them would not know of the index.
+    #[test]
+    #[should_panic(expected = "ROWS_TABLE does not name the index byOwner")]
+    fn a_page_of_an_index_that_the_table_does_not_name_does_not_start() {
+        const ROWS: StateTable = StateTable { variable: "ROWS_TABLE", key: "id", indexes: &[] };
+        const BY_OWNER: Index =
+            Index { name: "byOwner", partition: "owner", sort: "name", projection: Projection::All };
+        let _ = page::<Value>("GET /rows", "rows", (ROWS, BY_OWNER), KeyRange::own, Value::clone);
+    }
+
+    /// A row that a rebuild corrected shows the same version: whoever has the wrong one must not be told that nothing has changed.
+    #[test]
+    fn only_a_client_that_has_just_this_representation_gets_304() {
+        let ask_with = |header: &str, tags: &str, body: Value| {
+            let headers = json!({ header: tags });
+            let event = json!({
+                "headers": headers, "isBase64Encoded": false,
+                "requestContext": { "http": { "method": "GET" }, "timeEpoch": 0 },
+            });
+            let event = serde_json::from_value::<aws_lambda_events::apigw::ApiGatewayV2httpRequest>(event);
+            let shown = Response::of_version(2, body);
+            conditional(&event.unwrap().into(), shown)
+        };
+        let ask = |tags: &str, body: Value| ask_with("if-none-match", tags, body).unwrap();
+        let wrong = json!({ "balance": 9 });
+        let right = json!({ "balance": 2 });
+        let before = ask("", wrong.clone());
+        let tag = before.etag().unwrap().to_owned();
+        assert!(tag.starts_with("\"2.") && tag.len() == "\"2.12345678\"".len(), "{tag}");
+        for known in [tag.clone(), format!("W/{tag}"), format!("\"1\", {tag}"), "*".to_owned()] {
+            let same = ask(&known, wrong.clone());
+            assert_eq!(
+                (same.status, same.etag(), same.body.clone()),
+                (StatusCode::NOT_MODIFIED, Some(&*tag), None)
+            );
+        }
+        for other in [&*tag, "\"2\"", "W/\"2\"", "2", ""] {
+            let shown = ask(other, right.clone());
+            assert_eq!((shown.status, shown.body.as_ref()), (StatusCode::OK, Some(&right)), "{other}");
+            assert_ne!(shown.etag(), Some(&*tag));
+        }
+        for known in [&*tag, "\"2\"", "\"1\", \"2\"", "*"] {
+            assert_eq!(ask_with("if-match", known, right.clone()).unwrap().status, StatusCode::OK, "{known}");
+        }
+        for other in ["\"1\"", "W/\"2\"", "2", ""] {
+            let problem = ask_with("if-match", other, right.clone()).unwrap_err();
+            assert_eq!(
+                (problem.status, problem.version),
+                (StatusCode::PRECONDITION_FAILED, Some(2)),
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_named_and_the_rest_of_the_page_is_shown() {
+        let unreadable = UnreadableRow { key: "2".into(), reason: "missing field `room`".into() };
+        let rows = vec![Ok(1), Err(unreadable), Ok(3)];
+        let page = in_answers(Page { rows, cursor: Some("next".into()) }, |row| json!({ "id": row }));
+        let body = listed("rooms", page);
+        let rooms = json!([{ "id": 1 }, { "id": 3 }]);
+        assert_eq!(body, json!({ "rooms": rooms, "unreadable": ["2"], "cursor": "next" }));
+        let whole = in_answers(Page { rows: vec![Ok(1)], cursor: None }, |row| json!({ "id": row }));
+        assert_eq!(listed("rooms", whole), json!({ "rooms": [{ "id": 1 }] }));
+    }
+
+    /// A page ends early where it would be more than Lambda returns, and goes on where it ended.
+    #[tokio::test]
+    async fn a_page_that_is_too_large_for_an_answer_ends_early() {
+        let rows: Vec<_> = (0..9_usize).collect();
+        let read = async |query: &PageQuery<'_>| {
+            let first = query.cursor.map_or(0, |cursor| cursor.parse().unwrap());
+            let last = rows.len().min(first + usize::try_from(query.limit).unwrap());
+            let cursor = (last < rows.len()).then(|| last.to_string());
+            Ok(Page { rows: rows[first..last].iter().map(|row| Ok(*row)).collect(), cursor })
+        };
+        // Each has a megabyte as it is sent: a quote is four characters there.
+        let shown = |row: &usize| json!([row, "\"".repeat(250_000)]);
+        let (mut all, mut cursor) = (Vec::new(), None::<String>);
+        loop {
+            let query = PageQuery::of("", 9, cursor.as_deref());
+            let page = page_that_fits(query, read, shown).await.unwrap();
+            let (page, next) = page.whole().unwrap();
+            let answer = json!({ "body": json!(page).to_string() }).to_string();
+            assert!(!page.is_empty() && answer.len() < 6_000_000, "{}", answer.len());
+            all.extend(page.iter().map(|row| usize::try_from(row[0].as_u64().unwrap()).unwrap()));
+            cursor = next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(all, rows);
+    }
+}

@@ -1,0 +1,104 @@
+//! Read-your-writes: a read with `minVersion` waits until the view shows that version.
+
+use std::time::Duration;
+
+use ledgerline::{Causes, StreamId};
+use ledgerline_dynamodb::DynamoDbStore;
+use tokio::time::{Instant, sleep_until};
+
+use crate::{
+    config::{self, ConfigError},
+    grants::COMMITS,
+    http::{HttpRequest, Problem, READ_MODEL_BEHIND},
+    rate_limit::InVain,
+};
+
+/// The variable with the milliseconds for which a read with `minVersion` waits.
+pub(super) const TIMEOUT: &str = "READ_YOUR_WRITE_TIMEOUT_MS";
+
+/// The first pause before a view that is behind is read again. Each pause is twice as long as the
+/// one before, so that a wait costs twenty reads and not hundreds while a projector does not work.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// The longest pause between two reads: a reader waits at most this much longer than necessary.
+const MAX_PAUSE: Duration = Duration::from_millis(200);
+
+/// The version that a view shows to the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visibility {
+    /// The view shows this version; 0 if it shows nothing.
+    Version(u64),
+    /// The row belongs to another caller. The answer is that for a row that does not exist, and
+    /// comes without a wait: a longer wait would tell the caller that there is a row.
+    Hidden,
+}
+
+/// The time that a read with `minVersion` waits, and the log that says whether there is anything to
+/// wait for.
+#[derive(Debug)]
+pub struct Patience {
+    duration: Duration,
+    log: DynamoDbStore,
+    in_vain: InVain,
+}
+
+impl Patience {
+    /// A wait of this duration, for versions that are in this log.
+    #[must_use]
+    pub fn new(duration: Duration, log: DynamoDbStore) -> Self {
+        Self { duration, log, in_vain: InVain::default() }
+    }
+
+    /// The wait that `READ_YOUR_WRITE_TIMEOUT_MS` and `COMMITS_TABLE` describe. No read opens the
+    /// log's connection here: the role allows only streams of the function's own categories.
+    pub(super) fn from_env(client: aws_sdk_dynamodb::Client) -> Result<Self, ConfigError> {
+        let duration = Duration::from_millis(config::parsed(TIMEOUT)?);
+        Ok(Self::new(duration, DynamoDbStore::new(client, config::text(COMMITS.variable)?)))
+    }
+
+    /// Whether the version is in the log. If the log does not answer, the read does not wait; the
+    /// next request asks the log again.
+    async fn is_coming(&self, stream: &StreamId, version: u64) -> bool {
+        self.log.has(stream, version).await.unwrap_or_else(|error| {
+            tracing::warn!(%stream, version, error = %Causes(&error), "whether the version will be shown is not known");
+            false
+        })
+    }
+
+    pub(super) async fn read<T>(
+        &self,
+        request: &HttpRequest,
+        stream: &StreamId,
+        read: impl AsyncFn() -> Result<(Visibility, T), Problem>,
+    ) -> Result<(u64, T), Problem> {
+        let wanted = request.query_number("minVersion", 0..=u64::MAX)?.unwrap_or(0);
+        let caller = request.actor().unwrap_or_default();
+        let waits = if self.in_vain.did(caller) { Duration::ZERO } else { self.duration };
+        let deadline = Instant::now() + waits;
+        let mut pause = LOOK_AGAIN;
+        let mut is_coming = None;
+        loop {
+            let (shown, found) = read().await?;
+            let version = if let Visibility::Version(version) = shown { version } else { 0 };
+            if version >= wanted {
+                return Ok((version, found));
+            }
+            // The log is asked for strangers as well. Otherwise they would see by the time of the
+            // answer that there is a row.
+            let comes = match is_coming {
+                None => *is_coming.insert(self.is_coming(stream, wanted).await),
+                Some(comes) => comes,
+            };
+            let is_over = Instant::now() >= deadline;
+            if !comes || is_over || shown == Visibility::Hidden {
+                if comes && is_over {
+                    self.in_vain.note(caller);
+                }
+                let detail = format!("version {wanted} is not shown yet, only {version}");
+                let behind = Problem::new(READ_MODEL_BEHIND, detail);
+                return Err(Problem { version: Some(version), ..behind });
+            }
+            sleep_until(deadline.min(Instant::now() + pause)).await;
+            pause = MAX_PAUSE.min(pause * 2);
+        }
+    }
+}

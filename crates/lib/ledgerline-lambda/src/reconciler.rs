@@ -1,0 +1,165 @@
+//! The reconciler: on a schedule, it compares the heads of the streams that were written lately with everything that follows the log, and says what is missing or ahead.
+//!
+//! It finds what no later event would ever heal, such as the last commit of a stream whose message was lost. It mends nothing: what it finds has a cause that somebody should know
+//! of, and what is missing to process managers must not be sent without a decision. That is for the operator's tool, `ledger reconcile`.
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use jiff::{SignedDuration, Timestamp};
+use lambda_runtime::LambdaEvent;
+use ledgerline::manifest::{Manifest, Source, SubscriberKind};
+use ledgerline_dynamodb::{
+    DynamoDbStore, KeyNames, ViewTable,
+    reconcile::{CompareError, Comparison, Difference, Found, Looked, Subscriber},
+};
+use serde_json::Value;
+
+use crate::{
+    Error, config, grants, metrics,
+    start::{dynamodb, handler, start},
+};
+
+/// The variable with a line for each function that follows the log: its name, its table, the names of the table's keys, with `-` for a sort key that there is not, and the categories
+/// whose commits it takes.
+pub(crate) const FOLLOWERS: &str = "FOLLOWERS";
+
+/// The age up to which streams are compared. It is twice the time between two comparisons, so that one that fails leaves nothing out.
+const BACK: SignedDuration = SignedDuration::from_hours(48);
+/// Commits that are younger are left alone: they are on their way, or tried again, for which there are other alarms.
+const YOUNG: SignedDuration = SignedDuration::from_mins(15);
+/// The most differences that are logged. The metric counts all of them.
+const LOGGED: usize = 100;
+
+/// The parts of the reconciler.
+#[derive(Debug)]
+pub struct Reconciler {
+    /// The log.
+    pub log: DynamoDbStore,
+    /// `$all`.
+    pub sequence: DynamoDbStore,
+    /// The number of its partitions.
+    pub partitions: u16,
+    /// What follows the log.
+    pub subscribers: Vec<Subscriber>,
+}
+
+/// Runs the reconciler.
+///
+/// ```no_run
+/// #[tokio::main(flavor = "current_thread")]
+/// async fn main() -> Result<(), ledgerline_lambda::Error> {
+///     ledgerline_lambda::reconciler::run().await
+/// }
+/// ```
+///
+/// # Errors
+/// When `COMMITS_TABLE`, `SEQUENCE_TABLE` or `FOLLOWERS` is missing or wrong, `SEQUENCE_PARTITIONS` is wrong, or the log cannot be read.
+pub async fn run() -> Result<(), Error> {
+    let manifest = Manifest::new(Source::Schedule)
+        .table(grants::read_sequence())
+        .variable(grants::SEQUENCE_PARTITIONS)
+        .table(grants::read_streams())
+        .call("dynamodb:GetItem", FOLLOWERS)
+        .call("dynamodb:Query", FOLLOWERS)
+        .metric(metrics::UNRECONCILED);
+    let build = async {
+        let client = dynamodb().await;
+        let lines = config::lines(FOLLOWERS)?;
+        let subscribers = lines.iter().map(|line| subscriber(&client, line)).collect::<Result<_, _>>()?;
+        let sequence = DynamoDbStore::new(client.clone(), config::text(grants::SEQUENCE_TABLE)?);
+        let log = crate::store(client).await?;
+        let reconciler =
+            Arc::new(Reconciler { log, sequence, partitions: grants::partitions()?, subscribers });
+        Ok(handler(move |_: LambdaEvent<Value>| {
+            let reconciler = Arc::clone(&reconciler);
+            async move {
+                reconciler.reconcile(Timestamp::now()).await?;
+                Ok(())
+            }
+        }))
+    };
+    start(manifest, build.boxed_local()).await
+}
+
+/// Reads a line of `FOLLOWERS`.
+fn subscriber(client: &aws_sdk_dynamodb::Client, line: &str) -> Result<Subscriber, config::ConfigError> {
+    let mut words = line.split_whitespace().map(ToOwned::to_owned);
+    let mut word = || words.next().unwrap_or_default();
+    let (id, table, partition, sort) = (word(), word(), word(), word());
+    let of: Vec<_> = words.collect();
+    if of.is_empty() {
+        let reason = format!("write function, table, partition key, sort key or -, and categories: {line}");
+        return Err(config::ConfigError::Invalid { name: FOLLOWERS.into(), reason });
+    }
+    let sort = Some(sort).filter(|sort| sort != "-");
+    // What is written from states has a row for each aggregate, and no sort key. The rest has positions.
+    let kind = if sort.is_some() { SubscriberKind::LogProjector } else { SubscriberKind::StateProjector };
+    let keys = KeyNames { partition: partition.into(), sort: sort.map(Into::into) };
+    Ok(Subscriber { id, kind, of, table: ViewTable::new(client.clone(), table, keys) })
+}
+
+impl Reconciler {
+    /// Compares what was written in the last two days, and logs and counts what is missing or ahead.
+    ///
+    /// # Errors
+    /// When a table cannot be read.
+    pub async fn reconcile(&self, now: Timestamp) -> Result<Found, CompareError> {
+        let mut subscribers = self.subscribers.clone();
+        for subscriber in &mut subscribers {
+            subscriber.table.recent_generations().await?;
+            subscriber.table = subscriber.table.at_active();
+        }
+        let comparison = Comparison {
+            log: &self.log,
+            parts: 1,
+            order: Some((&self.sequence, self.partitions)),
+            with_order: false,
+            subscribers: &subscribers,
+            since: Some(now - BACK),
+            until: now - YOUNG,
+            most: LOGGED,
+        };
+        let found = comparison.run().await?;
+        let Found { looked, missing, ahead, unreadable, .. } = &found;
+        let sum = |count: fn(&Looked) -> usize| looked.iter().map(count).sum::<usize>();
+        for (what, differences) in [("missing", missing), ("ahead", ahead), ("unreadable", unreadable)] {
+            for Difference { who, kind: _, stream, head, found, unreadable } in differences {
+                tracing::error!(what, who, %stream, version = head, there = found, reason = unreadable, "not reconciled");
+            }
+        }
+        tracing::info!(
+            streams = sum(|looked| looked.streams),
+            missing = sum(|looked| looked.missing),
+            ahead = sum(|looked| looked.ahead),
+            unreadable = sum(|looked| looked.unreadable),
+            "reconciled"
+        );
+        metrics::unreconciled(sum(|looked| looked.missing + looked.ahead + looked.unreadable));
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_line_names_a_function_its_table_with_its_keys_and_categories() {
+        let client = dynamodb().await;
+        let of = |line: &str| subscriber(&client, line);
+        let state = of("LevelsFunction levels id - tank").unwrap();
+        assert_eq!(
+            (state.kind, state.table.keys().sort.as_deref(), &*state.of),
+            (SubscriberKind::StateProjector, None, &["tank".to_owned()][..])
+        );
+        let log = of("FillsFunction fills tankId entry tank site").unwrap();
+        assert_eq!(
+            (log.kind, &*log.table.keys().partition, log.table.keys().sort.as_deref()),
+            (SubscriberKind::LogProjector, "tankId", Some("entry"))
+        );
+        for wrong in ["LevelsFunction", "LevelsFunction levels id -", ""] {
+            assert!(of(wrong).unwrap_err().to_string().contains("FOLLOWERS"), "{wrong}");
+        }
+    }
+}

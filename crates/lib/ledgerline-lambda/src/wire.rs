@@ -1,0 +1,192 @@
+//! The formats of what functions send to each other: entries on the bus, messages on the queues.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use ledgerline::{Commit, Meta, REPLAYED, RecordedEvent, RecordedState, StreamId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+/// The `detail` of an entry on the bus: one event, and the state of its aggregate.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BusEntry {
+    /// The stream.
+    pub stream: StreamId,
+    /// The state, with the version that it shows.
+    pub aggregate: Aggregate,
+    /// The number of the state's shape.
+    pub aggregate_schema: u32,
+    /// The event.
+    pub last_event: Event,
+    /// The origin of the commit that the event is in.
+    pub meta: Meta,
+}
+
+/// A state on the bus.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Aggregate {
+    /// The version of the state.
+    pub last_known_version: u64,
+    /// Its fields.
+    #[serde(flatten)]
+    pub state: Map<String, Value>,
+}
+
+/// An event on the bus.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// The stream.
+    pub stream: StreamId,
+    /// The version of the commit that it is in.
+    pub version: u64,
+    /// Its place in the commit, from 0.
+    pub index: usize,
+    /// Its type.
+    pub event_type: String,
+    /// The number of the payload's shape.
+    pub schema: u32,
+    /// The payload, byte for byte as it was stored.
+    pub payload: Box<RawValue>,
+    /// The time of its commit.
+    pub at: Timestamp,
+}
+
+/// The schema number of an entry without a state; no aggregate has the number 0. The fanout attaches it to an event that it cannot fold,
+/// because a newer program wrote the event or because the event is damaged. A reader of the entry takes the state from the log, once its
+/// program can. So the order in which a deployment replaces functions does not matter, and a reader that never can reports the failure
+/// itself (rule 11).
+const UNKNOWN: u32 = 0;
+
+/// What stands for a state that is not known.
+#[must_use]
+pub fn unknown_state() -> RecordedState {
+    RecordedState { schema: UNKNOWN, data: "{}".into() }
+}
+
+/// The `detail` of each entry of a commit: one event, and the state. A state projector folds the [unknown one](unknown_state) from the log.
+///
+/// # Errors
+/// When an event or the state is not JSON.
+pub fn details(commit: &Commit, state: &RecordedState) -> Result<Vec<String>, String> {
+    let detail = |(index, event): (usize, &RecordedEvent)| {
+        let fields = serde_json::from_str(&state.data).map_err(|_| "the state is no JSON object")?;
+        let payload = RawValue::from_string(event.data.clone()).map_err(|_| "the payload is no JSON")?;
+        let entry = BusEntry {
+            stream: commit.stream.clone(),
+            aggregate: Aggregate { last_known_version: commit.version, state: fields },
+            aggregate_schema: state.schema,
+            last_event: Event {
+                stream: commit.stream.clone(),
+                version: commit.version,
+                index,
+                event_type: event.event_type.clone(),
+                schema: event.schema,
+                payload,
+                at: commit.at,
+            },
+            meta: commit.meta.clone(),
+        };
+        serde_json::to_string(&entry).map_err(|error| error.to_string())
+    };
+    published_events(commit).iter().enumerate().map(detail).collect()
+}
+
+/// The events of a commit; those who follow states are told of a commit without events as of one with the event [`REPLAYED`].
+pub(crate) fn published_events(commit: &Commit) -> Cow<'_, [RecordedEvent]> {
+    if !commit.events.is_empty() {
+        return Cow::Borrowed(&commit.events);
+    }
+    let event_type = REPLAYED.to_owned();
+    let data = "null".to_owned();
+    Cow::Owned(vec![RecordedEvent { event_type, schema: 1, data }])
+}
+
+/// A message on a FIFO queue: a commit, or a reference to one that is too large for a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Message {
+    /// The commit, without its state.
+    Commit(Box<Commit>),
+    /// The place of the commit in the log.
+    Reference(Reference),
+}
+
+/// The place of a commit in the log.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Reference {
+    /// The stream.
+    pub stream: StreamId,
+    /// The version.
+    pub version: u64,
+}
+
+impl Message {
+    /// The commit, if the message holds it.
+    #[must_use]
+    pub fn into_commit(self) -> Option<Commit> {
+        match self {
+            Self::Commit(commit) => Some(*commit),
+            Self::Reference(_) => None,
+        }
+    }
+
+    /// Reads the body of a message.
+    ///
+    /// # Errors
+    /// When it is neither a commit nor a reference. The reason says which field, never a value (rule 14).
+    pub fn read(body: &str) -> Result<Self, String> {
+        // The kind of message is told by hand and not by serde's `untagged`: a commit with a damaged field must not be taken for a
+        // reference to itself.
+        let fields: Map<String, Value> = serde_json::from_str(body).map_err(|_| "it is no JSON object")?;
+        if fields.contains_key("events") {
+            let commit: Commit = serde_path_to_error::deserialize(Value::Object(fields))
+                .map_err(|error| format!("the field {}", field_or_root(&error)))?;
+            match commit.version {
+                // Versions begin at 1; position 0 is that of a stream without commits.
+                0 => Err("the field version".to_owned()),
+                _ => Ok(Self::Commit(Box::new(commit))),
+            }
+        } else {
+            let reference = serde_path_to_error::deserialize(Value::Object(fields));
+            reference.map(Self::Reference).map_err(|error| format!("the field {}", field_or_root(&error)))
+        }
+    }
+}
+
+/// The field that an error is about: serde tells where the field is, or the name of a field that is missing, unknown or double. The rest of
+/// serde's message may quote a value, and is left out (rule 14).
+pub(crate) fn field_of<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> Option<String> {
+    let message = error.inner().to_string();
+    let named = ["missing field `", "unknown field `", "duplicate field `"]
+        .iter()
+        .find_map(|start| message.strip_prefix(start)?.split_once('`').map(|(name, _)| name.to_owned()));
+    let path = error.path().to_string();
+    named.or_else(|| Some(path).filter(|path| path != "."))
+}
+
+/// The field that an error is about, for a message. It is `.` if the error is about the whole.
+pub(crate) fn field_or_root<E: std::fmt::Display>(error: &serde_path_to_error::Error<E>) -> String {
+    field_of(error).unwrap_or_else(|| ".".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_14_no_reason_quotes_the_message() {
+        for body in [
+            "\"secret!\"",
+            "secret!",
+            r#"{"stream":"secret!","version":1}"#,
+            r#"{"stream":"tank-1","version":"secret!"}"#,
+            r#"{"stream":"tank-1","version":1,"events":"secret!"}"#,
+        ] {
+            let reason = Message::read(body).unwrap_err();
+            assert!(!reason.contains("secret!"), "{body}: {reason}");
+        }
+    }
+}

@@ -1,0 +1,895 @@
+//! The sequencer, `GET /events` and subscriptions with the real SDK client, against an emulated
+//! DynamoDB.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "in a test a panic is the report")]
+
+use std::time::{Duration, Instant};
+
+use aws_lambda_events::apigw::ApiGatewayV2httpRequest;
+use aws_sdk_dynamodb::{Client, config::Builder, types::AttributeValue};
+use http::StatusCode;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{
+    Changes, ChangesError, Commit, EventLog, LogTable, OrderedView, StreamId, Write,
+    all::{CLOCK_SKEW, Candidate, Entry, NamedEntry, Sequencer, newest},
+    contract,
+    manifest::SubscriberKind,
+    tank::Tanks,
+};
+use ledgerline_dynamodb::{
+    DynamoDbStore, LogRows, Move, PageQuery,
+    reconcile::{self, Comparison, Difference},
+};
+use ledgerline_lambda::{
+    events::Events,
+    http::{HttpRequest, Problem, Routes},
+    rebuild::RebuildRequest,
+    reconciler::Reconciler,
+    sequencer::{Sequencing, Voided},
+    stream::{Record, Unreadable},
+    subscription::Subscriber,
+};
+use ledgerline_testing::{Call, Wire};
+use serde_json::{Value, json};
+
+/// A log, its order in so many partitions, and a count of the calls to both.
+struct World {
+    log: DynamoDbStore,
+    sequence: DynamoDbStore,
+    sequencing: Sequencing,
+    events: Events,
+    client: Client,
+    rows: LogRows,
+    wire: Wire,
+}
+
+impl World {
+    async fn new(partitions: u16) -> Self {
+        let dynamodb = ledgerline_testing::dynamodb(&["CommitsTable", "SequenceTable", "FillsTable"]).await;
+        let wire = Wire::default();
+        let config = Builder::from(&dynamodb.sdk_config()).interceptor(wire.clone()).build();
+        let client = Client::from_conf(config);
+        let log = DynamoDbStore::new(client.clone(), ledgerline_testing::table("CommitsTable"));
+        let sequence = DynamoDbStore::new(client.clone(), ledgerline_testing::table("SequenceTable"));
+        let rows = LogRows::new(client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
+        Self {
+            client,
+            rows,
+            sequencing: Sequencing::new(sequence.clone(), log.clone(), partitions),
+            events: Events::new::<Tanks>(sequence.clone(), log.clone(), partitions),
+            log,
+            sequence,
+            wire,
+        }
+    }
+
+    /// Commits these, and hands their records over in one batch.
+    async fn commit(&self, commits: &[(&str, u64)]) {
+        let mut records = Vec::new();
+        for (id, version) in commits {
+            let commit = commit(id, *version);
+            self.log.append(&commit, None).await.unwrap();
+            records.push(record(Ok(commit)));
+        }
+        assert_eq!(self.sequencing.sequence(&records, true).await, None);
+    }
+
+    /// Damages a commit that was written.
+    async fn damage(&self, stream: &str, version: u64) {
+        let update = self.client.update_item().table_name(ledgerline_testing::table("CommitsTable"));
+        let update = update.key("stream", AttributeValue::S(stream.to_owned()));
+        let update = update.key("version", AttributeValue::N(version.to_string()));
+        let update = update.update_expression("SET #at = :none").expression_attribute_names("#at", "at");
+        update.expression_attribute_values(":none", AttributeValue::S("never".into())).send().await.unwrap();
+    }
+
+    /// The answer to this query of `GET /events`.
+    async fn get(&self, query: &str) -> Result<Value, Problem> {
+        let answer = self.events.handle(&request(query)).await?;
+        assert_eq!(answer.status, StatusCode::OK);
+        Ok(answer.body.unwrap())
+    }
+
+    /// All commits after this cursor, in pages of this size.
+    async fn all(&self, mut after: String, query: &str) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        loop {
+            let page = self.get(&format!("after={after}&{query}")).await.unwrap();
+            let named = |commit: &Value| {
+                (commit["stream"].as_str().unwrap().to_owned(), commit["version"].as_u64().unwrap())
+            };
+            all.extend(page["commits"].as_array().unwrap().iter().map(named));
+            after = page["cursor"].as_str().unwrap().to_owned();
+            if page["complete"] == true {
+                return all;
+            }
+        }
+    }
+}
+
+fn commit(id: &str, version: u64) -> Commit {
+    let mut commit = contract::commit(&StreamId::try_from(id.to_owned()).unwrap(), version);
+    commit.events[0].event_type = "TankFilled".into();
+    commit
+}
+
+fn record(commit: Result<Commit, Unreadable>) -> Record {
+    Record { sequence_number: "4421".into(), created: None, run: None, commit }
+}
+
+fn request(query: &str) -> HttpRequest {
+    let event = json!({
+        "routeKey": "GET /events", "headers": {}, "isBase64Encoded": false, "rawQueryString": query,
+        "requestContext": {
+            "authorizer": { "jwt": { "claims": { "sub": "subscriber" } } }, "http": { "method": "GET" }, "timeEpoch": 0,
+        },
+    });
+    HttpRequest::from(serde_json::from_value::<ApiGatewayV2httpRequest>(event).unwrap())
+}
+
+fn named(commits: &[(&str, u64)]) -> Vec<(String, u64)> {
+    commits.iter().map(|(stream, version)| ((*stream).to_owned(), *version)).collect()
+}
+
+#[tokio::test]
+async fn commits_are_read_in_the_order_in_which_their_records_came() {
+    for partitions in [1, 3] {
+        let world = World::new(partitions).await;
+        let batches: [&[(&str, u64)]; 3] = [
+            &[("tank-a", 1), ("lamp-b", 1), ("tank-a", 2)],
+            &[("lamp-b", 2)],
+            &[("tank-c", 1), ("tank-a", 3)],
+        ];
+        for batch in batches {
+            world.commit(batch).await;
+        }
+        let mut all = world.all("beginning".into(), "limit=2").await;
+        let mut expected = named(&batches.concat());
+        if partitions > 1 {
+            // Streams of different partitions have no order.
+            all.sort();
+            expected.sort();
+        }
+        assert_eq!(all, expected, "{partitions}");
+        assert_eq!(
+            world.all("beginning".into(), "category=tank").await,
+            named(&[("tank-a", 1), ("tank-a", 2), ("tank-c", 1), ("tank-a", 3)])
+        );
+        assert_eq!(world.all("beginning".into(), "type=TankFilled&type=TankDrawn").await.len(), 6);
+        assert_eq!(world.all("beginning".into(), "type=TankDrawn").await, []);
+        assert_eq!(world.all("now".into(), "").await, []);
+        assert_eq!(world.all("2020-01-01T00:00:00Z".into(), "").await.len(), 6);
+        assert_eq!(world.all("2120-01-01T00:00:00Z".into(), "").await, []);
+    }
+}
+
+#[tokio::test]
+async fn a_reader_sees_what_was_stored_and_not_the_state() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let page = world.get("").await.unwrap();
+    assert_eq!(
+        page["commits"],
+        json!([{
+            "stream": "tank-a", "version": 1, "at": "2026-11-21T09:30:00.123456789Z",
+            "events": [{ "type": "TankFilled", "schema": 1, "data": { "n": 1 } }],
+        }])
+    );
+}
+
+/// A batch that failed, or whose answer was lost, comes again, with other bounds or to another
+/// instance.
+#[tokio::test]
+async fn what_comes_again_is_there_once() {
+    let world = World::new(3).await;
+    let commits = [("tank-a", 1), ("lamp-b", 1), ("tank-a", 2), ("tank-c", 1)];
+    world.commit(&commits).await;
+    let records: Vec<_> = commits.iter().map(|(id, version)| record(Ok(commit(id, *version)))).collect();
+    assert_eq!(world.sequencing.sequence(&records[1..], true).await, None);
+    let other = Sequencing::new(world.sequence.clone(), world.log.clone(), 3);
+    assert_eq!(other.sequence(&records, true).await, None);
+    assert_eq!(world.all("beginning".into(), "").await.len(), 4);
+}
+
+/// An entry is final, so what only claims to be a commit gets none: a record of an operator, and
+/// the cause that a commit names.
+#[tokio::test]
+async fn a_commit_that_the_log_does_not_have_gets_no_entry() {
+    // Given a commit whose record never arrived,
+    let world = World::new(1).await;
+    world.log.append(&commit("tank-a", 1), None).await.unwrap();
+    // when an operator sends its record and a forged one, as the stream does and as a redelivery
+    // does,
+    let forged = |run: Option<&str>| Record {
+        run: run.map(ToOwned::to_owned),
+        ..record(Ok(commit("tank-forged", 7)))
+    };
+    let right = record(Ok(commit("tank-a", 1)));
+    assert_eq!(world.sequencing.sequence(&[forged(None), right], false).await, None);
+    assert_eq!(world.sequencing.sequence(&[forged(Some("run"))], true).await, None);
+    // and a commit names a cause that does not exist,
+    let mut caused = commit("tank-b", 1);
+    caused.meta.causation_id = Some("tank-forged:7".into());
+    world.log.append(&caused, None).await.unwrap();
+    world.wire.take();
+    assert_eq!(world.sequencing.sequence(&[record(Ok(caused))], true).await, None);
+    // then only the commits that exist have entries, and the look at the log is one call.
+    assert_eq!(world.all("beginning".into(), "").await, named(&[("tank-a", 1), ("tank-b", 1)]));
+    let calls: Vec<_> = world.wire.take().into_iter().map(|call| call.operation).collect();
+    assert_eq!(calls[..2], ["BatchGetItem", "ExecuteStatement"], "{calls:?}");
+}
+
+#[tokio::test]
+async fn an_entry_without_a_commit_stops_readers_until_it_is_void() {
+    // Given an order with an entry whose commit is not in the log,
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let forged = Entry { stream: StreamId::new("tank", "forged").unwrap(), version: 7 };
+    let wrong = vec![Candidate::proven(forged.clone())];
+    let mut faulty = Sequencer::new(0, DynamoDbStore::HOST.pause);
+    faulty.append(&world.sequence, &world.log, "faulty", wrong, Timestamp::now()).await.unwrap();
+    world.commit(&[("tank-a", 2)]).await;
+    let diary = world.subscriber();
+    assert!(diary.catch_up().await.is_err(), "a subscription stands still at it");
+    // when an operator makes it void, and tries the same with an entry that is right,
+    let right = Entry { stream: StreamId::new("tank", "a").unwrap(), version: 2 };
+    let void = async |segment, entry| world.sequencing.void(NamedEntry { segment, entry }).await.unwrap();
+    assert!(matches!(void(3, right).await, Voided::Refused(_)));
+    assert!(matches!(void(3, forged.clone()).await, Voided::Refused(_)), "another segment names it");
+    for _ in 0..2 {
+        assert_eq!(void(2, forged.clone()).await, Voided::Void(forged.clone()));
+    }
+    // then every reader goes past it, and nothing is ahead of the log any more.
+    assert!(diary.catch_up().await.unwrap());
+    world.commit(&[("tank-b", 1)]).await;
+    assert!(diary.catch_up().await.unwrap());
+    let expected = named(&[("tank-a", 1), ("tank-a", 2), ("tank-b", 1)]);
+    assert_eq!(world.all("beginning".into(), "").await, expected);
+    let comparison = Comparison {
+        log: &world.log,
+        parts: 1,
+        order: Some((&world.sequence, 1)),
+        with_order: true,
+        subscribers: &[],
+        since: None,
+        until: Timestamp::now(),
+        most: usize::MAX,
+    };
+    let found = comparison.run().await.unwrap();
+    assert!(found.is_clean(), "{found:?}");
+}
+
+/// Only the keys of a record are read, so that a damaged commit stops nobody: neither the sequencer
+/// nor a reader of others.
+#[tokio::test]
+async fn a_damaged_commit_keeps_its_place_and_stops_nobody() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let damaged = |stream: Option<&str>, version| {
+        record(Err(Unreadable {
+            reason: "the field at".into(),
+            stream: stream.map(ToOwned::to_owned),
+            version,
+            event_id: None,
+            sequence_number: "4422".into(),
+            event_source_arn: None,
+        }))
+    };
+    let records = [damaged(Some("tank-b"), Some(1)), damaged(None, None), damaged(Some("?"), Some(1))];
+    assert_eq!(world.sequencing.sequence(&records, true).await, None);
+    world.commit(&[("tank-c", 1)]).await;
+    let page = world.get("").await.unwrap();
+    assert_eq!(
+        page["commits"][1],
+        json!({ "stream": "tank-b", "version": 1, "unreadable": "it is missing, and $all names it" })
+    );
+    assert_eq!(page["commits"][2]["stream"], "tank-c");
+}
+
+/// Rule 11: nothing is left out because the table failed.
+#[tokio::test]
+async fn a_batch_comes_again_as_a_whole_while_the_table_fails() {
+    let world = World::new(1).await;
+    let nowhere = DynamoDbStore::new(
+        Client::from_conf(
+            Builder::from(&ledgerline_testing::dynamodb(&["CommitsTable"]).await.sdk_config()).build(),
+        ),
+        ledgerline_testing::table("SequenceTable"),
+    );
+    let records = [record(Ok(commit("tank-a", 1))), record(Ok(commit("tank-a", 2)))];
+    assert_eq!(Sequencing::new(nowhere, world.log.clone(), 1).sequence(&records, true).await, Some(0));
+    assert_eq!(world.sequencing.sequence(&records, true).await, None);
+}
+
+/// A quote in a value is one byte in the log and four in the answer of the function.
+#[tokio::test]
+async fn a_page_is_what_lambda_can_return_and_little_less() {
+    for (text, least) in [("\"", 4_500_000), ("a", 3_500_000), ("\u{1}", 4_500_000), ("ü", 3_500_000)] {
+        let world = World::new(1).await;
+        let data = json!({ "text": text.repeat(50_000 / text.len()) }).to_string();
+        let all: Vec<_> = (1..=90).map(|number| (format!("tank-{number}"), 1)).collect();
+        let mut records = Vec::new();
+        for (stream, version) in &all {
+            let mut commit = commit(stream, *version);
+            commit.events[0].data.clone_from(&data);
+            world.log.append(&commit, None).await.unwrap();
+            records.push(record(Ok(commit)));
+        }
+        assert_eq!(world.sequencing.sequence(&records, true).await, None);
+        let mut after = "beginning".to_owned();
+        let mut found = Vec::new();
+        let mut largest = 0;
+        loop {
+            let page = world.get(&format!("after={after}&limit=1000")).await.unwrap();
+            largest = largest.max(json!({ "body": page.to_string() }).to_string().len());
+            for commit in page["commits"].as_array().unwrap() {
+                found.push((commit["stream"].as_str().unwrap().to_owned(), 1));
+            }
+            after = page["cursor"].as_str().unwrap().to_owned();
+            if page["complete"] == true {
+                break;
+            }
+        }
+        assert_eq!(found, all, "{text:?}");
+        assert!((least..6_000_000).contains(&largest), "{text:?}: {largest}");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_query_is_answered_with_the_name_of_its_parameter() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let cursor = world.get("").await.unwrap()["cursor"].as_str().unwrap().to_owned();
+    let (cut, many) = (
+        &cursor[..cursor.len() - 1],
+        "category=a&".to_owned() + &(0..51).map(|n| format!("category=c{n}&")).collect::<String>(),
+    );
+    for (query, field) in [
+        (format!("after={cut}"), "after"),
+        ("after=".into(), "after"),
+        ("after=yesterday".into(), "after"),
+        ("after=eyJpZCI6MX0".into(), "after"),
+        (format!("after={cursor}&after={cursor}"), "after"),
+        ("limit=0".into(), "limit"),
+        ("limit=1000000000".into(), "limit"),
+        ("limit=ten".into(), "limit"),
+        ("wait=21".into(), "wait"),
+        ("wait=-1".into(), "wait"),
+        ("category=Tank".into(), "category"),
+        ("category=tanks".into(), "category"),
+        ("category=".into(), "category"),
+        ("type=".into(), "type"),
+        ("type=TankFlown".into(), "type"),
+        ("After=now".into(), "After"),
+        ("limit=%2B5".into(), "limit"),
+        ("limit=05".into(), "limit"),
+        // A + in a query is a space.
+        ("after=2026-11-26T01:00:00+01:00".into(), "after"),
+        ("after=2026-11-26".into(), "after"),
+        (many, "category"),
+    ] {
+        let problem = world.get(&query).await.unwrap_err();
+        assert_eq!(
+            (problem.status, problem.field.as_deref()),
+            (StatusCode::BAD_REQUEST, Some(field)),
+            "{query}"
+        );
+    }
+    for time in ["2026-11-26T01:00:00+01:00", "9999-12-31T23:59:59Z", "2026-11-26"] {
+        let problem = world.get(&format!("after={time}")).await.unwrap_err();
+        assert!(problem.detail.contains("the time cannot be read"), "{time}: {}", problem.detail);
+    }
+    // A cursor of another order: of one that was begun anew, of one that was restored, and of
+    // another number of partitions.
+    let anew = World::new(1).await;
+    let restored = World::new(1).await;
+    let more = World::new(2).await;
+    anew.commit(&[("tank-b", 1)]).await;
+    for (world, text) in [(&anew, "was lost"), (&restored, "ahead of the order"), (&more, "partitions")] {
+        let problem = world.get(&format!("after={cursor}")).await.unwrap_err();
+        assert!(problem.detail.contains(text) && problem.field.as_deref() == Some("after"), "{problem:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_may_wait_for_what_comes() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let began = Instant::now();
+    let (answer, ()) = tokio::join!(world.get("after=now&wait=20&category=tank"), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        world.commit(&[("lamp-b", 1)]).await;
+        world.commit(&[("tank-a", 2)]).await;
+    });
+    assert_eq!(answer.unwrap()["commits"][0]["version"], 2);
+    assert!(began.elapsed() < Duration::from_secs(15));
+    let began = Instant::now();
+    let nothing = world.get("after=now&wait=1").await.unwrap();
+    assert_eq!((&nothing["commits"], &nothing["complete"]), (&json!([]), &json!(true)));
+    assert!(began.elapsed() >= Duration::from_secs(1));
+}
+
+/// docs/costs.md: one write unit a batch, as long as its segment has at most 1 KB.
+#[tokio::test]
+async fn a_batch_is_one_write_of_a_unit_for_each_kilobyte() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-warm", 1)]).await;
+    for (size, units) in [(1, 1.0), (10, 1.0), (100, 6.0)] {
+        let id = |number| format!("account-{number:08}-b005-45d7-9eb6-{size:012}");
+        let records: Vec<_> = (0..size).map(|number| record(Ok(commit(&id(number), 1)))).collect();
+        world.wire.take();
+        assert_eq!(world.sequencing.sequence(&records, true).await, None);
+        let calls = world.wire.take();
+        let (operations, sum): (Vec<_>, f64) = (
+            calls.iter().map(|call| call.operation.as_str()).collect(),
+            calls.iter().map(|call| call.units).sum(),
+        );
+        assert_eq!((operations.as_slice(), sum), (["ExecuteStatement"].as_slice(), units), "{size}");
+    }
+}
+
+/// docs/costs.md: to read a page costs its segments, and a unit for each commit of its own stream.
+/// Those of streams with one commit in the page are one call.
+#[tokio::test]
+async fn a_page_is_a_query_of_the_order_one_for_each_stream_with_many_commits_and_a_call_for_the_rest() {
+    let world = World::new(1).await;
+    let ids: Vec<_> = (0..10).map(|number| format!("tank-{number}")).collect();
+    let first: Vec<_> = ids.iter().map(|id| (id.as_str(), 1)).collect();
+    world.commit(&first).await;
+    world.commit(&(2..=21).map(|version| ("tank-0", version)).collect::<Vec<_>>()).await;
+    world.wire.take();
+    assert_eq!(world.get("limit=30").await.unwrap()["commits"].as_array().unwrap().len(), 30);
+    let calls = world.wire.take();
+    assert_eq!(calls.len(), 1 + 1 + 1, "{calls:?}");
+    assert!(calls.iter().map(|call| call.units).sum::<f64>() <= 14.0, "{calls:?}");
+}
+
+/// A list of all commits of tanks.
+const DIARY: OrderedView<u64, u64> =
+    OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
+
+const KEYS: LogTable = LogTable { variable: "FILLS_TABLE", partition: "tankId", sort: "entry" };
+
+fn changes(last: &mut u64, _: &mut u64, commit: &Commit, changes: &mut Changes) -> Result<(), ChangesError> {
+    if commit.stream.id() == "refused" {
+        return Err(ChangesError::NoRow("a test".into()));
+    }
+    *last += 1;
+    let entry = format!("{last:020}");
+    changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": format!("{} {}", commit.stream, commit.version) }))
+}
+
+impl World {
+    fn subscriber(&self) -> Subscriber<u64, u64> {
+        Subscriber::new(DIARY, self.rows.clone(), self.sequence.clone(), self.log.clone(), 1)
+    }
+
+    /// The rows of the diary.
+    async fn diary(&self) -> Vec<String> {
+        self.diary_of(0).await
+    }
+
+    async fn diary_of(&self, generation: u32) -> Vec<String> {
+        let query = PageQuery::of("diary", 1_000, None);
+        let (rows, _) = self.rows.at(generation).page::<Value>(&query).await.unwrap().whole().unwrap();
+        rows.iter().map(|row| row["commit"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_lists_its_commits_and_has_nothing_to_do_then() {
+    let world = World::new(1).await;
+    let subscriber = world.subscriber();
+    subscriber.catch_up().await.unwrap();
+    world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1)]).await;
+    subscriber.catch_up().await.unwrap();
+    world.commit(&[("lamp-b", 2), ("tank-a", 2)]).await;
+    world.subscriber().catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1", "tank-c 1", "tank-a 2"]);
+    world.wire.take();
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.wire.operations(), ["GetItem", "Query"], "to look costs two reads");
+    // What others do is gone over, and nothing is written for it.
+    world.commit(&[("lamp-b", 3)]).await;
+    world.wire.take();
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.wire.operations(), ["GetItem", "Query"]);
+}
+
+/// More than a page, and more than one write takes.
+#[tokio::test]
+async fn a_subscription_catches_up_with_a_long_past() {
+    let world = World::new(1).await;
+    let ids: Vec<_> = (0..250).map(|number| format!("tank-{number}")).collect();
+    world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
+    world.commit(&(2..=130).map(|version| ("tank-7", version)).collect::<Vec<_>>()).await;
+    world.subscriber().catch_up().await.unwrap();
+    let expected =
+        ids.iter().map(|id| format!("{id} 1")).chain((2..=130).map(|version| format!("tank-7 {version}")));
+    assert_eq!(world.diary().await, expected.collect::<Vec<_>>());
+}
+
+/// A commit that cannot be read holds up those after it, because the rows have one order, and none
+/// of those before it.
+#[tokio::test]
+async fn a_subscription_stops_before_a_commit_that_cannot_be_read() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let missing = record(Ok(commit("tank-b", 1)));
+    assert_eq!(world.sequencing.sequence(&[missing], true).await, None);
+    world.commit(&[("tank-c", 1)]).await;
+    let subscriber = world.subscriber();
+    for _ in 0..2 {
+        let error = subscriber.catch_up().await.unwrap_err().to_string();
+        assert!(error.contains("version 1 of tank-b cannot be read"), "{error}");
+        assert_eq!(world.diary().await, ["tank-a 1"]);
+    }
+    world.log.append(&commit("tank-b", 1), None).await.unwrap();
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1", "tank-b 1", "tank-c 1"]);
+}
+
+/// While one instance has the checkpoint, another one ends at once; when its time is over, it takes
+/// it.
+#[tokio::test]
+async fn a_killed_holder_holds_the_others_up_for_its_time_only() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let now = Timestamp::now();
+    let minute = SignedDuration::from_mins(1);
+    assert!(world.rows.take_checkpoint("killed", now, minute).await.unwrap().is_some());
+    let subscriber = world.subscriber();
+    subscriber.catch_up().await.unwrap();
+    assert!(world.diary().await.is_empty(), "somebody else is at it");
+    // The same holder again, a minute ago.
+    assert!(world.rows.take_checkpoint("killed", now - minute, minute).await.unwrap().is_some());
+    subscriber.catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1"]);
+}
+
+#[tokio::test]
+async fn a_killed_holder_with_a_clock_in_the_future_holds_nobody_up() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1)]).await;
+    let future = Timestamp::now() + SignedDuration::from_hours(24);
+    let holding = SignedDuration::from_secs(20);
+    assert!(world.rows.take_checkpoint("killed", future, holding).await.unwrap().is_some());
+    world.subscriber().catch_up().await.unwrap();
+    assert_eq!(world.diary().await, ["tank-a 1"]);
+}
+
+/// A segment in the past would hide the commits before it from a reader who begins at a time.
+#[tokio::test]
+async fn a_sequencer_whose_clock_lags_writes_the_time_of_the_database() {
+    let world = World::new(1).await;
+    let commit = commit("tank-a", 1);
+    world.log.append(&commit, None).await.unwrap();
+    // As if the clock of this instance were an hour late.
+    let written = Timestamp::now().as_second() + 3_600;
+    let record = Record { created: Some(written), ..record(Ok(commit)) };
+    assert_eq!(world.sequencing.sequence(&[record], true).await, None);
+    assert_eq!(newest(&world.sequence, 0).await.unwrap().unwrap().at.as_second(), written);
+}
+
+/// A command function's clock in the year 2099 writes one commit.
+#[tokio::test]
+async fn an_ordered_view_gets_a_time_in_the_future_as_five_minutes_after_that_of_its_segment() {
+    const TIMES: OrderedView<u64, ()> =
+        OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
+    fn changes(
+        last: &mut u64,
+        (): &mut (),
+        commit: &Commit,
+        changes: &mut Changes,
+    ) -> Result<(), ChangesError> {
+        *last += 1;
+        let entry = format!("{last:020}");
+        changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": commit.at.to_string() }))
+    }
+    let world = World::new(1).await;
+    let mut future = commit("tank-a", 1);
+    future.at = "2099-06-01T00:00:00Z".parse().unwrap();
+    let past = commit("tank-b", 1);
+    for commit in [&future, &past] {
+        world.log.append(commit, None).await.unwrap();
+        assert_eq!(world.sequencing.sequence(&[record(Ok(commit.clone()))], true).await, None);
+    }
+    let subscriber = Subscriber::new(TIMES, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+    subscriber.catch_up().await.unwrap();
+    let segment = newest(&world.sequence, 0).await.unwrap().unwrap().at;
+    let times = world.diary().await;
+    let shown: Timestamp = times[0].parse().unwrap();
+    // The newest segment may be some moments later than that of the commit.
+    let ahead = segment.duration_until(shown);
+    assert!(!ahead.is_negative() && ahead <= CLOCK_SKEW, "{shown}, and the segment {segment}");
+    assert_eq!(times[1], past.at.to_string());
+    // A rebuild comes to the same rows.
+    let first = world.rows.view().generations().await.unwrap();
+    let by = Move { at: Timestamp::now(), what: "begin".into(), who: "test".into(), why: "test".into() };
+    assert!(world.rows.view().compare_and_set(&first, first.begun(by.at).unwrap(), by).await.unwrap());
+    let rebuild = RebuildRequest { generation: 1, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    assert!(subscriber.rebuild(&rebuild).await.unwrap());
+    assert_eq!(world.diary_of(1).await, times);
+}
+
+/// docs/costs.md: units of a subscription, for batches of 1 and 10 commits of as many streams.
+#[tokio::test]
+async fn a_subscription_pays_twice_for_rows_and_positions_and_once_a_batch_for_the_rest() {
+    let world = World::new(1).await;
+    let subscriber = world.subscriber();
+    world.commit(&[("tank-warm", 1)]).await;
+    subscriber.catch_up().await.unwrap();
+    for (size, reads, writes) in [(1, 6.0, 7.0), (10, 24.0, 43.0)] {
+        let ids: Vec<_> = (0..size).map(|number| format!("tank-{size}-{number}")).collect();
+        world.commit(&ids.iter().map(|id| (id.as_str(), 1)).collect::<Vec<_>>()).await;
+        world.wire.take();
+        subscriber.catch_up().await.unwrap();
+        let calls = world.wire.take();
+        let is_read = |call: &&Call| ["BatchGetItem", "GetItem", "Query"].contains(&call.operation.as_str());
+        let batches = calls.iter().filter(|call| call.operation == "BatchGetItem");
+        assert_eq!(
+            batches.count(),
+            2,
+            "the commits are one call, and the positions in their streams another one"
+        );
+        let read: f64 = calls.iter().filter(is_read).map(|call| call.units).sum();
+        let all: f64 = calls.iter().map(|call| call.units).sum();
+        assert_eq!((read, all - read), (reads, writes), "{size}: {calls:?}");
+    }
+}
+
+/// A commit that the view cannot work out keeps none of those before it from their rows.
+#[tokio::test]
+async fn a_subscription_applies_what_comes_before_a_commit_that_it_cannot_apply() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-refused", 1), ("tank-c", 1)]).await;
+    let subscriber = world.subscriber();
+    for _ in 0..2 {
+        let error = subscriber.catch_up().await.unwrap_err().to_string();
+        assert!(error.contains("version 1 of tank-refused cannot be worked out"), "{error}");
+        assert_eq!(world.diary().await, ["tank-a 1", "tank-b 1"]);
+    }
+}
+
+/// The first entry of a stream may be that of its newest commit, as on a log that is older than its
+/// sequencer. Its past is applied part by part, and never held as a whole.
+#[tokio::test]
+async fn a_long_past_of_a_stream_is_applied_part_by_part() {
+    let world = World::new(1).await;
+    for version in 1..=2_300 {
+        world.log.append(&commit("tank-a", version), None).await.unwrap();
+    }
+    world.commit(&[("tank-b", 1), ("tank-a", 2_301), ("tank-c", 1)]).await;
+    world.subscriber().catch_up().await.unwrap();
+    let checkpoint = world.rows.checkpoint().await.unwrap();
+    assert_eq!(checkpoint.state, "2303");
+    let stream = StreamId::new("tank", "a").unwrap();
+    assert_eq!(world.rows.progress(&stream).await.unwrap().0, 2_301);
+    assert_eq!(world.diary().await[..3], ["tank-b 1", "tank-a 1", "tank-a 2"]);
+}
+
+/// A view in one order is made again from the beginning, beside the one that is read, and both go
+/// on.
+#[tokio::test]
+async fn a_view_in_one_order_is_made_again_while_it_goes_on() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1), ("tank-b", 1), ("tank-a", 2)]).await;
+    world.subscriber().catch_up_all().await.unwrap();
+    let asked =
+        |generation| RebuildRequest { generation, part: 0, parts: 0, write_units: None, streams: Vec::new() };
+    let error = world.subscriber().rebuild(&asked(1)).await.unwrap_err().to_string();
+    assert_eq!(error, "the generation 1 is not being built");
+
+    let now = Timestamp::now();
+    let by = |what: &str| Move { at: now, what: what.into(), who: "a test".into(), why: String::new() };
+    let first = world.rows.view().generations().await.unwrap();
+    assert!(world.rows.view().compare_and_set(&first, first.begun(now).unwrap(), by("begin")).await.unwrap());
+    // Somebody who saw the generations before that changes nothing.
+    assert!(!world.rows.view().compare_and_set(&first, first.begun(now).unwrap(), by("late")).await.unwrap());
+    assert!(world.subscriber().rebuild(&asked(1)).await.unwrap());
+    let expected = ["tank-a 1", "tank-b 1", "tank-a 2", "tank-c 1"];
+    assert_eq!(world.diary_of(1).await, expected[..3]);
+
+    // Whoever has read the generations since writes both.
+    let fresh = LogRows::new(world.client.clone(), ledgerline_testing::table("FillsTable"), KEYS);
+    let subscriber = Subscriber::new(DIARY, fresh, world.sequence.clone(), world.log.clone(), 1);
+    world.commit(&[("tank-c", 1)]).await;
+    subscriber.catch_up_all().await.unwrap();
+    assert_eq!(
+        (world.diary_of(0).await, world.diary_of(1).await),
+        (expected.map(String::from).to_vec(), expected.map(String::from).to_vec())
+    );
+}
+
+/// What the reconciler finds at a time: stream, version in the log, version there.
+async fn reconciled(world: &World, at: Timestamp) -> Vec<(String, u64, u64)> {
+    let subscriber = reconcile::Subscriber {
+        id: "DiaryFunction".into(),
+        kind: SubscriberKind::Subscription,
+        of: vec!["tank".into()],
+        table: world.rows.view().clone(),
+    };
+    let log = world.log.clone();
+    let sequence = world.sequence.clone();
+    let found = Reconciler { log, sequence, partitions: 1, subscribers: vec![subscriber] }
+        .reconcile(at)
+        .await
+        .unwrap();
+    let found = [found.missing, found.ahead, found.unreadable].concat().into_iter();
+    let mut found: Vec<_> =
+        found.map(|Difference { stream, head, found, .. }| (stream.to_string(), head, found)).collect();
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn the_reconciler_finds_what_was_written_lately_and_is_missing_or_ahead() {
+    let world = World::new(1).await;
+    world.commit(&[("tank-a", 1), ("lamp-b", 1), ("tank-c", 1), ("tank-d", 1)]).await;
+    world.subscriber().catch_up().await.unwrap();
+    // Nothing wakes the view for the last commits of two streams, and of another one it shows what
+    // the log does not have.
+    world.commit(&[("tank-a", 2), ("lamp-b", 2), ("tank-e", 1)]).await;
+    let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
+    let put = put.item("tankId", AttributeValue::S("tank-d".into()));
+    let put = put.item("entry", AttributeValue::S("#position".into()));
+    put.item("position", AttributeValue::N("7".into())).send().await.unwrap();
+
+    let soon = Timestamp::now() + SignedDuration::from_mins(20);
+    let expected = [("tank-a".to_owned(), 2, 1), ("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 1, 0)];
+    assert_eq!(reconciled(&world, soon).await, expected);
+    // A position and a commit that cannot be read hide nothing else.
+    let put = async |id: &str, position: AttributeValue| {
+        let put = world.client.put_item().table_name(ledgerline_testing::table("FillsTable"));
+        let put = put
+            .item("tankId", AttributeValue::S(id.into()))
+            .item("entry", AttributeValue::S("#position".into()));
+        put.item("position", position).send().await.unwrap();
+    };
+    put("tank-c", AttributeValue::S("one".into())).await;
+    let damaged = world.client.put_item().table_name(ledgerline_testing::table("CommitsTable"));
+    let damaged = damaged.item("stream", AttributeValue::S("tank-e".into()));
+    let damaged = damaged.item("version", AttributeValue::N("2".into()));
+    damaged.item("at", AttributeValue::S("2026-11-21T09:30:00Z".into())).send().await.unwrap();
+    let expected =
+        [("tank-a".into(), 2, 1), ("tank-c".into(), 1, 0), ("tank-d".into(), 1, 7), ("tank-e".into(), 2, 0)];
+    assert_eq!(reconciled(&world, soon).await, expected);
+    put("tank-c", AttributeValue::N("1".into())).await;
+    // What is still on its way is nobody's fault.
+    let at = commit("tank-a", 1).at;
+    let ahead = [("tank-d".to_owned(), 1, 7)];
+    assert_eq!(
+        reconciled(&world, at + SignedDuration::from_mins(14)).await,
+        ahead,
+        "no commit is on its way to it"
+    );
+    // After two days it costs nothing to look: only the newest segments are read, to find where to
+    // begin.
+    world.wire.take();
+    assert_eq!(reconciled(&world, soon + SignedDuration::from_hours(48)).await, []);
+    let calls = world.wire.take();
+    assert!(calls.len() <= 5, "{calls:?}");
+    // The view goes on up to the damaged commit.
+    world.subscriber().catch_up().await.unwrap();
+    assert_eq!(reconciled(&world, soon).await, [("tank-d".to_owned(), 1, 7), ("tank-e".to_owned(), 2, 1)]);
+    // What is old and missing is found, though the newest commit of its stream is young.
+    world.commit(&[("tank-f", 1)]).await;
+    let young = Commit { at: Timestamp::now(), ..commit("tank-f", 2) };
+    world.log.append(&young, None).await.unwrap();
+    assert_eq!(world.sequencing.sequence(&[record(Ok(young))], true).await, None);
+    let found = reconciled(&world, at + SignedDuration::from_mins(16)).await;
+    assert_eq!(found.last(), Some(&("tank-f".to_owned(), 2, 0)));
+    assert_eq!(reconciled(&world, at + SignedDuration::from_mins(14)).await, ahead);
+}
+
+/// The commit at fault exceeds a limit or cannot be read. The error names the commit, the commits
+/// before it are applied, and an operator can skip it.
+#[tokio::test]
+async fn an_operator_skips_a_commit_that_a_subscription_cannot_apply() {
+    fn changes(
+        state: &mut String,
+        memory: &mut String,
+        commit: &Commit,
+        changes: &mut Changes,
+    ) -> Result<(), ChangesError> {
+        match commit.stream.id() {
+            "state" => state.push_str(&"s".repeat(40_000)),
+            "memory" => memory.push_str(&"m".repeat(40_000)),
+            "shrinks" => *state = "small".to_owned(),
+            // More than an item takes.
+            "row" => changes.put(&json!({ "tankId": "row", "entry": "1", "text": "x".repeat(500_000) }))?,
+            _ => {}
+        }
+        let entry = format!("{} {}", commit.stream, commit.version);
+        changes.put(&json!({ "tankId": "diary", "entry": entry, "commit": entry }))
+    }
+    const VIEW: OrderedView<String, String> =
+        OrderedView { table: KEYS, of: &["tank"], writes: &[Write::Put], changes };
+    for at_fault in ["tank-state", "tank-memory", "tank-row", "tank-unreadable"] {
+        let world = World::new(1).await;
+        let subscriber =
+            Subscriber::new(VIEW, world.rows.clone(), world.sequence.clone(), world.log.clone(), 1);
+        world.commit(&[("tank-a", 1), (at_fault, 1), ("tank-b", 1), (at_fault, 2), ("tank-c", 1)]).await;
+        let version = match at_fault {
+            "tank-row" | "tank-unreadable" => 1,
+            _ => 2,
+        };
+        if at_fault == "tank-unreadable" {
+            world.damage(at_fault, 1).await;
+        }
+        // The second 40,000 bytes are too many, and the first row is too large: what is before it
+        // is applied.
+        for _ in 0..2 {
+            let error = subscriber.catch_up().await.unwrap_err().to_string();
+            assert!(error.contains(&format!("version {version} of {at_fault}")), "{error}");
+        }
+        let all = ["tank-a 1", "tank-b 1", "tank-c 1"].map(ToOwned::to_owned);
+        let before = if version == 1 { 1 } else { 2 };
+        let others = async || {
+            let mut diary = world.diary().await;
+            diary.retain(|entry| !entry.starts_with(at_fault));
+            diary
+        };
+        assert_eq!(others().await, all[..before], "{at_fault}");
+
+        let mut skipped = Vec::new();
+        while let Err(error) = subscriber.catch_up().await {
+            // Each commit at fault is skipped by name, with who did it, and why.
+            let version = [1, 2]
+                .into_iter()
+                .find(|version| error.to_string().contains(&format!("version {version} of {at_fault}")));
+            let stream = StreamId::try_from(at_fault.to_owned()).unwrap();
+            let seen = world.rows.view().generations().await.unwrap();
+            let by = Move {
+                at: Timestamp::UNIX_EPOCH,
+                what: "skip".into(),
+                who: "ada".into(),
+                why: "a test".into(),
+            };
+            let skipping = seen.skipping(&stream, version.unwrap()).unwrap();
+            assert!(world.rows.view().compare_and_set(&seen, skipping.clone(), by).await.unwrap());
+            assert!(skipping.skipping(&stream, version.unwrap()).is_err());
+            skipped.push(version.unwrap());
+        }
+        let expected = match at_fault {
+            "tank-row" => vec![1, 2],
+            "tank-unreadable" => vec![1],
+            _ => vec![2],
+        };
+        assert_eq!(skipped, expected, "{at_fault}");
+        assert_eq!(others().await, all, "{at_fault}");
+        // What is kept may shrink, and grow again.
+        if at_fault == "tank-state" {
+            world.commit(&[("tank-shrinks", 1), ("tank-state", 3)]).await;
+            assert!(subscriber.catch_up().await.unwrap());
+        }
+    }
+}
+
+/// An order that names version 2 before version 1, of which one is damaged.
+#[tokio::test]
+async fn a_commit_that_stands_out_of_order_is_skipped_by_its_own_name_and_none_beside_it() {
+    for damaged in [1, 2] {
+        let world = World::new(1).await;
+        let stream = StreamId::new("tank", "a").unwrap();
+        for version in [1, 2, 3] {
+            world.log.append(&commit("tank-a", version), None).await.unwrap();
+        }
+        let records = [2, 1, 3].map(|version| record(Ok(commit("tank-a", version))));
+        assert_eq!(world.sequencing.sequence(&records, true).await, None);
+        world.commit(&[("tank-b", 1)]).await;
+        world.damage("tank-a", damaged).await;
+        let subscriber = world.subscriber();
+        let error = subscriber.catch_up().await.unwrap_err().to_string();
+        assert!(error.contains(&format!("version {damaged} of tank-a")), "{damaged}: {error}");
+        let seen = world.rows.view().generations().await.unwrap();
+        let skipping = seen.skipping(&stream, damaged).unwrap();
+        let by =
+            Move { at: Timestamp::UNIX_EPOCH, what: "skip".into(), who: "ada".into(), why: "a test".into() };
+        assert!(world.rows.view().compare_and_set(&seen, skipping, by).await.unwrap());
+        assert!(subscriber.catch_up().await.unwrap());
+        let others = [1, 2, 3].into_iter().filter(|version| *version != damaged);
+        let expected = others.map(|version| format!("tank-a {version}")).chain(["tank-b 1".to_owned()]);
+        assert_eq!(world.diary().await, expected.collect::<Vec<_>>(), "{damaged}");
+    }
+}

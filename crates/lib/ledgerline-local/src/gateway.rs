@@ -1,0 +1,257 @@
+//! One address for all emulated services, as `AWS_ENDPOINT_URL` needs it: for the AWS CLI, for `sam local`, and for programs beside the stack. The
+//! requests of functions to queues, bus, Lambda and SES come here as well, and their rights are checked here; the server of the database checks
+//! rights itself.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, Path, RawQuery, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode},
+    routing::{get, post},
+};
+use serde_json::json;
+
+use ledgerline_sam::template::{Queue, Resource};
+
+use crate::{
+    host::Function,
+    iam::Iam,
+    limits,
+    mailbox::{Mailbox, SendEmail},
+    operations::{self, Logs},
+    outages::Outage,
+    services::{EventBridge, Sqs},
+    sources::invocation::Invocations,
+    trace_log::TraceLog,
+};
+
+/// The content type of the Query protocol.
+const FORM: &[u8] = b"application/x-www-form-urlencoded";
+
+/// The services for which the address answers.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    pub(crate) dynamodb: String,
+    pub(crate) sqs: Arc<Sqs>,
+    pub(crate) events: EventBridge,
+    /// The functions, each with its logical and physical ids.
+    pub(crate) functions: Vec<(Vec<String>, Arc<Function>)>,
+    pub(crate) invocations: Arc<Invocations>,
+    /// The name of the stack.
+    pub(crate) stack: String,
+    pub(crate) resources: Vec<Resource>,
+    /// The text of the template.
+    pub(crate) template: String,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) logs: Arc<Logs>,
+    pub(crate) client: reqwest::Client,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) hops: TraceLog,
+    pub(crate) iam: Arc<Iam>,
+}
+
+impl Gateway {
+    pub(crate) fn router(self) -> Router {
+        Router::new()
+            .route("/2015-03-31/functions/{name}/invocations", post(invoke))
+            .route("/2015-03-31/functions", get(functions))
+            .route("/2015-03-31/functions/", get(functions))
+            .route("/v2/email/outbound-emails", post(send_mail))
+            .route("/mailbox", get(mails))
+            .route("/outages", post(begin_outage))
+            .fallback(operation)
+            // The largest request is DynamoDB's BatchWriteItem.
+            .layer(DefaultBodyLimit::max(16 * 1024 * 1024))
+            .with_state(Arc::new(self))
+    }
+}
+
+async fn operation(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok()).unwrap_or_default();
+    // CloudFormation uses the Query protocol, whose requests are forms.
+    if headers.get("content-type").is_some_and(|kind| kind.as_bytes().starts_with(FORM)) {
+        return operations::cloudformation(&gateway.stack, &gateway.resources, &gateway.template, &body);
+    }
+    if target == "Logs_20140328.FilterLogEvents" {
+        return operated(gateway.logs.filter(&body));
+    }
+    // The JSON protocols of AWS name the operation in a header.
+    let service = target.split_once('.').map_or(target, |(service, _)| service);
+    match service {
+        "AmazonSQS" | "AWSEvents" => {}
+        // The server of the database checks rights itself.
+        "DynamoDB_20120810" | "DynamoDBStreams_20120810" => {
+            return to_database(&gateway, &headers, body).await;
+        }
+        _ => {
+            let message = "here are DynamoDB, DynamoDB Streams, SQS and EventBridge, in their JSON protocols, the invocation and the list of functions, SendEmail of SES, \
+                the names of CloudFormation's resources, and FilterLogEvents of CloudWatch Logs";
+            return answer(
+                StatusCode::BAD_REQUEST,
+                json!({ "__type": "UnknownOperationException", "message": message }),
+            );
+        }
+    }
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, target, &body) {
+        return answer(status, refusal);
+    }
+    if let Some((status, refusal)) = limits::refusal(target, &body) {
+        return answer(status, refusal);
+    }
+    if target == "AmazonSQS.StartMessageMoveTask" {
+        return operated(operations::move_messages(&gateway.sqs, &gateway.queues, &body).await);
+    }
+    if service == "AWSEvents" {
+        return gateway.events.answer(&headers, body).await;
+    }
+    gateway.sqs.answer(&headers, body).await
+}
+
+async fn to_database(gateway: &Gateway, headers: &HeaderMap, body: Bytes) -> Response<Body> {
+    let mut request = gateway.client.post(&gateway.dynamodb).body(body);
+    for (name, value) in headers.iter().filter(|(name, _)| *name != "host" && *name != "content-length") {
+        request = request.header(name, value);
+    }
+    match request.send().await {
+        Ok(response) => {
+            let status = response.status();
+            let kept = |name: &HeaderName| name != "transfer-encoding" && name != "content-length";
+            let headers: Vec<_> = response
+                .headers()
+                .iter()
+                .filter(|(name, _)| kept(name))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect();
+            let mut passed = Response::new(Body::from(response.bytes().await.unwrap_or_default()));
+            *passed.status_mut() = status;
+            passed.headers_mut().extend(headers);
+            passed
+        }
+        Err(error) => answer(StatusCode::BAD_GATEWAY, json!({ "message": error.to_string() })),
+    }
+}
+
+fn operated(done: anyhow::Result<serde_json::Value>) -> Response<Body> {
+    match done {
+        Ok(done) => answer(StatusCode::OK, done),
+        Err(error) => answer(
+            StatusCode::BAD_REQUEST,
+            json!({ "__type": "InvalidParameterException", "message": format!("{error:#}") }),
+        ),
+    }
+}
+
+/// The mails that were sent; with `?to=`, those to one address.
+async fn mails(State(gateway): State<Arc<Gateway>>, RawQuery(query): RawQuery) -> Json<serde_json::Value> {
+    let query = query.unwrap_or_default();
+    let to = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "to");
+    gateway.mailbox.mails(to.as_ref().map(|(_, to)| to.as_ref()))
+}
+
+/// Makes a resource fail for a while: `{"of": "BalancesTable", "seconds": 60}`.
+async fn begin_outage(State(gateway): State<Arc<Gateway>>, Json(outage): Json<Outage>) -> StatusCode {
+    gateway.hops.always("outage", &format!("{} for {} s", outage.of, outage.seconds));
+    gateway.iam.outages.begin(outage);
+    StatusCode::NO_CONTENT
+}
+
+/// SES's SendEmail.
+async fn send_mail(State(gateway): State<Arc<Gateway>>, headers: HeaderMap, body: Bytes) -> Response<Body> {
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, "SES.SendEmail", &body) {
+        return refused(status, refusal);
+    }
+    let mail: SendEmail = match serde_json::from_slice(&body) {
+        Ok(mail) => mail,
+        Err(error) => return answer(StatusCode::BAD_REQUEST, json!({ "message": error.to_string() })),
+    };
+    gateway.hops.line("mail", "sent: read it at /mailbox");
+    gateway.mailbox.send(mail)
+}
+
+/// Lambda's ListFunctions: the physical name, the ARN and the environment of each, without what only the local stack sets.
+async fn functions(State(gateway): State<Arc<Gateway>>) -> Response<Body> {
+    let functions: Vec<_> = gateway.functions.iter().map(|(ids, function)| {
+        let environment: BTreeMap<_, _> =
+            function.environment().iter().filter(|(name, _)| !name.starts_with("AWS_")).collect();
+        json!({ "FunctionName": ids.last(), "FunctionArn": function.arn(), "Environment": { "Variables": environment } })
+    }).collect();
+    answer(StatusCode::OK, json!({ "Functions": functions }))
+}
+
+/// Lambda's Invoke. A function is named by its logical id, as in `sam local start-lambda`, by its physical name, which CloudFormation returns, or by
+/// the name of its binary.
+async fn invoke(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    payload: Bytes,
+) -> Response<Body> {
+    // The name may end with an alias of the function, such as `:live`.
+    let (plain, alias) = name.split_once(':').unwrap_or((&name, ""));
+    let named = |(ids, function): &&(Vec<String>, Arc<Function>)| {
+        function.name() == plain || ids.iter().any(|id| id == plain)
+    };
+    let Some((_, function)) = gateway.functions.iter().find(named) else {
+        let message = format!("there is no function {name}");
+        let mut answer = answer(StatusCode::NOT_FOUND, json!({ "Type": "User", "Message": message }));
+        answer
+            .headers_mut()
+            .insert("x-amzn-errortype", HeaderValue::from_static("ResourceNotFoundException"));
+        return answer;
+    };
+    let qualified = if alias.is_empty() { String::new() } else { format!(":{alias}") };
+    let arn = format!("{}{qualified}", function.arn());
+    let asked = json!({ "FunctionName": arn }).to_string();
+    if let Some((status, refusal)) = gateway.iam.refusal(&headers, "Lambda.Invoke", asked.as_bytes()) {
+        return refused(status, refusal);
+    }
+    let kind = headers.get("x-amz-invocation-type").map(HeaderValue::as_bytes);
+    let limit = if kind == Some(b"Event") { limits::MAX_BYTES } else { limits::MAX_SYNCHRONOUS_BYTES };
+    if payload.len() > limit {
+        return too_large(limit);
+    }
+    match kind {
+        Some(b"Event") => {
+            gateway.invocations.begin(function.arn(), &String::from_utf8_lossy(&payload));
+            return answer(StatusCode::ACCEPTED, serde_json::Value::Null);
+        }
+        Some(b"DryRun") => return answer(StatusCode::NO_CONTENT, serde_json::Value::Null),
+        Some(_) | None => {}
+    }
+    match function.invoke_as(arn, None, payload.to_vec()).await {
+        Ok(body) => Response::new(Body::from(body)),
+        Err(error) => {
+            let mut answer =
+                answer(StatusCode::OK, json!({ "errorType": error.kind, "errorMessage": error.message }));
+            answer.headers_mut().insert("x-amz-function-error", HeaderValue::from_static("Unhandled"));
+            answer
+        }
+    }
+}
+
+/// The answer of Lambda to a payload over the limit.
+fn too_large(limit: usize) -> Response<Body> {
+    let message = format!("Request must be smaller than {limit} bytes for the InvokeFunction operation");
+    let mut answer = answer(StatusCode::PAYLOAD_TOO_LARGE, json!({ "Type": "User", "message": message }));
+    answer.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("RequestTooLargeException"));
+    answer
+}
+
+/// A refusal or an outage, as Lambda and SES answer it, which have an address for each operation.
+fn refused(status: StatusCode, refusal: serde_json::Value) -> Response<Body> {
+    if status.is_server_error() {
+        return answer(status, refusal);
+    }
+    let mut refused = answer(StatusCode::FORBIDDEN, refusal);
+    refused.headers_mut().insert("x-amzn-errortype", HeaderValue::from_static("AccessDeniedException"));
+    refused
+}
+
+fn answer(status: StatusCode, body: serde_json::Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/x-amz-json-1.0"));
+    response
+}

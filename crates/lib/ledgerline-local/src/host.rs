@@ -1,0 +1,944 @@
+//! The Lambda host: runs the functions' binaries behind the Lambda Runtime API, as many instances
+//! as there are invocations at once, up to a bound.
+//!
+//! Source: the developer guide, "Using the Lambda runtime API for custom runtimes".
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{self, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::{Context, Result};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, Path, State},
+    http::{HeaderMap, StatusCode},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    net::TcpListener,
+    process::Command,
+    sync::{Notify, Semaphore, SemaphorePermit, oneshot, watch},
+};
+use uuid::Uuid;
+
+use crate::{operations::Logs, output, trace_log::TraceLog};
+
+/// The alias under which sources of events invoke a function, because SAM publishes it under this
+/// name (`AutoPublishAlias`).
+const LIVE: &str = "live";
+/// The most instances of one function at once: enough for races between instances to happen.
+const MAX_INSTANCES: usize = 4;
+
+/// How long an invocation that is the oldest of all may be passed over in favour of what is an
+/// instance's own. In tests it is so long that a slow machine does not come to it.
+const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 500 });
+
+/// The time that Lambda allows for a function's initialisation.
+const INIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The only variables that a function gets from the stack's own environment: those of libfaketime,
+/// with which a test moves the clock of the stack and of all functions at once:
+/// <https://github.com/wolfcw/libfaketime>.
+const CLOCK: [&str; 5] = [
+    "LD_PRELOAD",
+    "FAKETIME_TIMESTAMP_FILE",
+    "FAKETIME_CACHE_DURATION",
+    "FAKETIME_DONT_FAKE_MONOTONIC",
+    "NO_FAKE_STAT",
+];
+
+/// How a function is started.
+#[derive(Debug)]
+pub struct Launch {
+    /// Name of the binary, by which people know the function.
+    pub name: String,
+    /// ARN.
+    pub arn: String,
+    /// Its own binary, or the development binary, which finds the function by the name.
+    pub program: PathBuf,
+    /// The variables of its environment, besides those that Lambda itself sets.
+    pub environment: BTreeMap<String, String>,
+    /// How long an invocation may take.
+    pub timeout: Duration,
+}
+
+/// An invocation that gave no answer: the function returned an error, panicked, ended or took too
+/// long.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{kind}: {message}")]
+pub struct InvokeError {
+    /// Lambda's `errorType`.
+    pub kind: String,
+    /// Lambda's `errorMessage`.
+    pub message: String,
+}
+
+impl InvokeError {
+    fn new(kind: &str, message: impl Into<String>) -> Self {
+        Self { kind: kind.into(), message: message.into() }
+    }
+}
+
+/// All functions, and the Runtime API that their instances talk to.
+#[derive(Debug)]
+pub struct Host {
+    functions: Mutex<BTreeMap<String, Arc<Function>>>,
+    url: String,
+    hops: TraceLog,
+    show_logs: bool,
+    started: Instant,
+    /// The lines that the functions wrote, and a report of each invocation that its process did not
+    /// answer.
+    pub(crate) logs: Arc<Logs>,
+}
+
+/// One function.
+#[derive(Debug)]
+pub struct Function {
+    launch: Launch,
+    host: Weak<Host>,
+    instances: Mutex<Instances>,
+    work: Notify,
+    next_instance: AtomicU64,
+    /// Whether the binary is being built again: invocations wait meanwhile.
+    held: watch::Sender<bool>,
+    /// The time of the last request over HTTP, in milliseconds since the start of the host; 0 if
+    /// there was none.
+    requested: AtomicU64,
+    /// The permits of long polls. Half of the instances stay free of long polls.
+    long_polls: Semaphore,
+}
+
+#[derive(Debug, Default)]
+struct Instances {
+    waiting: VecDeque<Invocation>,
+    running: BTreeMap<u64, Instance>,
+}
+
+#[derive(Debug)]
+struct Invocation {
+    id: String,
+    payload: Bytes,
+    /// The name by which the function was invoked: its ARN, with the alias if one was named.
+    arn: String,
+    /// What it is about, such as an account.
+    subject: Option<String>,
+    since: Instant,
+    reply: Reply,
+}
+
+/// What an instance gets of an invocation.
+struct Taken {
+    id: String,
+    payload: Bytes,
+    arn: String,
+}
+
+type Reply = oneshot::Sender<std::result::Result<Bytes, InvokeError>>;
+
+/// Why an instance takes no more invocations. It is killed as soon as its current one is answered,
+/// or at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// Its binary was built again.
+    Replaced,
+    /// Its invocation took too long.
+    TimedOut,
+}
+
+#[derive(Debug)]
+struct Instance {
+    /// Whether it has asked for work at least once, which ends its initialisation.
+    initialised: bool,
+    idle: bool,
+    /// Why it takes no more invocations, if it does not.
+    ending: Option<Ending>,
+    current: Option<(String, Reply)>,
+    kill: Arc<Notify>,
+}
+
+impl Instances {
+    /// The place of the invocation that the instance takes next: the oldest one about a subject of
+    /// its own, or the oldest of all if there is none or if the oldest of all has waited long.
+    fn place_for(&self, instance: u64) -> Option<usize> {
+        let oldest = self.waiting.front()?;
+        if oldest.since.elapsed() > PATIENCE {
+            return Some(0);
+        }
+        let is_own = |invocation: &Invocation| {
+            invocation.subject.as_ref().is_some_and(|subject| self.owner(subject) == Some(instance))
+        };
+        Some(self.waiting.iter().position(is_own).unwrap_or(0))
+    }
+
+    /// The instance that a subject prefers: the same one until it ends, or another one starts that
+    /// the subject prefers more.
+    fn owner(&self, subject: &str) -> Option<u64> {
+        let takes_work = |instance: &Instance| instance.initialised && instance.ending.is_none();
+        let working = self.running.iter().filter(|(_, instance)| takes_work(instance));
+        working.map(|(id, _)| *id).max_by_key(|id| {
+            let mut hasher = DefaultHasher::new();
+            (subject, id).hash(&mut hasher);
+            hasher.finish()
+        })
+    }
+}
+
+/// Starts one instance of a function, with nothing but this environment, as the local stack does,
+/// and invokes it with each of the payloads.
+///
+/// # Errors
+/// When it ends before it asks for work, or gives no answer to one of them.
+pub async fn invoked(
+    program: &std::path::Path,
+    environment: BTreeMap<String, String>,
+    payloads: impl IntoIterator<Item = Vec<u8>>,
+) -> Result<Vec<Value>> {
+    let host = Host::start(TraceLog { quiet: true }, false).await?;
+    let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let function = host.add(Launch {
+        arn: format!("arn:aws:lambda:us-east-1:000000000000:function:{name}"),
+        name,
+        program: program.to_owned(),
+        environment,
+        timeout: Duration::from_secs(10),
+    });
+    function.warm_up().await?;
+    let mut answers = Vec::new();
+    for payload in payloads {
+        function.idle().await;
+        answers.push(serde_json::from_slice(&function.invoke(payload).await?)?);
+    }
+    Ok(answers)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    /// Starts the Runtime API, without functions.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub(crate) async fn start(hops: TraceLog, show_logs: bool) -> Result<Arc<Self>> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("no port is free on 127.0.0.1")?;
+        // The URL has a scheme, because without one the runtime accepts no path, and the path tells
+        // the instances apart.
+        let url = format!("http://{}", listener.local_addr()?);
+        let started = Instant::now();
+        let host = Arc::new(Self {
+            functions: Mutex::default(),
+            url,
+            hops,
+            show_logs,
+            started,
+            logs: Arc::default(),
+        });
+        let api = Router::new()
+            .route("/{function}/{instance}/2018-06-01/runtime/invocation/next", get(next))
+            .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/response", post(response))
+            .route("/{function}/{instance}/2018-06-01/runtime/invocation/{id}/error", post(error))
+            .route("/{function}/{instance}/2018-06-01/runtime/init/error", post(init_error))
+            // The largest synchronous response on Lambda has 6 MB.
+            .layer(DefaultBodyLimit::max(6 * 1024 * 1024))
+            .with_state(Arc::clone(&host));
+        tokio::spawn(async move { axum::serve(listener, api).await });
+        Ok(host)
+    }
+
+    /// Adds a function.
+    pub(crate) fn add(self: &Arc<Self>, launch: Launch) -> Arc<Function> {
+        let function = Arc::new(Function {
+            host: Arc::downgrade(self),
+            instances: Mutex::default(),
+            work: Notify::new(),
+            next_instance: AtomicU64::new(1),
+            held: watch::channel(false).0,
+            requested: AtomicU64::new(0),
+            long_polls: Semaphore::new(MAX_INSTANCES / 2),
+            launch,
+        });
+        lock(&self.functions).insert(function.launch.name.clone(), Arc::clone(&function));
+        function
+    }
+
+    fn function(&self, name: &str) -> Option<Arc<Function>> {
+        lock(&self.functions).get(name).cloned()
+    }
+}
+
+impl Function {
+    /// The variables of its environment.
+    #[must_use]
+    pub fn environment(&self) -> &BTreeMap<String, String> {
+        &self.launch.environment
+    }
+
+    /// Name of the binary.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Its program.
+    pub(crate) fn program(&self) -> &path::Path {
+        &self.launch.program
+    }
+
+    /// ARN.
+    #[must_use]
+    pub fn arn(&self) -> &str {
+        &self.launch.arn
+    }
+
+    /// Starts an instance and waits until its initialisation is over, so that a misconfigured
+    /// function is seen at once.
+    ///
+    /// # Errors
+    /// When the instance ends before it asks for work.
+    pub async fn warm_up(self: &Arc<Self>) -> Result<()> {
+        let instance = self.start_instance(&mut lock(&self.instances));
+        loop {
+            match lock(&self.instances).running.get(&instance) {
+                Some(instance) if instance.initialised => return Ok(()),
+                Some(_) => {}
+                None => {
+                    anyhow::bail!("{} ended during its initialisation; its own words are above", self.name())
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until an instance asks for work, so that the next invocation does not start another
+    /// one.
+    pub(crate) async fn idle(&self) {
+        while !lock(&self.instances).running.values().any(|instance| instance.idle) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// A place for a request that waits for something to come; `None` if all of them are taken.
+    pub(crate) fn long_poll(&self) -> Option<SemaphorePermit<'_>> {
+        self.long_polls.try_acquire().ok()
+    }
+
+    /// Notes that somebody at the HTTP API waits for this function, and waits while its binary is
+    /// being built again.
+    pub(crate) async fn requested(&self) {
+        if let Some(host) = self.host.upgrade() {
+            self.requested.store(host.started.elapsed().as_millis() as u64, Ordering::Relaxed);
+        }
+        self.not_held().await;
+    }
+
+    /// The time of the last request over HTTP, which is comparable with that of other functions of
+    /// the same host.
+    pub(crate) fn last_requested(&self) -> u64 {
+        self.requested.load(Ordering::Relaxed)
+    }
+
+    async fn not_held(&self) {
+        // The wait cannot fail, because the sender lives as long as the function, which is borrowed
+        // here.
+        let _ = self.held.subscribe().wait_for(|held| !held).await;
+    }
+
+    /// Makes invocations wait, until [`release`](Self::release).
+    pub(crate) fn hold(&self) {
+        self.held.send_replace(true);
+    }
+
+    /// Ends the wait.
+    pub(crate) fn release(&self) {
+        self.held.send_replace(false);
+    }
+
+    /// Ends the instances of the old binary, at once or after their current invocation. The next
+    /// invocation starts the new one.
+    pub(crate) fn end_instances(&self) {
+        for instance in lock(&self.instances).running.values_mut() {
+            instance.ending.get_or_insert(Ending::Replaced);
+            if instance.current.is_none() {
+                instance.kill.notify_one();
+            }
+        }
+    }
+
+    /// Invokes the function and waits for its answer.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub async fn invoke(self: &Arc<Self>, payload: Vec<u8>) -> std::result::Result<Bytes, InvokeError> {
+        self.invoke_about(None, payload).await
+    }
+
+    /// Invokes the function with something that is about this subject, such as an account, and
+    /// waits for its answer. When work waits for instances, each takes first what is about the
+    /// subjects that are its own, because it has their states: if any of four took a command, the
+    /// last one of the account would mostly be another's, and a command on an old state is three
+    /// calls and not one.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub(crate) async fn invoke_about(
+        self: &Arc<Self>,
+        subject: Option<String>,
+        payload: Vec<u8>,
+    ) -> std::result::Result<Bytes, InvokeError> {
+        self.invoke_as(format!("{}:{LIVE}", self.launch.arn), subject, payload).await
+    }
+
+    /// Invokes the function by this ARN, which a caller of Lambda's Invoke chooses: with an alias,
+    /// or without one.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub(crate) async fn invoke_as(
+        self: &Arc<Self>,
+        arn: String,
+        subject: Option<String>,
+        payload: Vec<u8>,
+    ) -> std::result::Result<Bytes, InvokeError> {
+        self.not_held().await;
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut instances = lock(&self.instances);
+            let id = Uuid::new_v4().to_string();
+            let since = Instant::now();
+            instances.waiting.push_back(Invocation {
+                id,
+                payload: payload.into(),
+                arn,
+                subject,
+                since,
+                reply,
+            });
+            let takes_work =
+                |instance: &&Instance| instance.ending.is_none() && (instance.idle || !instance.initialised);
+            let free = instances.running.values().filter(takes_work).count();
+            let wanted = instances.waiting.len() > free && instances.running.len() < MAX_INSTANCES;
+            if wanted {
+                self.start_instance(&mut instances);
+            }
+        }
+        // The instance that was busy last gets the work: its cache is the least likely to be old,
+        // and those that are not needed stay idle.
+        self.work.notify_last();
+        answer.await.unwrap_or_else(|_| Err(InvokeError::new("Local.HostEnded", "the local stack is ending")))
+    }
+
+    /// Starts an instance. The caller counts the running ones under the same lock, so that two
+    /// callers do not both take the last place.
+    fn start_instance(self: &Arc<Self>, instances: &mut Instances) -> u64 {
+        let id = self.next_instance.fetch_add(1, Ordering::Relaxed);
+        let kill = Arc::new(Notify::new());
+        let instance = Instance {
+            initialised: false,
+            idle: false,
+            ending: None,
+            current: None,
+            kill: Arc::clone(&kill),
+        };
+        instances.running.insert(id, instance);
+        let function = Arc::clone(self);
+        tokio::spawn(async move {
+            let ended = function.run_instance(id, &kill).await;
+            function.instance_ended(id, &ended);
+        });
+        id
+    }
+
+    /// Runs the process of an instance until it ends. The result says how it ended.
+    async fn run_instance(&self, id: u64, kill: &Notify) -> String {
+        let Some(host) = self.host.upgrade() else { return "the local stack is ending".into() };
+        let mut command = Command::new(&self.launch.program);
+        command
+            .env_clear()
+            .envs(CLOCK.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .envs(&self.launch.environment)
+            .env("AWS_LAMBDA_RUNTIME_API", format!("{}/{}/{id}", host.url, self.launch.name))
+            .env("AWS_LAMBDA_FUNCTION_NAME", &self.launch.name)
+            .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
+            .env("AWS_LAMBDA_LOG_GROUP_NAME", "local")
+            .env("AWS_LAMBDA_LOG_STREAM_NAME", "local")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => return format!("{} cannot be started: {error}", self.launch.program.display()),
+        };
+        host.hops
+            .line("function", &format!("{} started (pid {})", self.launch.name, child.id().unwrap_or(0)));
+        if let Some(output) = child.stdout.take() {
+            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, Arc::clone(&host.logs), output));
+        }
+        if let Some(output) = child.stderr.take() {
+            tokio::spawn(copy_logs(self.launch.name.clone(), host.show_logs, Arc::clone(&host.logs), output));
+        }
+        drop(host);
+        tokio::select! {
+            status = child.wait() => match status {
+                Ok(status) => format!("the process ended: {status}"),
+                Err(error) => format!("the process is lost: {error}"),
+            },
+            () = kill.notified() => {
+                let _ = child.kill().await;
+                match lock(&self.instances).running.get(&id).and_then(|instance| instance.ending) {
+                    Some(Ending::TimedOut) => format!("it took longer than {} s", self.launch.timeout.as_secs()),
+                    Some(Ending::Replaced) | None => "it is replaced by what was built".into(),
+                }
+            }
+            () = self.hangs_in_init(id) => {
+                let _ = child.kill().await;
+                format!("its initialisation took longer than {} s", INIT_TIMEOUT.as_secs())
+            }
+        }
+    }
+
+    /// Returns if the instance has not asked for work in time; otherwise it waits for ever.
+    async fn hangs_in_init(&self, id: u64) {
+        tokio::time::sleep(INIT_TIMEOUT).await;
+        if lock(&self.instances).running.get(&id).is_some_and(|instance| instance.initialised) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    fn instance_ended(self: &Arc<Self>, id: u64, how: &str) {
+        let mut instances = lock(&self.instances);
+        let ended = instances.running.remove(&id);
+        let initialised = ended.as_ref().is_some_and(|instance| instance.initialised);
+        let ending = ended.as_ref().and_then(|instance| instance.ending);
+        if let Some((invocation, reply)) = ended.and_then(|instance| instance.current) {
+            if let Some(host) = self.host.upgrade() {
+                // The report has Lambda's form, so that the filters of the runbook find it.
+                let status = if ending == Some(Ending::TimedOut) { "timeout" } else { "error" };
+                let record = json!({ "requestId": invocation, "status": status });
+                host.logs.add(
+                    &self.launch.name,
+                    &json!({ "type": "platform.report", "record": record }).to_string(),
+                );
+            }
+            let _ = reply.send(Err(InvokeError::new("Runtime.ExitError", how)));
+        }
+        if !initialised
+            && ending.is_none()
+            && !instances.running.values().any(|instance| instance.initialised)
+        {
+            // A function that cannot start would not start for the next invocation either. All
+            // invocations fail, instead of trying for ever.
+            for invocation in instances.waiting.drain(..) {
+                let _ = invocation.reply.send(Err(InvokeError::new("Runtime.InitError", how)));
+            }
+        }
+        let wanted = !instances.waiting.is_empty()
+            && instances.running.values().all(|instance| instance.ending.is_some());
+        if wanted {
+            self.start_instance(&mut instances);
+        }
+        drop(instances);
+        // The instance may have been woken for work that it did not take, so another one is woken.
+        self.work.notify_one();
+        if let Some(host) = self.host.upgrade() {
+            host.hops.line("function", &format!("{}: {how}", self.launch.name));
+        }
+    }
+
+    /// The next invocation for an instance; `None` when the instance is gone.
+    async fn next_for(self: &Arc<Self>, instance: u64) -> Option<Taken> {
+        loop {
+            // The notification is enabled before the look, so that work that arrives in between is
+            // not missed.
+            let mut work = std::pin::pin!(self.work.notified());
+            work.as_mut().enable();
+            {
+                let mut instances = lock(&self.instances);
+                // The caller of an abandoned invocation is gone.
+                instances.waiting.retain(|invocation| !invocation.reply.is_closed());
+                let place = instances.place_for(instance);
+                let Instances { waiting, running } = &mut *instances;
+                let Some(this) = running.get_mut(&instance) else {
+                    self.work.notify_one();
+                    return None;
+                };
+                this.initialised = true;
+                if this.ending.is_some() {
+                    // The instance is about to be killed, and the work that woke it is for another
+                    // one.
+                    self.work.notify_one();
+                    return None;
+                }
+                if let Some(invocation) = place.and_then(|place| waiting.remove(place)) {
+                    let Invocation { id, payload, arn, reply, .. } = invocation;
+                    this.idle = false;
+                    this.current = Some((id.clone(), reply));
+                    self.limit(instance, id.clone(), Arc::clone(&this.kill));
+                    return Some(Taken { id, payload, arn });
+                }
+                this.idle = true;
+            }
+            work.await;
+        }
+    }
+
+    /// Kills the instance if it is still at this invocation when the time is up.
+    fn limit(self: &Arc<Self>, instance: u64, invocation: String, kill: Arc<Notify>) {
+        let function = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(function.launch.timeout).await;
+            // Marked under the lock: should it answer before the process is dead, it takes no
+            // further invocation, which would die with it.
+            let mut instances = lock(&function.instances);
+            let Some(late) = instances.running.get_mut(&instance) else { return };
+            if late.current.as_ref().is_some_and(|(current, _)| *current == invocation) {
+                late.ending = Some(Ending::TimedOut);
+                kill.notify_one();
+            }
+        });
+    }
+
+    fn finish(&self, instance: u64, id: &str, result: std::result::Result<Bytes, InvokeError>) -> StatusCode {
+        let mut instances = lock(&self.instances);
+        let Some(instance) = instances.running.get_mut(&instance) else { return StatusCode::BAD_REQUEST };
+        match instance.current.take_if(|(current, _)| current == id) {
+            Some((_, reply)) => {
+                if instance.ending.is_some() {
+                    instance.kill.notify_one();
+                }
+                let _ = reply.send(result);
+                StatusCode::ACCEPTED
+            }
+            None => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+async fn next(State(host): State<Arc<Host>>, Path((function, instance)): Path<(String, u64)>) -> Response {
+    let Some(function) = host.function(&function) else { return StatusCode::NOT_FOUND.into_response() };
+    let Some(Taken { id, payload, arn }) = function.next_for(instance).await else {
+        return StatusCode::GONE.into_response();
+    };
+    let deadline = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + function.launch.timeout;
+    let trace = format!("Root=1-{:08x}-{}", deadline.as_secs(), &id.replace('-', "")[..24]);
+    let headers = [
+        ("Lambda-Runtime-Aws-Request-Id", id),
+        ("Lambda-Runtime-Deadline-Ms", deadline.as_millis().to_string()),
+        ("Lambda-Runtime-Invoked-Function-Arn", arn),
+        ("Lambda-Runtime-Trace-Id", trace),
+        ("Content-Type", "application/json".to_owned()),
+    ];
+    (headers, payload).into_response()
+}
+
+async fn response(
+    State(host): State<Arc<Host>>,
+    Path((function, instance, id)): Path<(String, u64, String)>,
+    body: Bytes,
+) -> StatusCode {
+    host.function(&function)
+        .map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Ok(body)))
+}
+
+async fn error(
+    State(host): State<Arc<Host>>,
+    Path((function, instance, id)): Path<(String, u64, String)>,
+    body: Bytes,
+) -> StatusCode {
+    let error = function_error(&body);
+    host.function(&function)
+        .map_or(StatusCode::NOT_FOUND, |function| function.finish(instance, &id, Err(error)))
+}
+
+async fn init_error(
+    Path((function, _)): Path<(String, u64)>,
+    _headers: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
+    report(&function, &function_error(&body).to_string());
+    StatusCode::ACCEPTED
+}
+
+fn function_error(body: &[u8]) -> InvokeError {
+    let body: Value = serde_json::from_slice(body).unwrap_or_else(|_| json!({}));
+    let text = |name: &str| body[name].as_str().unwrap_or("unknown").to_owned();
+    InvokeError { kind: text("errorType"), message: text("errorMessage") }
+}
+
+/// Shows the lines that a function writes: warnings, errors and lines that are not of its log
+/// always; other lines and metrics only with `all`.
+async fn copy_logs(function: String, all: bool, logs: Arc<Logs>, output: impl AsyncRead + Unpin) {
+    let mut lines = BufReader::new(output).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        logs.add(&function, &line);
+        let parsed = serde_json::from_str::<Value>(&line).unwrap_or_default();
+        let is_metric = parsed.get("_aws").is_some();
+        if all || !(is_metric || matches!(parsed["level"].as_str(), Some("TRACE" | "DEBUG" | "INFO"))) {
+            report(&function, &line);
+        }
+    }
+}
+
+fn report(function: &str, line: &str) {
+    output::error_line(format_args!("[{function}] {line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// Asks for work as an instance's own process would. The process itself only waits to be
+    /// killed.
+    fn next(host: &Host, instance: u64) -> tokio::task::JoinHandle<Option<(String, Bytes)>> {
+        let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/next", host.url);
+        tokio::spawn(async move {
+            let answer = crate::http_client().get(url).send().await.unwrap();
+            let id = answer.headers().get("Lambda-Runtime-Aws-Request-Id")?.to_str().unwrap().to_owned();
+            Some((id, answer.bytes().await.unwrap()))
+        })
+    }
+
+    async fn respond(host: &Host, instance: u64, id: &str, body: &'static str) {
+        let url = format!("{}/f/{instance}/2018-06-01/runtime/invocation/{id}/response", host.url);
+        let answer = crate::http_client().post(url).body(body).send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), 202);
+    }
+
+    async fn until(function: &Function, holds: impl Fn(&BTreeMap<u64, Instance>) -> bool) {
+        // Looks are counted and not seconds: between two of them, every task that can do something
+        // does it.
+        for _ in 0..12_000 {
+            if holds(&lock(&function.instances).running) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the instances do not reach that state");
+    }
+
+    fn invoke(
+        function: &Arc<Function>,
+        payload: &str,
+    ) -> impl Future<Output = Bytes> + Send + Unpin + 'static {
+        let function = Arc::clone(function);
+        let payload = payload.as_bytes().to_vec();
+        Box::pin(async move { function.invoke(payload).await.unwrap() })
+    }
+
+    /// A function whose process only waits to be killed.
+    async fn waiting(timeout: Duration) -> (Arc<Host>, Arc<Function>, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("waits");
+        std::fs::write(&program, "#!/bin/sh\nexec sleep 600\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let host = Host::start(TraceLog { quiet: true }, false).await.unwrap();
+        let function = host.add(Launch {
+            name: "f".into(),
+            arn: "arn".into(),
+            program,
+            environment: BTreeMap::new(),
+            timeout,
+        });
+        (host, function, folder)
+    }
+
+    #[tokio::test]
+    async fn the_instance_that_was_busy_last_gets_the_work() {
+        let (host, function, _folder) = waiting(Duration::from_secs(60)).await;
+        let both = ["a", "b"].map(|payload| tokio::spawn(invoke(&function, payload)));
+        until(&function, |running| running.len() == 2).await;
+        let instances: Vec<u64> = lock(&function.instances).running.keys().copied().collect();
+        for instance in &instances {
+            let (id, _) = next(&host, *instance).await.unwrap().unwrap();
+            respond(&host, *instance, &id, "done").await;
+        }
+        for invoked in both {
+            assert_eq!(invoked.await.unwrap(), "done");
+        }
+        let (first, last) = (instances[0], instances[1]);
+        let idle_for_longer = next(&host, first);
+        until(&function, |running| running[&first].idle).await;
+        let busy_last = next(&host, last);
+        until(&function, |running| running[&last].idle).await;
+
+        let work = tokio::spawn(invoke(&function, "c"));
+
+        let (by, taken) = tokio::select! {
+            taken = idle_for_longer => (first, taken),
+            taken = busy_last => (last, taken),
+        };
+        assert_eq!((by, taken.unwrap().unwrap().1), (last, Bytes::from("c")));
+        work.abort();
+    }
+
+    #[tokio::test]
+    async fn an_instance_takes_its_own_subjects_first_and_no_work_waits_long_for_its_instance() {
+        let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
+        let invoke_about = |subject: &str| {
+            let function = Arc::clone(&function);
+            let subject = subject.to_owned();
+            tokio::spawn(async move { function.invoke_about(Some(subject.clone()), subject.into()).await })
+        };
+        let taken = async |instance| {
+            let (id, payload) = next(&host, instance).await.unwrap().unwrap();
+            respond(&host, instance, &id, "done").await;
+            String::from_utf8(payload.to_vec()).unwrap()
+        };
+        for _ in 0..2 {
+            tokio::spawn(invoke(&function, "init"));
+        }
+        until(&function, |running| running.len() == 2).await;
+        let ids: Vec<u64> = lock(&function.instances).running.keys().copied().collect();
+        for id in &ids {
+            taken(*id).await;
+        }
+        let subjects: Vec<_> = (0..64).map(|n| format!("account {n}")).collect();
+        let of = |id| {
+            let instances = lock(&function.instances);
+            let own = subjects.iter().filter(|subject| instances.owner(subject) == Some(id));
+            own.cloned().collect::<Vec<_>>()
+        };
+        let (first, second) = (of(ids[0]), of(ids[1]));
+        assert!(first.len() >= 3 && second.len() >= 3, "{first:?} {second:?}");
+
+        // Given work for both, that of the second one oldest.
+        for (number, subject) in [&second[0], &first[0], &second[1]].into_iter().enumerate() {
+            invoke_about(subject);
+            while lock(&function.instances).waiting.len() <= number {
+                tokio::task::yield_now().await;
+            }
+        }
+        // When the first one asks, it gets its own, and then what is left, because no instance
+        // idles while work waits.
+        assert_eq!([taken(ids[0]).await, taken(ids[0]).await], [first[0].clone(), second[0].clone()]);
+        assert_eq!(taken(ids[1]).await, second[1]);
+
+        // Given work of the second one that has waited long, and work of the first one.
+        invoke_about(&second[2]);
+        invoke_about(&first[1]);
+        while lock(&function.instances).waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        lock(&function.instances).waiting[0].since -= PATIENCE * 2;
+        // When the first one asks, it gets what has waited longest.
+        assert_eq!(taken(ids[0]).await, second[2]);
+    }
+
+    #[tokio::test]
+    async fn an_invocation_whose_caller_is_gone_leaves_the_queue() {
+        let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
+        let abandoned = tokio::spawn(invoke(&function, "abandoned"));
+        until(&function, |running| running.contains_key(&1)).await;
+        abandoned.abort();
+        assert!(abandoned.await.unwrap_err().is_cancelled());
+        let wanted = tokio::spawn(invoke(&function, "wanted"));
+        while lock(&function.instances).waiting.len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        let (_, payload) = next(&host, 1).await.unwrap().unwrap();
+        assert_eq!(payload, "wanted");
+        wanted.abort();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn there_are_never_more_instances_than_allowed() {
+        let (_host, function, _folder) = waiting(Duration::from_secs(600)).await;
+        let invocations: Vec<_> = (0..64).map(|_| tokio::spawn(invoke(&function, "work"))).collect();
+        let reached = async {
+            while lock(&function.instances).waiting.len() < 64 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), reached).await.unwrap();
+        assert_eq!(lock(&function.instances).running.len(), MAX_INSTANCES);
+        invocations.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    /// Whether its binary was built again meanwhile or not.
+    #[tokio::test]
+    async fn an_invocation_that_takes_too_long_is_said_to_have_taken_too_long() {
+        for replaced in [false, true] {
+            let (host, function, _folder) = waiting(Duration::from_millis(300)).await;
+            let late = {
+                let function = Arc::clone(&function);
+                tokio::spawn(async move { function.invoke(b"late".to_vec()).await })
+            };
+            until(&function, |running| running.contains_key(&1)).await;
+            next(&host, 1).await.unwrap().unwrap();
+            if replaced {
+                function.end_instances();
+                function.release();
+            }
+            let error = late.await.unwrap().unwrap_err().to_string();
+            assert!(error.contains("it took longer than"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_runs_when_its_binary_is_replaced_ends_well_and_what_waits_meets_the_new_one() {
+        let (host, function, _folder) = waiting(Duration::from_secs(600)).await;
+
+        let before = tokio::spawn(invoke(&function, "before"));
+        until(&function, |running| running.contains_key(&1)).await;
+        let (busy, payload) = next(&host, 1).await.unwrap().unwrap();
+        assert_eq!(payload, "before");
+
+        function.hold();
+        let mut meanwhile = invoke(&function, "meanwhile");
+        assert!(futures::poll!(&mut meanwhile).is_pending());
+        assert!(lock(&function.instances).waiting.is_empty(), "no instance is offered what is held");
+        let meanwhile = tokio::spawn(meanwhile);
+
+        function.end_instances();
+        function.release();
+        until(&function, |running| running.contains_key(&2)).await;
+        let (new, payload) = next(&host, 2).await.unwrap().unwrap();
+        assert_eq!(payload, "meanwhile", "a new instance does it");
+        respond(&host, 1, &busy, "of the old one").await;
+        assert_eq!(before.await.unwrap(), "of the old one");
+        until(&function, |running| !running.contains_key(&1)).await;
+        respond(&host, 2, &new, "of the new one").await;
+        assert_eq!(meanwhile.await.unwrap(), "of the new one");
+
+        // The build failed: the instance goes on.
+        let work = next(&host, 2);
+        until(&function, |running| running[&2].idle).await;
+        function.hold();
+        let later = tokio::spawn(invoke(&function, "later"));
+        function.release();
+        let (same, payload) = work.await.unwrap().unwrap();
+        assert_eq!(payload, "later");
+        respond(&host, 2, &same, "done").await;
+        assert_eq!(later.await.unwrap(), "done");
+
+        // An instance that only waits for work gets none any more, and a new one starts for the
+        // next invocation.
+        let work = next(&host, 2);
+        until(&function, |running| running[&2].idle).await;
+        function.end_instances();
+        function.release();
+        let last = tokio::spawn(invoke(&function, "last"));
+        assert_eq!(work.await.unwrap(), None);
+        until(&function, |running| running.keys().eq([&3])).await;
+        let (_, payload) = next(&host, 3).await.unwrap().unwrap();
+        assert_eq!(payload, "last");
+        last.abort();
+    }
+}

@@ -1,0 +1,307 @@
+//! The HTTP API: routes of the template, requests as payload format 2.0, responses as the functions give them.
+//!
+//! Source: the API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs".
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{ConnectInfo, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri},
+};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use jiff::{Timestamp, tz::TimeZone};
+use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+use crate::{
+    host::Function,
+    identity::{self, Authorizer},
+    trace_log::TraceLog,
+};
+
+/// The largest body that API Gateway takes.
+const MAX_BODY_BYTES: usize = 10 * 1024 * 1024;
+/// The variable of a function with the name of the claim that lists a caller's groups.
+const OPERATORS_CLAIM: &str = "OPERATORS_CLAIM";
+/// The longest time that API Gateway waits for a function.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A route and the function behind it.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) function: Arc<Function>,
+    /// The scopes of which a token must have one; empty for any token.
+    pub(crate) scopes: Vec<String>,
+}
+
+impl Route {
+    fn key(&self) -> String {
+        format!("{} {}", self.method, self.path)
+    }
+
+    /// The path parameters, if the request is for this route.
+    fn matches(&self, method: &Method, path: &str) -> Option<BTreeMap<String, String>> {
+        if self.method != "ANY" && self.method != method.as_str() {
+            return None;
+        }
+        let mut parameters = BTreeMap::new();
+        let mut segments = path.split('/');
+        for pattern in self.path.split('/') {
+            let segment = segments.next()?;
+            match pattern.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+                Some(name) if !segment.is_empty() => {
+                    parameters.insert(
+                        name.to_owned(),
+                        percent_decode_str(segment).decode_utf8_lossy().into_owned(),
+                    );
+                }
+                Some(_) => return None,
+                None if segment == pattern => {}
+                None => return None,
+            }
+        }
+        segments.next().is_none().then_some(parameters)
+    }
+}
+
+/// The parameter of a request that waits for something to come.
+const WAIT: &str = "wait=";
+
+fn is_long_poll(uri: &Uri) -> bool {
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    pairs.any(|pair| pair.strip_prefix(WAIT).is_some_and(|seconds| seconds != "0"))
+}
+
+fn without_wait(uri: &Uri) -> Uri {
+    let pairs = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.starts_with(WAIT));
+    let uri_without = format!("{}?{}", uri.path(), pairs.collect::<Vec<_>>().join("&"));
+    uri_without.parse().unwrap_or_else(|_| uri.clone())
+}
+
+/// The name of the first parameter of a route's path.
+fn first_parameter(path: &str) -> Option<&str> {
+    let (_, name) = path.split_once('{')?;
+    Some(name.split_once('}')?.0)
+}
+
+/// Everything that a request needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Api {
+    pub(crate) routes: Arc<Vec<Route>>,
+    pub(crate) written: Arc<Notify>,
+    pub(crate) hops: TraceLog,
+    /// Who is let in; `None` for an API without an authorizer.
+    pub(crate) authorizer: Option<Authorizer>,
+}
+
+impl Api {
+    /// Fixed segments win over parameters, as in API Gateway.
+    pub(crate) fn new(
+        mut routes: Vec<Route>,
+        written: Arc<Notify>,
+        hops: TraceLog,
+        authorizer: Option<Authorizer>,
+    ) -> Self {
+        routes.sort_by_key(|route| route.path.matches('{').count());
+        Self { routes: Arc::new(routes), written, hops, authorizer }
+    }
+
+    pub(crate) fn router(self) -> Router {
+        Router::new().fallback(handle).with_state(self)
+    }
+}
+
+async fn handle(
+    State(api): State<Api>,
+    ConnectInfo(client): ConnectInfo<SocketAddr>,
+    request: Request<Body>,
+) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    let found = api.routes.iter().find_map(|route| Some((route, route.matches(&parts.method, path)?)));
+    let Some((route, parameters)) = found else { return message(StatusCode::NOT_FOUND, "Not Found") };
+    let Ok(body) = axum::body::to_bytes(body, MAX_BODY_BYTES).await else {
+        return message(StatusCode::PAYLOAD_TOO_LARGE, "Request Entity Too Large");
+    };
+    let operators = route.function.environment().get(OPERATORS_CLAIM).map(String::as_str);
+    let authorizer = match &api.authorizer {
+        None => None,
+        Some(api) => match identity::authorizer(api, &parts.headers, &route.scopes, operators) {
+            Ok(authorizer) => Some(authorizer),
+            Err((status, text)) => return message(status, text),
+        },
+    };
+    let long_poll = is_long_poll(&parts.uri).then(|| route.function.long_poll());
+    // Without a place, the request is answered at once, as if it did not wait.
+    let uri = if matches!(long_poll, Some(None)) { without_wait(&parts.uri) } else { parts.uri.clone() };
+    let mut event = event(route, &parameters, &parts.method, &uri, &parts.headers, &body, client);
+    if let Some(authorizer) = authorizer {
+        event["requestContext"]["authorizer"] = authorizer;
+    }
+    // The wait while the function is built again is not part of the gateway's timeout, so that a slow build fails no request.
+    route.function.requested().await;
+    let started = Instant::now();
+    let subject = first_parameter(&route.path).and_then(|name| parameters.get(name)).cloned();
+    let invoked = route.function.invoke_about(subject, event.to_string().into_bytes());
+    let invoked = tokio::time::timeout(TIMEOUT, invoked).await;
+    let response = match invoked {
+        Ok(Ok(answer)) => response(&answer),
+        Ok(Err(error)) => {
+            api.hops.line("http", &format!("{} failed: {error}", route.function.name()));
+            message(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error")
+        }
+        Err(_) => message(StatusCode::SERVICE_UNAVAILABLE, "Service Unavailable"),
+    };
+    if parts.method != Method::GET {
+        api.written.notify_one();
+    }
+    let hop = if parts.method == Method::GET { "query" } else { "command" };
+    let took = started.elapsed().as_millis();
+    let by = route.function.name();
+    api.hops.line(
+        hop,
+        &format!("{} {path} answered {} by {by} in {took} ms", parts.method, response.status().as_u16()),
+    );
+    response
+}
+
+fn event(
+    route: &Route,
+    parameters: &BTreeMap<String, String>,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    body: &Bytes,
+    client: SocketAddr,
+) -> Value {
+    let mut joined = BTreeMap::<&str, String>::new();
+    for (name, value) in headers {
+        let value = String::from_utf8_lossy(value.as_bytes());
+        joined
+            .entry(name.as_str())
+            .and_modify(|all| *all += &format!(",{value}"))
+            .or_insert_with(|| value.into());
+    }
+    let mut query = BTreeMap::<String, String>::new();
+    for pair in uri.query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let decode =
+            |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+        let value = decode(value);
+        query.entry(decode(name)).and_modify(|all| *all += &format!(",{value}")).or_insert(value);
+    }
+    let (body, encoded) = match std::str::from_utf8(body) {
+        Ok(text) => (text.to_owned(), false),
+        Err(_) => (BASE64_STANDARD.encode(body), true),
+    };
+    let now = Timestamp::now();
+    let mut event = json!({
+        "version": "2.0",
+        "routeKey": route.key(),
+        "rawPath": uri.path(),
+        "rawQueryString": uri.query().unwrap_or_default(),
+        "headers": joined,
+        "requestContext": {
+            "accountId": ledgerline_sam::template::ACCOUNT,
+            "apiId": "local",
+            "domainName": "127.0.0.1",
+            "domainPrefix": "local",
+            "http": {
+                "method": method.as_str(),
+                "path": uri.path(),
+                "protocol": "HTTP/1.1",
+                "sourceIp": client.ip().to_string(),
+                "userAgent": joined.get("user-agent").cloned().unwrap_or_default(),
+            },
+            "requestId": Uuid::new_v4().to_string(),
+            "routeKey": route.key(),
+            "stage": "$default",
+            "time": now.to_zoned(TimeZone::UTC).strftime("%d/%b/%Y:%H:%M:%S %z").to_string(),
+            "timeEpoch": now.as_millisecond(),
+        },
+        "isBase64Encoded": encoded,
+    });
+    if !parameters.is_empty() {
+        event["pathParameters"] = json!(parameters);
+    }
+    if !query.is_empty() {
+        event["queryStringParameters"] = json!(query);
+    }
+    if !body.is_empty() {
+        event["body"] = json!(body);
+    }
+    event
+}
+
+fn response(answer: &[u8]) -> Response<Body> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Answer {
+        status_code: u16,
+        #[serde(default)]
+        headers: BTreeMap<String, Value>,
+        #[serde(default)]
+        body: Option<String>,
+        #[serde(default)]
+        is_base64_encoded: bool,
+    }
+    let build = || -> Option<Response<Body>> {
+        let answer: Answer = serde_json::from_slice(answer).ok()?;
+        let body = answer.body.unwrap_or_default();
+        let body =
+            if answer.is_base64_encoded { BASE64_STANDARD.decode(body).ok()? } else { body.into_bytes() };
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = StatusCode::from_u16(answer.status_code).ok()?;
+        for (name, value) in &answer.headers {
+            let value = value.as_str().map_or_else(|| value.to_string(), ToOwned::to_owned);
+            let name = HeaderName::try_from(name.as_str()).ok()?;
+            response.headers_mut().insert(name, HeaderValue::try_from(value).ok()?);
+        }
+        Some(response)
+    };
+    build().unwrap_or_else(|| message(StatusCode::INTERNAL_SERVER_ERROR, "Internal Server Error"))
+}
+
+fn message(status: StatusCode, message: &str) -> Response<Body> {
+    let mut response = Response::new(Body::from(json!({ "message": message }).to_string()));
+    *response.status_mut() = status;
+    response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_finds_no_place_to_wait_is_one_that_does_not_wait() {
+        let uri = |query: &str| format!("/events?{query}").parse::<Uri>().unwrap();
+        let is_one = |query: &str| is_long_poll(&uri(query));
+        assert!(is_one("after=x&wait=20") && !is_one("after=wait") && !is_one("wait=0"));
+        assert_eq!(without_wait(&uri("after=x&wait=20&limit=1")), uri("after=x&limit=1"));
+        assert_eq!(without_wait(&uri("wait=20")).query(), Some(""));
+    }
+
+    #[test]
+    fn the_first_parameter_of_a_path_is_the_first_in_it_and_not_in_the_alphabet() {
+        for (path, expected) in [
+            ("/accounts", None),
+            ("/accounts/{id}/credits", Some("id")),
+            ("/shops/{shop}/items/{id}", Some("shop")),
+        ] {
+            assert_eq!(first_parameter(path), expected, "{path}");
+        }
+    }
+}

@@ -1,0 +1,678 @@
+//! The rights of functions, evaluated as IAM does. Each function has an access key of its own, by which a service knows the caller. A request is
+//! denied, in the words of AWS, if the role does not allow it or a table's policy denies it. A missing right shows here, and not at the first
+//! deployment.
+//!
+//! `iam-rs` evaluates the policies; this module finds the actions and resources of a request. docs/decisions/0019 says how far that goes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context as _, Result};
+use axum::http::{HeaderMap, StatusCode};
+use iam_rs::{Arn, Context, ContextValue, Decision, IAMRequest, PolicyEvaluator, Principal, PrincipalId};
+use serde_json::{Map, Value, json};
+
+use ledgerline_sam::{
+    policy::evaluator,
+    template::{ACCOUNT, REGION, Template},
+};
+
+use crate::{outages::Outages, trace_log::TraceLog};
+
+/// The callers and what they may do.
+#[derive(Debug)]
+pub struct Iam {
+    /// The functions, by access key.
+    callers: HashMap<String, Caller>,
+    /// The tables, by name.
+    tables: HashMap<String, Guarded>,
+    /// The decisions so far. A decision depends on nothing but the caller and what it does.
+    decided: Mutex<Decided>,
+    pub(crate) outages: Outages,
+    hops: TraceLog,
+}
+
+/// Decisions by access key and act, which is without the values that conditions look at where there are no conditions.
+type Decided = HashMap<(String, Act), Option<Because>>;
+
+/// The most decisions that are kept. Acts on single items have their keys in them, so that there is no end of different ones.
+const MAX_DECIDED: usize = 10_000;
+
+#[derive(Debug)]
+struct Caller {
+    /// ARN of the session.
+    arn: String,
+    role: PolicyEvaluator,
+    /// Whether a statement has conditions.
+    conditions: bool,
+}
+
+#[derive(Debug)]
+struct Guarded {
+    /// Name of the partition key.
+    partition: String,
+    policy: Option<PolicyEvaluator>,
+    /// Whether a statement of the policy has conditions.
+    conditions: bool,
+}
+
+/// One action on one resource that a request needs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Act {
+    action: String,
+    resource: String,
+    /// Values that conditions look at.
+    context: Vec<(&'static str, Vec<String>)>,
+}
+
+/// The reason of a denial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Because {
+    /// The role does not allow it.
+    NotAllowed,
+    /// The role denies it.
+    DeniedByRole,
+    /// The table's policy denies it.
+    Denied,
+}
+
+impl Iam {
+    /// Reads the roles of a template's functions and the policies of its tables.
+    pub(crate) fn new(template: &Template, hops: TraceLog) -> Result<Self> {
+        let mut callers = HashMap::new();
+        for function in &template.functions {
+            let Some(role) = &function.role else { continue };
+            let caller = Caller {
+                arn: format!("arn:aws:sts::{ACCOUNT}:assumed-role/{}/{}", role.name, function.id),
+                role: evaluator(&role.policies).with_context(|| format!("the policies of {}", role.name))?,
+                conditions: role.policies.iter().any(has_conditions),
+            };
+            callers.insert(access_key(&function.id), caller);
+        }
+        let mut tables = HashMap::new();
+        for table in &template.tables {
+            let keys = table.create["KeySchema"].as_array().into_iter().flatten();
+            let partition = keys.into_iter().find(|key| key["KeyType"] == "HASH");
+            let partition = partition.and_then(|key| key["AttributeName"].as_str()).unwrap_or_default();
+            let conditions = table.policy.as_ref().is_some_and(has_conditions);
+            let policy = table.policy.as_ref().map(|policy| evaluator(std::slice::from_ref(policy)));
+            let policy = policy.transpose().with_context(|| format!("the policy of {}", table.name))?;
+            tables
+                .insert(table.name.clone(), Guarded { partition: partition.to_owned(), policy, conditions });
+        }
+        Ok(Self { callers, tables, decided: Mutex::default(), outages: Outages::default(), hops })
+    }
+
+    /// Callers with these access keys and the policies of their roles, and tables with these names and partition keys: the rights of functions
+    /// without a template.
+    ///
+    /// # Errors
+    /// When a policy cannot be read.
+    pub fn of(
+        roles: BTreeMap<String, Vec<Value>>,
+        tables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self> {
+        let caller = |(key, policies): (String, Vec<Value>)| {
+            let arn = format!("arn:aws:sts::{ACCOUNT}:assumed-role/{key}/{key}");
+            let role = evaluator(&policies)?;
+            let conditions = policies.iter().any(has_conditions);
+            Ok::<_, anyhow::Error>((key, Caller { arn, role, conditions }))
+        };
+        let guarded = |(name, partition)| (name, Guarded { partition, policy: None, conditions: false });
+        Ok(Self {
+            callers: roles.into_iter().map(caller).collect::<Result<_>>()?,
+            tables: tables.into_iter().map(guarded).collect(),
+            decided: Mutex::default(),
+            outages: Outages::default(),
+            hops: TraceLog { quiet: true },
+        })
+    }
+
+    /// Why the caller with this access key may not send a request, in the words of AWS; `None` if it may.
+    #[must_use]
+    pub fn denied(&self, key: &str, target: &str, request: &Value) -> Option<String> {
+        self.denied_of(key, self.acts(target, request))
+    }
+
+    fn denied_of(&self, key: &str, acts: Vec<Act>) -> Option<String> {
+        // The credentials of other clients are those of an administrator.
+        let caller = self.callers.get(key);
+        let denied = acts.into_iter().find_map(|act| Some((self.decide(key, caller, &act)?, act)));
+        let (because, Act { action, resource, .. }) = denied?;
+        let arn =
+            caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
+        let because = match because {
+            Because::NotAllowed => format!("because no identity-based policy allows the {action} action"),
+            Because::DeniedByRole => "with an explicit deny in an identity-based policy".to_owned(),
+            Because::Denied => "with an explicit deny in a resource-based policy".to_owned(),
+        };
+        Some(format!("User: {arn} is not authorized to perform: {action} on resource: {resource} {because}"))
+    }
+
+    /// The answer to a request that its caller may not make, or that fails in an outage. `target` names the operation, as the JSON
+    /// protocols of AWS do.
+    pub(crate) fn refusal(
+        &self,
+        headers: &HeaderMap,
+        target: &str,
+        body: &[u8],
+    ) -> Option<(StatusCode, Value)> {
+        let key = caller(headers)?;
+        let is_function = self.callers.contains_key(key);
+        let request: Value = serde_json::from_slice(body).ok()?;
+        let acts = self.acts(target, &request);
+        if is_function && acts.iter().any(|act| self.outages.has(&act.resource)) {
+            let failed =
+                json!({ "__type": "InternalServerError", "message": "an outage that somebody asked for" });
+            return Some((StatusCode::INTERNAL_SERVER_ERROR, failed));
+        }
+        let message = self.denied_of(key, acts)?;
+        self.hops.always("denied", &message);
+        let denied = json!({ "__type": "com.amazon.coral.service#AccessDeniedException", "Message": message, "message": message });
+        Some((StatusCode::BAD_REQUEST, denied))
+    }
+
+    /// The reason why the caller may not do it; `None` if it may.
+    fn decide(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
+        let depends = caller.is_some_and(|caller| caller.conditions)
+            || self.table_of(act).is_some_and(|table| table.conditions);
+        let context = if depends { act.context.clone() } else { Vec::new() };
+        let asked =
+            (key.to_owned(), Act { action: act.action.clone(), resource: act.resource.clone(), context });
+        if let Some(decided) = self.decided().get(&asked) {
+            return *decided;
+        }
+        let because = self.evaluate(key, caller, act);
+        let mut decided = self.decided();
+        if decided.len() >= MAX_DECIDED {
+            decided.clear();
+        }
+        decided.insert(asked, because);
+        because
+    }
+
+    fn decided(&self) -> MutexGuard<'_, Decided> {
+        self.decided.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn evaluate(&self, key: &str, caller: Option<&Caller>, act: &Act) -> Option<Because> {
+        let arn =
+            caller.map_or_else(|| format!("arn:aws:iam::{ACCOUNT}:user/{key}"), |caller| caller.arn.clone());
+        // An action on a resource that cannot be parsed is denied to functions.
+        let Ok(resource) = Arn::parse(&act.resource) else { return caller.map(|_| Because::NotAllowed) };
+        let mut context = Context::new();
+        for (key, values) in &act.context {
+            context.insert((*key).to_owned(), ContextValue::StringList(values.clone()));
+            if let [value] = values.as_slice() {
+                context.insert((*key).to_owned(), ContextValue::String(value.clone()));
+            }
+        }
+        let principal = Principal::Aws(PrincipalId::String(arn));
+        let request = IAMRequest::new_with_context(principal, act.action.clone(), resource, context);
+        let decision = |policies: &PolicyEvaluator| policies.evaluate(&request).map(|result| result.decision);
+        let policy = self.table_of(act).and_then(|table| table.policy.as_ref());
+        if policy.is_some_and(|policy| decision(policy) == Ok(Decision::Deny)) {
+            return Some(Because::Denied);
+        }
+        match caller.map(|caller| decision(&caller.role)) {
+            None | Some(Ok(Decision::Allow)) => None,
+            Some(Ok(Decision::Deny)) => Some(Because::DeniedByRole),
+            Some(Ok(_) | Err(_)) => Some(Because::NotAllowed),
+        }
+    }
+
+    /// The table that an action is about.
+    fn table_of(&self, act: &Act) -> Option<&Guarded> {
+        let path = act.resource.split(":table/").nth(1)?;
+        self.tables.get(path.split('/').next()?)
+    }
+
+    // --- The actions of requests ----------------------------------------------------------------------------------
+
+    fn acts(&self, target: &str, request: &Value) -> Vec<Act> {
+        match target.split_once('.') {
+            Some(("DynamoDB_20120810", operation)) => self.dynamodb(operation, request),
+            Some(("AmazonSQS", operation)) => sqs(operation, request),
+            Some(("AWSEvents", "PutEvents")) => {
+                let entries = request["Entries"].as_array().into_iter().flatten();
+                let buses: BTreeSet<_> =
+                    entries.map(|entry| entry["EventBusName"].as_str().unwrap_or("default")).collect();
+                let arn = |bus: &str| format!("arn:aws:events:{REGION}:{ACCOUNT}:event-bus/{bus}");
+                buses.into_iter().map(|bus| act("events:PutEvents", arn(bus))).collect()
+            }
+            Some(("Lambda", "Invoke")) => {
+                vec![act(
+                    "lambda:InvokeFunction",
+                    request["FunctionName"].as_str().unwrap_or_default().to_owned(),
+                )]
+            }
+            Some(("SES", "SendEmail")) => {
+                let from = request["FromEmailAddress"].as_str().unwrap_or_default();
+                // The sender is `Name <address>`, or the address alone.
+                let address =
+                    from.rsplit_once('<').map_or(from, |(_, address)| address.trim_end_matches('>'));
+                let resource = format!("arn:aws:ses:{REGION}:{ACCOUNT}:identity/{address}");
+                let context = vec![("ses:FromAddress", vec![address.to_owned()])];
+                vec![Act { action: "ses:SendEmail".into(), resource, context }]
+            }
+            // Another operation of EventBridge or SES, which functions do not use, is denied to all functions, because `*` is no ARN. Other services
+            // are not evaluated.
+            Some((service, operation)) => {
+                let service = ["AWSEvents", "SES"].iter().find(|known| **known == service);
+                let action = |prefix| act(&format!("{prefix}:{operation}"), "*".into());
+                service
+                    .map(|known| action(if *known == "SES" { "ses" } else { "events" }))
+                    .into_iter()
+                    .collect()
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn dynamodb(&self, operation: &str, request: &Value) -> Vec<Act> {
+        let table = &request["TableName"];
+        let one = |action| vec![self.on_table(action, table, None, self.key_of(table, &request["Key"]))];
+        match operation {
+            "GetItem" => one("dynamodb:GetItem"),
+            "UpdateItem" => one("dynamodb:UpdateItem"),
+            "DeleteItem" => one("dynamodb:DeleteItem"),
+            "PutItem" => {
+                vec![self.on_table("dynamodb:PutItem", table, None, self.key_of(table, &request["Item"]))]
+            }
+            "Query" => {
+                let index = request["IndexName"].as_str();
+                vec![self.on_table("dynamodb:Query", table, index, self.queried(table, request))]
+            }
+            "Scan" => vec![self.on_table("dynamodb:Scan", table, request["IndexName"].as_str(), None)],
+            "BatchGetItem" | "BatchWriteItem" => {
+                let action = if operation == "BatchGetItem" {
+                    "dynamodb:BatchGetItem"
+                } else {
+                    "dynamodb:BatchWriteItem"
+                };
+                let tables = request["RequestItems"].as_object().into_iter().flatten();
+                let on_table = |(table, requests): (&String, &Value)| {
+                    let table = json!(table);
+                    let gets = requests["Keys"].as_array().into_iter().flatten();
+                    let writes = requests.as_array().into_iter().flatten().map(|write| {
+                        let key = &write["DeleteRequest"]["Key"];
+                        if key.is_null() { &write["PutRequest"]["Item"] } else { key }
+                    });
+                    let keys: Vec<_> =
+                        gets.chain(writes).filter_map(|key| self.key_of(&table, key)).flatten().collect();
+                    self.on_table(action, &table, None, Some(keys))
+                };
+                tables.map(on_table).collect()
+            }
+            "TransactGetItems" | "TransactWriteItems" => {
+                let items = request["TransactItems"].as_array().into_iter().flatten();
+                items
+                    .filter_map(Value::as_object)
+                    .flatten()
+                    .filter_map(|(kind, item)| self.part(kind, item))
+                    .collect()
+            }
+            "ExecuteStatement" => self.statement(request).unwrap_or_else(|| self.unread(request)),
+            "BatchExecuteStatement" | "ExecuteTransaction" => {
+                let list =
+                    if operation == "ExecuteTransaction" { "TransactStatements" } else { "Statements" };
+                let statements = request[list].as_array().into_iter().flatten();
+                let acts = statements
+                    .map(|statement| self.statement(statement).unwrap_or_else(|| self.unread(statement)));
+                acts.flatten().collect()
+            }
+            // The other operations are about tables, not items. Functions do not use them, and are denied them unless a role names them.
+            _ => vec![self.on_table(&format!("dynamodb:{operation}"), table, None, None)],
+        }
+    }
+
+    /// A part of a transaction.
+    fn part(&self, kind: &str, item: &Value) -> Option<Act> {
+        let (action, key) = match kind {
+            "Get" => ("dynamodb:GetItem", "Key"),
+            "Put" => ("dynamodb:PutItem", "Item"),
+            "Update" => ("dynamodb:UpdateItem", "Key"),
+            "Delete" => ("dynamodb:DeleteItem", "Key"),
+            "ConditionCheck" => ("dynamodb:ConditionCheckItem", "Key"),
+            _ => return None,
+        };
+        let table = &item["TableName"];
+        Some(self.on_table(action, table, None, self.key_of(table, &item[key])))
+    }
+
+    /// The actions of a statement in PartiQL, such as `INSERT INTO "table" VALUE {'key': ?, …}`; `None` if it is not understood.
+    fn statement(&self, statement: &Value) -> Option<Vec<Act>> {
+        let text = statement["Statement"].as_str()?;
+        let mut words = text.split_whitespace();
+        let (action, table) = match words.next()?.to_ascii_uppercase().as_str() {
+            "INSERT" => ("dynamodb:PartiQLInsert", words.nth(1)?),
+            "UPDATE" => ("dynamodb:PartiQLUpdate", words.next()?),
+            "DELETE" => ("dynamodb:PartiQLDelete", words.nth(1)?),
+            "SELECT" => (
+                "dynamodb:PartiQLSelect",
+                words.find(|word| word.eq_ignore_ascii_case("FROM")).and(words.next())?,
+            ),
+            _ => return None,
+        };
+        // The name of an index follows a dot: "table"."index".
+        let mut names = table.split('.').map(|name| name.trim_matches('"'));
+        let table = json!(names.next()?);
+        let index = names.next();
+        let guarded = self.tables.get(table.as_str()?)?;
+        // The value of the partition key is the parameter whose `?` follows the key's name.
+        let before = text.split_once(&format!("'{}':", guarded.partition));
+        let key = before.and_then(|(before, after)| {
+            let place = before.matches('?').count();
+            let value = after.trim_start().starts_with('?').then(|| &statement["Parameters"][place])?;
+            Some(vec![scalar(value)?])
+        });
+        Some(vec![self.on_table(action, &table, index, key)])
+    }
+
+    /// The actions of a statement that is not understood: every change of each table whose name is in it, so that no spelling is a way around a
+    /// policy.
+    fn unread(&self, statement: &Value) -> Vec<Act> {
+        let text = statement["Statement"].as_str().unwrap_or_default();
+        let tables = self.tables.keys().filter(|table| text.contains(table.as_str()));
+        let changes = ["dynamodb:PartiQLUpdate", "dynamodb:PartiQLDelete", "dynamodb:PartiQLInsert"];
+        tables
+            .flat_map(|table| changes.map(|action| self.on_table(action, &json!(table), None, None)))
+            .collect()
+    }
+
+    fn on_table(&self, action: &str, table: &Value, index: Option<&str>, keys: Option<Vec<String>>) -> Act {
+        let table = table.as_str().unwrap_or_default();
+        // A table may be named by its ARN.
+        let arn = if table.starts_with("arn:") {
+            table.to_owned()
+        } else {
+            format!("arn:aws:dynamodb:{REGION}:{ACCOUNT}:table/{table}")
+        };
+        let resource = index.map_or_else(|| arn.clone(), |index| format!("{arn}/index/{index}"));
+        let context = keys.map(|keys| ("dynamodb:LeadingKeys", keys));
+        Act { action: action.to_owned(), resource, context: context.into_iter().collect() }
+    }
+
+    /// The value of the partition key in a key or an item.
+    fn key_of(&self, table: &Value, item: &Value) -> Option<Vec<String>> {
+        let guarded = self.tables.get(table.as_str()?)?;
+        Some(vec![scalar(&item[&guarded.partition])?])
+    }
+
+    /// The value of the partition key that a query is about. An index has a partition key of its own, so any attribute counts in a query of an index.
+    fn queried(&self, table: &Value, request: &Value) -> Option<Vec<String>> {
+        let guarded = self.tables.get(table.as_str()?)?;
+        let names = request["ExpressionAttributeNames"].as_object();
+        let condition = request["KeyConditionExpression"].as_str()?.replace('=', " = ");
+        let words: Vec<_> = condition.split([' ', '(', ')']).filter(|word| !word.is_empty()).collect();
+        let is_partition = |word: &str| {
+            let name = names.and_then(|names: &Map<String, Value>| names.get(word)?.as_str()).unwrap_or(word);
+            name == guarded.partition || request["IndexName"].is_string()
+        };
+        let place = words.windows(3).find(|words| words[1] == "=" && is_partition(words[0]))?;
+        Some(vec![scalar(&request["ExpressionAttributeValues"][place[2]])?])
+    }
+}
+
+/// The access key of a function, by which services know it.
+pub(crate) fn access_key(function: &str) -> String {
+    format!("LOCAL{function}")
+}
+
+/// The access key that a request is signed with: `AWS4-HMAC-SHA256 Credential=KEY/date/region/service/aws4_request, …`.
+fn caller(headers: &HeaderMap) -> Option<&str> {
+    let authorization = headers.get("authorization")?.to_str().ok()?;
+    authorization.split_once("Credential=")?.1.split('/').next()
+}
+
+fn act(action: &str, resource: String) -> Act {
+    Act { action: action.to_owned(), resource, context: Vec::new() }
+}
+
+fn sqs(operation: &str, request: &Value) -> Vec<Act> {
+    let action = match operation {
+        "SendMessage" | "SendMessageBatch" => "sqs:SendMessage",
+        "ReceiveMessage" => "sqs:ReceiveMessage",
+        "DeleteMessage" | "DeleteMessageBatch" => "sqs:DeleteMessage",
+        "ChangeMessageVisibility" | "ChangeMessageVisibilityBatch" => "sqs:ChangeMessageVisibility",
+        "GetQueueAttributes" => "sqs:GetQueueAttributes",
+        "PurgeQueue" => "sqs:PurgeQueue",
+        // Functions use no other operation, and are denied it unless a role names it.
+        other => &format!("sqs:{other}"),
+    };
+    let queue = request["QueueUrl"].as_str().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
+    vec![act(action, format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"))]
+}
+
+/// A text or a number in DynamoDB's JSON.
+fn scalar(value: &Value) -> Option<String> {
+    ["S", "N"].iter().find_map(|kind| value[kind].as_str()).map(ToOwned::to_owned)
+}
+
+fn has_conditions(policy: &Value) -> bool {
+    policy.to_string().contains("\"Condition\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, path::Path, sync::LazyLock};
+
+    use super::*;
+    use ledgerline_sam::template::Source;
+
+    const TEMPLATE: &str = r#"
+Parameters:
+  Sender: { Type: String, Default: depot@example.com }
+Resources:
+  LevelsTable:
+    Type: AWS::DynamoDB::Table
+    Properties:
+      AttributeDefinitions: [{ AttributeName: tankId, AttributeType: S }, { AttributeName: site, AttributeType: S }]
+      KeySchema: [{ AttributeName: tankId, KeyType: HASH }]
+      GlobalSecondaryIndexes: [{ IndexName: bySite, KeySchema: [{ AttributeName: site, KeyType: HASH }], Projection: { ProjectionType: ALL } }]
+  LogTable:
+    Type: AWS::DynamoDB::Table
+    Properties:
+      AttributeDefinitions: [{ AttributeName: stream, AttributeType: S }]
+      KeySchema: [{ AttributeName: stream, KeyType: HASH }]
+      ResourcePolicy:
+        PolicyDocument:
+          Version: "2012-10-17"
+          Statement: [{ Effect: Deny, Principal: "*", Action: [dynamodb:PutItem, dynamodb:PartiQLDelete], Resource: "*" }]
+  FillsQueue: { Type: AWS::SQS::Queue, Properties: { FifoQueue: true } }
+  Bus: { Type: AWS::Events::EventBus, Properties: { Name: events } }
+  Shared:
+    Type: AWS::IAM::ManagedPolicy
+    Properties:
+      PolicyDocument: { Version: "2012-10-17", Statement: [{ Effect: Allow, Action: events:PutEvents, Resource: !GetAtt Bus.Arn }] }
+  TankRole:
+    Type: AWS::IAM::Role
+    Properties:
+      ManagedPolicyArns: [!Ref Shared]
+      Policies:
+        - PolicyName: tank
+          PolicyDocument:
+            Version: "2012-10-17"
+            Statement:
+              - { Effect: Allow, Action: [dynamodb:GetItem, dynamodb:PutItem], Resource: !GetAtt LevelsTable.Arn }
+              - { Effect: Allow, Action: dynamodb:Query, Resource: !Sub "${LevelsTable.Arn}/index/bySite" }
+              - { Effect: Allow, Action: sqs:SendMessage, Resource: !GetAtt FillsQueue.Arn }
+              - { Effect: Allow, Action: lambda:InvokeFunction, Resource: !Sub "${FencedFunction.Arn}:live" }
+              - { Effect: Allow, Action: ["dynamodb:partiqlinsert", "dynamodb:PutItem"], Resource: !GetAtt LogTable.Arn }
+  TankFunction:
+    Type: AWS::Serverless::Function
+    Metadata: { BuildProperties: { Binary: tank } }
+    Properties: { Role: !GetAtt TankRole.Arn }
+  FencedRole:
+    Type: AWS::IAM::Role
+    Properties:
+      Policies:
+        - PolicyName: fenced
+          PolicyDocument:
+            Version: "2012-10-17"
+            Statement:
+              - Effect: Allow
+                Action: [dynamodb:PartiQLInsert, dynamodb:Query, dynamodb:GetItem, dynamodb:BatchGetItem]
+                Resource: !GetAtt LogTable.Arn
+                Condition: { "Null": { dynamodb:LeadingKeys: "false" }, "ForAllValues:StringLike": { dynamodb:LeadingKeys: ["tank-*"] } }
+              - Effect: Allow
+                Action: ses:SendEmail
+                Resource: !Sub arn:${AWS::Partition}:ses:${AWS::Region}:${AWS::AccountId}:identity/*
+                Condition: { StringEquals: { ses:FromAddress: !Ref Sender } }
+              - { Effect: Deny, Action: dynamodb:Scan, Resource: "*" }
+  FencedFunction:
+    Type: AWS::Serverless::Function
+    Metadata: { BuildProperties: { Binary: fenced } }
+    Properties: { Role: !GetAtt FencedRole.Arn }
+"#;
+
+    /// All tests ask the same one, so that a decision that is kept must be right for what is asked next.
+    static IAM: LazyLock<Iam> = LazyLock::new(|| {
+        let source = Source::parse(TEMPLATE, Path::new("template.yaml")).unwrap();
+        let template = source.template(&BTreeMap::new(), "http://127.0.0.1:1").unwrap();
+        Iam::new(&template, TraceLog { quiet: true }).unwrap()
+    });
+
+    fn refused(caller: &str, target: &str, request: Value) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        let credential =
+            format!("AWS4-HMAC-SHA256 Credential={caller}/20261123/us-east-1/dynamodb/aws4_request");
+        headers.insert("authorization", credential.parse().unwrap());
+        let (_, refusal) = IAM.refusal(&headers, target, request.to_string().as_bytes())?;
+        Some(refusal["Message"].as_str().unwrap().to_owned())
+    }
+
+    fn dynamodb(caller: &str, operation: &str, request: Value) -> Option<String> {
+        refused(caller, &format!("DynamoDB_20120810.{operation}"), request)
+    }
+
+    const TANK: &str = "LOCALTankFunction";
+    const FENCED: &str = "LOCALFencedFunction";
+    const LEVELS: &str = "ledgerline-LevelsTable";
+    const LOG: &str = "ledgerline-LogTable";
+
+    #[test]
+    fn what_a_role_does_not_allow_is_denied_in_the_words_of_aws() {
+        let key = json!({ "tankId": { "S": "north" } });
+        assert_eq!(dynamodb(TANK, "GetItem", json!({ "TableName": LEVELS, "Key": key })), None);
+        assert_eq!(
+            dynamodb(TANK, "DeleteItem", json!({ "TableName": LEVELS, "Key": key })).unwrap(),
+            "User: arn:aws:sts::000000000000:assumed-role/ledgerline-TankRole/TankFunction is not authorized to perform: \
+             dynamodb:DeleteItem on resource: arn:aws:dynamodb:us-east-1:000000000000:table/ledgerline-LevelsTable because no \
+             identity-based policy allows the dynamodb:DeleteItem action"
+        );
+        // An index is another resource than its table.
+        let query = json!({ "TableName": LEVELS, "IndexName": "bySite" });
+        assert_eq!(dynamodb(TANK, "Query", query), None);
+        assert!(dynamodb(TANK, "Query", json!({ "TableName": LEVELS })).is_some());
+    }
+
+    #[test]
+    fn each_part_of_a_transaction_and_of_a_batch_needs_its_own_right() {
+        let put = json!({ "Put": { "TableName": LEVELS, "Item": {} } });
+        let delete = json!({ "Delete": { "TableName": LEVELS, "Key": {} } });
+        assert_eq!(dynamodb(TANK, "TransactWriteItems", json!({ "TransactItems": [put] })), None);
+        let denied = dynamodb(TANK, "TransactWriteItems", json!({ "TransactItems": [put, delete] })).unwrap();
+        assert!(denied.contains("dynamodb:DeleteItem"), "{denied}");
+        let denied = dynamodb(TANK, "BatchWriteItem", json!({ "RequestItems": { LEVELS: [put] } })).unwrap();
+        assert!(denied.contains("dynamodb:BatchWriteItem"), "{denied}");
+        let statement =
+            |text: &str| json!({ "Statement": format!("{text} \"{LOG}\" VALUE {{'stream': ?}}") });
+        assert_eq!(dynamodb(TANK, "ExecuteStatement", statement("INSERT INTO")), None, "IAM ignores case");
+        let both = json!({ "TransactStatements": [statement("INSERT INTO"), { "Statement": format!("UPDATE \"{LOG}\" SET x = 1") }] });
+        assert!(dynamodb(TANK, "ExecuteTransaction", both).unwrap().contains("dynamodb:PartiQLUpdate"));
+    }
+
+    /// Rule 3: the policy of a table applies to every caller.
+    #[test]
+    fn what_a_tables_policy_denies_is_denied_to_everybody() {
+        for caller in [TANK, "AKIASOMEBODY"] {
+            let denied = dynamodb(caller, "PutItem", json!({ "TableName": LOG, "Item": {} })).unwrap();
+            assert!(denied.ends_with("with an explicit deny in a resource-based policy"), "{denied}");
+        }
+        assert_eq!(dynamodb("AKIASOMEBODY", "GetItem", json!({ "TableName": LOG, "Key": {} })), None);
+    }
+
+    /// A statement that is not understood must not be a way around the policy of a table.
+    #[test]
+    fn a_statement_that_is_not_understood_may_be_a_change() {
+        for text in [format!("UPDATE \"{LOG}\"SET x = 1"), format!("MERGE INTO \"{LOG}\"")] {
+            let denied = dynamodb("AKIASOMEBODY", "ExecuteStatement", json!({ "Statement": text }));
+            assert!(denied.unwrap().ends_with("with an explicit deny in a resource-based policy"), "{text}");
+        }
+    }
+
+    #[test]
+    fn operations_that_no_role_names_are_denied_to_functions() {
+        for (target, request) in [
+            ("DynamoDB_20120810.DeleteTable", json!({ "TableName": LEVELS })),
+            (
+                "AmazonSQS.SetQueueAttributes",
+                json!({ "QueueUrl": "http://127.0.0.1:1/0/ledgerline-FillsQueue.fifo" }),
+            ),
+            ("AWSEvents.PutRule", json!({})),
+        ] {
+            assert!(refused(TANK, target, request.clone()).is_some(), "{target}");
+            assert_eq!(refused("AKIASOMEBODY", target, request), None, "{target}");
+        }
+    }
+
+    #[test]
+    fn what_a_role_denies_is_said_to_be_denied() {
+        let denied = dynamodb(FENCED, "Scan", json!({ "TableName": LEVELS })).unwrap();
+        assert!(denied.ends_with("with an explicit deny in an identity-based policy"), "{denied}");
+    }
+
+    #[test]
+    fn queues_buses_functions_and_mails_are_resources_too() {
+        let url = |queue: &str| json!({ "QueueUrl": format!("http://127.0.0.1:1/000000000000/{queue}") });
+        assert_eq!(refused(TANK, "AmazonSQS.SendMessageBatch", url("ledgerline-FillsQueue.fifo")), None);
+        assert!(refused(TANK, "AmazonSQS.SendMessage", url("ledgerline-OtherQueue.fifo")).is_some());
+        let put = |bus: &str| json!({ "Entries": [{ "EventBusName": bus }] });
+        assert_eq!(refused(TANK, "AWSEvents.PutEvents", put("events")), None, "by the managed policy");
+        assert!(refused(FENCED, "AWSEvents.PutEvents", put("events")).is_some());
+        let invoke = |function: &str| {
+            let arn = format!("arn:aws:lambda:{REGION}:{ACCOUNT}:function:ledgerline-{function}");
+            json!({ "FunctionName": arn })
+        };
+        assert_eq!(refused(TANK, "Lambda.Invoke", invoke("FencedFunction:live")), None);
+        for other in ["FencedFunction", "FencedFunction:other", "TankFunction:live"] {
+            assert!(refused(TANK, "Lambda.Invoke", invoke(other)).is_some(), "{other}");
+        }
+        assert!(refused(FENCED, "Lambda.Invoke", invoke("FencedFunction:live")).is_some());
+        let from = |address: &str| json!({ "FromEmailAddress": address });
+        assert_eq!(refused(FENCED, "SES.SendEmail", from("Depot <depot@example.com>")), None);
+        assert!(refused(FENCED, "SES.SendEmail", from("other@example.com")).is_some());
+    }
+
+    #[test]
+    fn a_role_may_be_fenced_in_by_the_keys_of_items() {
+        let get = |stream: &str| json!({ "TableName": LOG, "Key": { "stream": { "S": stream } } });
+        let query = |stream: &str| {
+            json!({
+                "TableName": LOG,
+                "KeyConditionExpression": "#s = :s AND #v >= :v",
+                "ExpressionAttributeNames": { "#s": "stream", "#v": "version" },
+                "ExpressionAttributeValues": { ":s": { "S": stream }, ":v": { "N": "1" } },
+            })
+        };
+        let insert = |stream: &str| {
+            json!({
+                "Statement": format!("INSERT INTO \"{LOG}\" VALUE {{'at': ?, 'stream': ?}}"),
+                "Parameters": [{ "S": "tank-x" }, { "S": stream }],
+            })
+        };
+        let batch = |stream: &str| json!({ "RequestItems": { LOG: { "Keys": [{ "stream": { "S": "tank-1" } }, { "stream": { "S": stream } }] } } });
+        for (operation, request) in [
+            ("GetItem", &get as &dyn Fn(&str) -> Value),
+            ("Query", &query),
+            ("ExecuteStatement", &insert),
+            ("BatchGetItem", &batch),
+        ] {
+            assert_eq!(dynamodb(FENCED, operation, request("tank-2")), None, "{operation}");
+            assert!(dynamodb(FENCED, operation, request("site-2")).is_some(), "{operation}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+#![doc = include_str!("../README.md")]
+
+mod cli;
+mod descriptors;
+mod dynamodb;
+mod gateway;
+pub mod host;
+mod http_api;
+pub mod iam;
+mod identity;
+mod limits;
+pub mod mailbox;
+mod operations;
+mod outages;
+mod output;
+mod pattern;
+pub mod services;
+mod sources;
+pub mod stack;
+mod stream_records;
+mod trace_log;
+mod watch;
+
+pub use cli::main;
+
+/// A client of the stack's own services, which are on this machine. It ignores the environment's
+/// proxy, because a proxy cannot reach the services and must not see the requests.
+///
+/// # Panics
+/// When the client cannot be made, which no input causes.
+#[expect(clippy::expect_used, reason = "the options are constants")]
+#[must_use]
+pub fn http_client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().expect("the client has no options that can fail")
+}

@@ -1,0 +1,204 @@
+//! A queue as an event source: batches, partial batch responses, and for failed messages the queue's own visibility timeout and redrive.
+
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use rustack_sqs_core::provider::RustackSqs;
+use rustack_sqs_model::{
+    error::SqsError,
+    input::{DeleteMessageBatchInput, ReceiveMessageInput},
+    types::{DeleteMessageBatchRequestEntry, Message},
+};
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{Reported, reported};
+use ledgerline_sam::template::{QueueSource, REGION};
+
+use crate::{
+    host::Function,
+    trace_log::{TraceLog, age, name},
+};
+
+/// The number of batches in flight at once, if the template does not say it.
+pub(crate) const CONCURRENCY: usize = 2;
+
+/// The time for which messages gather when less than a batch is there. The messages of one call arrive one after the other. Without this time, a receive that waits gets the
+/// first of ten, and the function is invoked for it alone.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// The mapping of one queue to one function. Several run at once; the queue keeps its groups in order.
+#[derive(Clone)]
+pub(crate) struct Mapping {
+    /// One batch is received at a time: two receives would share what arrives.
+    pub(crate) turn: Arc<Mutex<()>>,
+    /// The queues themselves: over the wire, receiving and deleting were a twelfth of what the stack does under load.
+    pub(crate) queues: Arc<RustackSqs>,
+    pub(crate) url: String,
+    pub(crate) source: QueueSource,
+    pub(crate) function: Arc<Function>,
+    pub(crate) hops: TraceLog,
+}
+
+impl Mapping {
+    /// Polls for ever.
+    pub(crate) async fn run(self) {
+        loop {
+            if let Err(error) = self.poll().await {
+                self.hops.line("queue", &format!("{}: {error:#}", self.url));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+
+    async fn poll(&self) -> Result<()> {
+        let messages = receive(&self.turn, &self.queues, &self.url, self.source.batch_size).await;
+        let messages = messages.context("cannot receive")?;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let records: Vec<_> = messages.iter().map(|message| record(message, &self.source.queue)).collect();
+        let started = Instant::now();
+        let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
+        let took = started.elapsed().as_millis();
+        let failed = match result {
+            Err(error) => {
+                self.hops.line("queue", &format!("{} failed: {error}", self.function.name()));
+                Reported::All
+            }
+            Ok(_) if self.source.function_response_types.is_empty() => Reported::None,
+            Ok(answer) => {
+                let sent = messages.iter().filter_map(|message| message.message_id.as_deref()).collect();
+                reported(&answer, &sent)
+            }
+        };
+        self.delete(messages, &failed, took).await
+    }
+
+    /// Deletes the messages that succeeded. A failed message is delivered again after the visibility timeout, and goes to the dead-letter queue if it
+    /// was received too often. The queue itself does both.
+    async fn delete(&self, messages: Vec<Message>, failed: &Reported, took: u128) -> Result<()> {
+        let none = HashSet::new();
+        let failed = match failed {
+            Reported::All => return Ok(()),
+            Reported::None => &none,
+            Reported::Some(failed) => failed,
+        };
+        let mut entries = Vec::new();
+        for message in messages {
+            if message.message_id.is_some_and(|id| failed.contains(&id)) {
+                continue;
+            }
+            let body: Value =
+                serde_json::from_str(message.body.as_deref().unwrap_or_default()).unwrap_or_default();
+            // The body is a commit, or the dead letter of an asynchronous invocation, which has the event in it.
+            let body = body.pointer("/requestPayload/detail/lastEvent").unwrap_or(&body);
+            let text = format!("{} by {} in {took} ms{}", name(body), self.function.name(), age(body));
+            self.hops.line("projector", &text);
+            entries.push(DeleteMessageBatchRequestEntry {
+                id: entries.len().to_string(),
+                receipt_handle: message.receipt_handle.unwrap_or_default(),
+            });
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let delete = DeleteMessageBatchInput { queue_url: self.url.clone(), entries };
+        self.queues.delete_message_batch(delete).await.context("cannot delete").map(|_| ())
+    }
+}
+
+/// Waits for messages, and for a moment more for those that come with them.
+async fn receive(
+    turn: &Mutex<()>,
+    queues: &RustackSqs,
+    url: &str,
+    batch_size: i32,
+) -> Result<Vec<Message>, SqsError> {
+    let receive = async |most, wait| {
+        let receive = ReceiveMessageInput {
+            queue_url: url.to_owned(),
+            max_number_of_messages: Some(most),
+            wait_time_seconds: Some(wait),
+            message_system_attribute_names: vec!["All".into()],
+            message_attribute_names: vec!["All".into()],
+            ..ReceiveMessageInput::default()
+        };
+        queues.receive_message(receive).await.map(|received| received.messages)
+    };
+    let _turn = turn.lock().await;
+    let mut messages = receive(batch_size, 20).await?;
+    let missing = batch_size - i32::try_from(messages.len()).unwrap_or_default();
+    if !messages.is_empty() && missing > 0 {
+        tokio::time::sleep(GATHER).await;
+        // The next receive fails as well, and says so. These messages need not wait for it.
+        messages.extend(receive(missing, 0).await.unwrap_or_default());
+    }
+    Ok(messages)
+}
+
+/// A message in the form in which Lambda passes it on.
+fn record(message: &Message, arn: &str) -> Value {
+    json!({
+        "messageId": message.message_id,
+        "receiptHandle": message.receipt_handle,
+        "body": message.body,
+        "attributes": message.attributes,
+        "messageAttributes": {},
+        "md5OfBody": message.md5_of_body,
+        "eventSource": "aws:sqs",
+        "eventSourceARN": arn,
+        "awsRegion": REGION,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustack_sqs_core::config::SqsConfig;
+    use rustack_sqs_model::{
+        input::{CreateQueueInput, SendMessageBatchInput},
+        types::SendMessageBatchRequestEntry,
+    };
+
+    use super::*;
+
+    /// Sends a message of each of so many groups in one call.
+    async fn send(queues: &RustackSqs, url: &str, groups: usize) {
+        let entry = |group: usize| SendMessageBatchRequestEntry {
+            id: group.to_string(),
+            message_body: group.to_string(),
+            message_group_id: Some(group.to_string()),
+            message_deduplication_id: Some(group.to_string()),
+            ..SendMessageBatchRequestEntry::default()
+        };
+        let entries = (0..groups).map(entry).collect();
+        queues
+            .send_message_batch(SendMessageBatchInput { queue_url: url.to_owned(), entries })
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn messages_that_come_together_are_one_batch_although_two_receive() {
+        let queues = RustackSqs::new(SqsConfig::default());
+        let fifo = [("FifoQueue".to_owned(), "true".to_owned())];
+        let create = CreateQueueInput {
+            queue_name: "fills.fifo".into(),
+            attributes: fifo.into(),
+            tags: Default::default(),
+        };
+        let url = queues.create_queue(create).await.unwrap().queue_url.unwrap();
+        let turn = Mutex::new(());
+        let some = || async { receive(&turn, &queues, &url, 10).await.unwrap().len() };
+        // Both wait when the messages come.
+        let (first, second, ()) = tokio::join!(some(), some(), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            send(&queues, &url, 7).await;
+        });
+        assert_eq!([first, second], [7, 0]);
+    }
+}

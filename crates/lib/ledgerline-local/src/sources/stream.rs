@@ -1,0 +1,409 @@
+//! A table's stream as an event source: batches in order, filters, partial batch responses, bisecting, bounded
+//! retries, and the on-failure destination.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use dynoxide::Database;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, Notify, watch};
+
+use super::{Reported, reported};
+use ledgerline_sam::template::{StartingPosition, StreamSource};
+
+use crate::{
+    host::Function,
+    pattern::Filters,
+    stream_records::Stream,
+    trace_log::{TraceLog, name},
+};
+
+/// The pause after a look at an empty stream. A finished command ends it at once.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The pause between two tries of the same records.
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The pause between a batch and the look for the next one. Lambda looks four times a second. Under load, commits gather even in this shorter pause,
+/// so that one invocation, with all calls that follow from it, is for many commits.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The mapping of one stream to one function.
+pub(crate) struct Mapping {
+    pub(crate) database: Database,
+    pub(crate) stream: Stream,
+    pub(crate) source: StreamSource,
+    pub(crate) filters: Filters,
+    pub(crate) function: Arc<Function>,
+    /// The client and the URL of the queue for records that are given up.
+    pub(crate) on_failure: Option<(aws_sdk_sqs::Client, String)>,
+    /// Wakes the poller: something was probably written.
+    pub(crate) written: Arc<Notify>,
+    /// Held while records are taken and delivered.
+    pub(crate) polling: Arc<Mutex<()>>,
+    /// The sequence number up to which every record was delivered; empty at the beginning.
+    pub(crate) delivered: watch::Sender<String>,
+    pub(crate) hops: TraceLog,
+    /// Whether it is the first mapping of its stream, which prints each commit, so that commits are printed once.
+    pub(crate) is_first: bool,
+}
+
+impl Mapping {
+    /// Polls for ever.
+    pub(crate) async fn run(self) {
+        loop {
+            let polled = {
+                let _polling = self.polling.lock().await;
+                self.poll().await
+            };
+            match polled {
+                Ok(true) => tokio::time::sleep(PAUSE).await,
+                Ok(false) => {
+                    let _ = tokio::time::timeout(POLL_INTERVAL, self.written.notified()).await;
+                }
+                Err(error) => {
+                    self.hops.line("stream", &format!("{}: {error}", self.stream.table));
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }
+
+    /// Delivers one batch. The result is whether there was one.
+    async fn poll(&self) -> Result<bool> {
+        let position = self.delivered.borrow().clone();
+        let read = |after: &str, limit| self.records_after(after, limit);
+        let records = gather(&self.source, &self.written, position, read).await?;
+        let Some(last) = records.last() else { return Ok(false) };
+        let last = sequence_number(last).to_owned();
+        let passed: Vec<_> = records.into_iter().filter(|record| self.filters.pass(record)).collect();
+        if !passed.is_empty() {
+            for record in passed.iter().filter(|_| self.is_first) {
+                self.hops.line("commit", &describe(record));
+            }
+            self.deliver(passed).await;
+        }
+        self.delivered.send_replace(last);
+        Ok(true)
+    }
+
+    fn records_after(&self, position: &str, limit: usize) -> Result<Vec<Value>> {
+        let StartingPosition::TrimHorizon = self.source.starting_position;
+        let records = self.stream.records_after(&self.database, position, limit)?;
+        records
+            .into_iter()
+            .map(|record| {
+                let mut record = serde_json::to_value(record)?;
+                record["eventSourceARN"] = json!(self.stream.arn);
+                // Lambda's JSON has whole seconds.
+                let created = record["dynamodb"]["ApproximateCreationDateTime"].as_f64().unwrap_or(0.0);
+                record["dynamodb"]["ApproximateCreationDateTime"] = json!(created.trunc() as i64);
+                Ok(record)
+            })
+            .collect()
+    }
+
+    /// Invokes the function until every record is done or given up.
+    async fn deliver(&self, batch: Vec<Value>) {
+        let mut work = Work::new(&self.source, batch);
+        while let Some(records) = work.next() {
+            let outcome = self.invoke(&records).await;
+            if let Some((records, attempts)) = work.settle(records, outcome) {
+                self.give_up(&records, attempts).await;
+            }
+            if outcome != Outcome::Done {
+                tokio::time::sleep(RETRY_INTERVAL).await;
+            }
+        }
+    }
+
+    async fn invoke(&self, records: &[Value]) -> Outcome {
+        let started = Instant::now();
+        let result = self.function.invoke(json!({ "Records": records }).to_string().into_bytes()).await;
+        let took = started.elapsed().as_millis();
+        if let Err(error) = &result {
+            self.hops.line("stream", &format!("{} failed: {error}", self.function.name()));
+        }
+        let outcome = Outcome::of(&self.source, result.as_deref().ok(), records);
+        match outcome.done(records.len()) {
+            0 => {}
+            1 => self.hops.line(self.function.name(), &format!("{} in {took} ms", describe(&records[0]))),
+            done => self.hops.line(self.function.name(), &format!("{done} commits in {took} ms")),
+        }
+        outcome
+    }
+
+    /// Sends the place of the records in the stream, as Lambda does, and not the records.
+    async fn give_up(&self, records: &[Value], attempts: i64) {
+        self.hops.line("stream", &format!("gave up {} after {attempts} tries", describe(&records[0])));
+        let Some((sqs, queue)) = &self.on_failure else { return };
+        let first = &records[0];
+        let last = &records[records.len() - 1];
+        let message = json!({
+            "requestContext": {
+                "functionArn": self.function.arn(),
+                "condition": "RetryAttemptsExhausted",
+                "approximateInvokeCount": attempts,
+            },
+            "version": "1.0",
+            "timestamp": jiff::Timestamp::now().to_string(),
+            "DDBStreamBatchInfo": {
+                "shardId": self.stream.shard(),
+                "startSequenceNumber": sequence_number(first),
+                "endSequenceNumber": sequence_number(last),
+                "batchSize": records.len(),
+                "streamArn": first["eventSourceARN"],
+            },
+        });
+        if let Err(error) = sqs.send_message().queue_url(queue).message_body(message.to_string()).send().await
+        {
+            self.hops.line("stream", &format!("the dead letter was not taken: {error}"));
+        }
+    }
+}
+
+/// The outcome of an invocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// The invocation failed as a whole.
+    Failed,
+    /// The record at this place is the first that failed: it becomes the checkpoint, and it and all records after it come again.
+    FailedFrom(usize),
+}
+
+impl Outcome {
+    /// The outcome by the function's answer, which is `None` if the invocation failed.
+    fn of(source: &StreamSource, answer: Option<&[u8]>, records: &[Value]) -> Self {
+        let Some(answer) = answer else { return Self::Failed };
+        if source.function_response_types.is_empty() {
+            return Self::Done;
+        }
+        let sent: HashSet<&str> = records.iter().map(sequence_number).collect();
+        match reported(answer, &sent) {
+            Reported::None => Self::Done,
+            Reported::All => Self::Failed,
+            Reported::Some(failed) => records
+                .iter()
+                .position(|record| failed.contains(sequence_number(record)))
+                .map_or(Self::Done, Self::FailedFrom),
+        }
+    }
+
+    fn done(self, records: usize) -> usize {
+        match self {
+            Self::Done => records,
+            Self::Failed => 0,
+            Self::FailedFrom(place) => place,
+        }
+    }
+}
+
+/// A batch, and what is left of it, until every record is done or given up.
+struct Work<'a> {
+    source: &'a StreamSource,
+    /// Batches in order, and how often each was tried.
+    batches: VecDeque<(Vec<Value>, i64)>,
+    attempts: i64,
+}
+
+impl<'a> Work<'a> {
+    fn new(source: &'a StreamSource, batch: Vec<Value>) -> Self {
+        Self { source, batches: VecDeque::from([(batch, 0)]), attempts: 0 }
+    }
+
+    /// The records of the next invocation.
+    fn next(&mut self) -> Option<Vec<Value>> {
+        let (records, attempts) = self.batches.pop_front()?;
+        self.attempts = attempts;
+        Some(records)
+    }
+
+    /// Takes the outcome of the last batch. The result is the records that are given up, and the number of tries.
+    fn settle(&mut self, records: Vec<Value>, outcome: Outcome) -> Option<(Vec<Value>, i64)> {
+        let done = outcome.done(records.len());
+        let rest = records[done..].to_vec();
+        let first = rest.first()?;
+        // If some records are done, another record is the first one now, so its retries begin.
+        let attempts = if done > 0 { 0 } else { self.attempts };
+        let limit = self.source.maximum_retry_attempts;
+        if rest.len() > 1 && self.source.bisect_batch_on_function_error && outcome == Outcome::Failed {
+            // Splitting is no retry, so it is not counted; the halves stay in order. If the function reported a part of a batch, the batch is split
+            // there and not halved.
+            let (first, second) = rest.split_at(rest.len() / 2);
+            self.batches.push_front((second.to_vec(), attempts));
+            self.batches.push_front((first.to_vec(), attempts));
+            None
+        } else if (limit >= 0 && attempts >= limit) || too_old(self.source, first) {
+            Some((rest, attempts + 1))
+        } else {
+            self.batches.push_front((rest, attempts + 1));
+            None
+        }
+    }
+}
+
+fn too_old(source: &StreamSource, record: &Value) -> bool {
+    let limit = source.maximum_record_age_in_seconds;
+    let created = record["dynamodb"]["ApproximateCreationDateTime"].as_i64().unwrap_or(i64::MAX);
+    limit >= 0 && jiff::Timestamp::now().as_second().saturating_sub(created) > limit
+}
+
+fn sequence_number(record: &Value) -> &str {
+    record["dynamodb"]["SequenceNumber"].as_str().unwrap_or_default()
+}
+
+fn describe(record: &Value) -> String {
+    let image = &record["dynamodb"]["NewImage"];
+    let keys = &record["dynamodb"]["Keys"];
+    let types: Vec<_> = image["events"]["L"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|event| event["M"]["type"]["S"].as_str())
+        .collect();
+    let commit = json!({ "stream": keys["stream"]["S"], "version": keys["version"]["N"] });
+    format!("{} {}", name(&commit), types.join(", "))
+}
+
+/// Reads records after this position until a batch is full or the window has passed since the first look. Returns at once if there are none.
+/// Each look reads only what came since the last one, because a window under load would read all of its batch again for every command.
+async fn gather(
+    source: &StreamSource,
+    written: &Notify,
+    mut position: String,
+    read: impl Fn(&str, usize) -> Result<Vec<Value>>,
+) -> Result<Vec<Value>> {
+    let until = tokio::time::Instant::now() + Duration::from_secs(source.maximum_batching_window_in_seconds);
+    let mut records = Vec::new();
+    loop {
+        records.extend(read(&position, source.batch_size - records.len())?);
+        let Some(last) = records.last() else { return Ok(records) };
+        if records.len() >= source.batch_size || tokio::time::Instant::now() >= until {
+            return Ok(records);
+        }
+        position.replace_range(.., sequence_number(last));
+        let _ = tokio::time::timeout_at(until, written.notified()).await;
+        tokio::time::sleep_until(until.min(tokio::time::Instant::now() + PAUSE)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    fn source(extra: &str) -> StreamSource {
+        let json = format!(
+            r#"{{ "Stream": "s", "StartingPosition": "TRIM_HORIZON", "MaximumRetryAttempts": 2 {extra} }}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn records(count: usize) -> Vec<Value> {
+        (0..count)
+            .map(|number| json!({ "dynamodb": { "SequenceNumber": number.to_string(), "ApproximateCreationDateTime": 0 } }))
+            .collect()
+    }
+
+    fn numbers(records: &[Value]) -> Vec<usize> {
+        records.iter().map(|record| sequence_number(record).parse().unwrap()).collect()
+    }
+
+    /// Settles ten records with a function that fails at record 6. The result is the batches of its invocations, and those that were given up.
+    fn settled(source: &StreamSource, partial: bool) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+        let (mut invoked, mut given_up) = (Vec::new(), Vec::new());
+        let mut work = Work::new(source, records(10));
+        while let Some(records) = work.next() {
+            invoked.push(numbers(&records));
+            let outcome = match numbers(&records).iter().position(|number| *number == 6) {
+                None => Outcome::Done,
+                Some(place) if partial => Outcome::FailedFrom(place),
+                Some(_) => Outcome::Failed,
+            };
+            given_up.extend(work.settle(records, outcome).map(|(records, _)| numbers(&records)));
+        }
+        (invoked, given_up)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn records_are_gathered_for_the_window_unless_a_batch_is_full() {
+        let written = Notify::new();
+        for (window, full, expected, waited) in [
+            ("", 5, 1, 0),
+            (r#", "MaximumBatchingWindowInSeconds": 3"#, 100, 4, 3),
+            (r#", "MaximumBatchingWindowInSeconds": 3"#, 2, 2, 1),
+        ] {
+            let source = source(&format!(r#"{window}, "BatchSize": {full}"#));
+            let began = tokio::time::Instant::now();
+            let there = Cell::new(1);
+            let looked = RefCell::new(Vec::new());
+            let writes = async {
+                loop {
+                    tokio::time::sleep(Duration::from_secs(1) - PAUSE).await;
+                    there.set(there.get() + 1);
+                    written.notify_one();
+                    tokio::time::sleep(PAUSE).await;
+                }
+            };
+            let read = |after: &str, limit| {
+                let after = after.parse::<usize>().map_or(0, |last| last + 1);
+                let new: Vec<_> = records(there.get()).into_iter().skip(after).take(limit).collect();
+                looked.borrow_mut().extend(numbers(&new));
+                Ok(new)
+            };
+            let gathered = tokio::select! {
+                biased;
+                _ = writes => unreachable!(),
+                gathered = gather(&source, &written, String::new(), read) => gathered.unwrap(),
+            };
+            assert_eq!((gathered.len(), began.elapsed().as_secs()), (expected, waited), "{window} {full}");
+            assert_eq!(looked.into_inner(), numbers(&gathered), "no record is read twice");
+        }
+        let source = source(r#", "MaximumBatchingWindowInSeconds": 3"#);
+        let nothing = gather(&source, &written, String::new(), |_, _| Ok(Vec::new())).await.unwrap();
+        assert_eq!(nothing.len(), 0);
+    }
+
+    #[test]
+    fn a_batch_that_fails_as_a_whole_is_given_up_as_a_whole_after_its_retries() {
+        let (invoked, given_up) = settled(&source(""), false);
+        assert_eq!(invoked, vec![(0..10).collect::<Vec<_>>(); 3]);
+        assert_eq!(given_up, [(0..10).collect::<Vec<_>>()]);
+    }
+
+    #[test]
+    fn bisecting_gives_up_the_poisoned_record_alone_and_keeps_the_order() {
+        let (invoked, given_up) = settled(&source(r#", "BisectBatchOnFunctionError": true"#), false);
+        assert_eq!(given_up, [[6]]);
+        let done: Vec<_> = invoked.into_iter().filter(|batch| !batch.contains(&6)).flatten().collect();
+        assert_eq!(done, [0, 1, 2, 3, 4, 5, 7, 8, 9]);
+    }
+
+    #[test]
+    fn what_a_partial_response_calls_done_does_not_come_again() {
+        let (invoked, given_up) = settled(&source(""), true);
+        assert_eq!(invoked[0], (0..10).collect::<Vec<_>>());
+        assert!(invoked[1..].iter().all(|batch| batch[0] == 6));
+        assert_eq!(given_up, [[6, 7, 8, 9]]);
+    }
+
+    #[test]
+    fn a_record_that_is_too_old_is_given_up_at_its_first_failure() {
+        let (invoked, given_up) = settled(&source(r#", "MaximumRecordAgeInSeconds": 60"#), true);
+        assert_eq!((invoked.len(), given_up), (1, vec![vec![6, 7, 8, 9]]));
+    }
+
+    #[test]
+    fn the_lowest_failure_is_the_checkpoint() {
+        let source = source(r#", "FunctionResponseTypes": ["ReportBatchItemFailures"]"#);
+        let answer = br#"{"batchItemFailures":[{"itemIdentifier":"3"},{"itemIdentifier":"1"}]}"#;
+        assert_eq!(Outcome::of(&source, Some(answer), &records(5)), Outcome::FailedFrom(1));
+        assert_eq!(Outcome::of(&source, Some(b"null"), &records(5)), Outcome::Done);
+        assert_eq!(Outcome::of(&source, None, &records(5)), Outcome::Failed);
+    }
+}

@@ -1,0 +1,422 @@
+#![doc = include_str!("../README.md")]
+#![expect(clippy::print_stderr, reason = "this is a program for people")]
+
+mod command;
+mod concurrency;
+mod dead_letters;
+mod deployed;
+mod deployment;
+mod doctor;
+mod https;
+mod log;
+mod login;
+mod logs;
+mod order;
+mod rebuild;
+mod reconcile;
+mod records;
+mod replay;
+mod skip;
+mod subscribers;
+mod versions;
+mod views;
+
+use std::{
+    io::{ErrorKind, IsTerminal, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use ledgerline::{Aggregates, StreamId, Text, categories};
+use ledgerline_sam::template::stack_name;
+use serde_json::Value;
+
+use crate::deployment::Deployment;
+
+/// Shows the log of a stack, finds what is missing behind it, and mends that. It reads, unless it is told to --write.
+#[derive(Debug, Parser)]
+#[command(name = "ledger")]
+struct Ledger {
+    #[command(flatten)]
+    stack: Stack,
+    #[command(subcommand)]
+    what: What,
+}
+
+/// The AWS address of the local stack, if nothing else is said.
+const DEFAULT_LOCAL: &str = "http://127.0.0.1:4566";
+
+/// The stack that is looked at.
+#[derive(Debug, Args)]
+struct Stack {
+    /// Use this stack instead of the one in samconfig.toml, with the credentials of the AWS CLI.
+    #[arg(long, global = true, env = "STACK")]
+    stack: Option<String>,
+    /// The local stack, at its AWS address, instead of AWS.
+    #[arg(long, global = true, value_name = "URL", num_args = 0..=1, require_equals = true, default_missing_value = DEFAULT_LOCAL)]
+    local: Option<String>,
+    /// The template of the workspace, where there is one. `doctor` compares the stack with it.
+    #[arg(long, global = true, default_value = "template.yaml")]
+    template: PathBuf,
+    /// Take the manifests of the functions from this file, and not from the stack. A stack that an
+    /// older version deployed has none: name the `manifest.json` of the commit that is deployed.
+    #[arg(long, global = true, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Print JSON, a value a line.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl Stack {
+    fn name(&self) -> Result<String> {
+        let name = self.stack.clone().or_else(|| stack_name(&self.template));
+        name.context("no samconfig.toml in the template's folder has a stack_name; name the stack with --stack or the variable STACK")
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Lists streams with their versions. Scans the whole log, and pays for it, but takes only the keys.
+    Streams {
+        /// Only streams of this category.
+        #[arg(long)]
+        category: Option<String>,
+        /// Only streams with this text in their names.
+        #[arg(long)]
+        find: Option<String>,
+        /// Only streams of this version or a higher one: the long ones.
+        #[arg(long, value_name = "VERSION", default_value_t = 1)]
+        from: u64,
+    },
+    /// Prints the names of the stack's resources, as CloudFormation lists them, or of one: what the AWS CLI wants.
+    Names {
+        /// Its logical id, such as CommitsTable.
+        id: Option<String>,
+    },
+    /// Shows the commits of a stream, and the state after them.
+    Show {
+        /// The stream: account-163082d2-….
+        stream: String,
+        /// The version up to which it is shown; the last one if it is not said.
+        #[arg(long)]
+        at: Option<u64>,
+        /// Show what is in events and in the state.
+        #[arg(long)]
+        payloads: bool,
+    },
+    /// Follows the commits of all streams as they come, until Ctrl-C.
+    Tail {
+        /// Only streams of this category.
+        #[arg(long)]
+        category: Option<String>,
+        /// Where to begin: `beginning`, `now`, or a time.
+        #[arg(long, default_value = "now")]
+        from: String,
+        /// Show what is in events.
+        #[arg(long)]
+        payloads: bool,
+        /// End when nothing more is there, instead of waiting.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Shows every commit that one request caused, in all streams, in the order of their times, and which views and process managers have come to it. Scans the whole log.
+    Trace {
+        /// The correlation id: what clients send in X-Correlation-Id, and what logs have.
+        correlation_id: String,
+        /// Show what is in events.
+        #[arg(long)]
+        payloads: bool,
+    },
+    /// Compares the heads of all streams with every view, with every process manager and with the order of everything, and finds holes in the log. Scans the whole log, and reads each
+    /// stream's row or position in each view. With --write, sends each view the commits that it lacks, and nothing to the others. Ends with 2 if something is missing, ahead, or a hole.
+    Reconcile(reconcile::Options),
+    /// Makes a view again from the whole log, beside the rows that are read and written meanwhile, compares it with the log, and then lets all reads go over to it at once. The old rows
+    /// stay until they are dropped. Without --write it says how far it is and what it would do. Ended at any time, it goes on where it was when it is started again.
+    Rebuild(rebuild::Options),
+    /// Lists everything that follows the log: views, subscriptions and process managers, with their tables and the generations of their rows.
+    Views,
+    /// Shows how far everything that follows the log is, by the streams that were written lately. Ends with 2 if something lacks an old commit.
+    Lag(views::Lag),
+    /// Sends commits through the fanout once more. Everything behind the log may see a commit twice, and skips what it has. Without --write it says how many there are.
+    Replay(replay::Options),
+    /// Correct `$all`: make wrong entries void.
+    #[command(subcommand)]
+    Order(order::Order),
+    /// Skip one commit that a subscription cannot apply.
+    ///
+    /// The subscription's position moves past the commit in every generation, and no row changes.
+    /// A commit that the subscription can apply is still applied. Without --write, print whether
+    /// the commit is skipped.
+    Skip(skip::Options),
+    /// Sends a command that only operators may send, such as one that settles a transfer that is stuck: through the API, so that the domain decides, with the reason in the log.
+    /// Without a command, lists them.
+    Command(command::Options),
+    /// Sign in at the stack's user pool with a browser, and print the access token.
+    ///
+    /// Use it for `ledger command`: export LEDGER_TOKEN="$(ledger login)".
+    Login(login::Options),
+    /// Shows what functions logged: a phrase, a pattern, or what failed.
+    Logs(logs::Options),
+    /// Lists the version of each function to which events come. Write it down, with --json, before a deployment.
+    Versions,
+    /// Lets events come to the versions of functions of before a deployment. Nothing is built, and nothing that was committed is lost. Without --write it says which these are.
+    GoBack(versions::Options),
+    /// Publishes a version of each function as it is configured now, and lets events come to it: after a deployment that changed only what holds for all functions.
+    Publish(Writing),
+    /// Shows how many invocations of each function may run at once, and what the account has left; with --write, stops functions, reserves a number for them, or releases them.
+    Concurrency(concurrency::Options),
+    /// Compares what is deployed with this workspace: the template, tables, indexes, queues, sources of events, variables of functions, and whether the newest commits can be read.
+    /// Ends with 2 if something is not as it should be.
+    Doctor(doctor::Options),
+    /// Counts what could not be done, by queue, age and reason; shows the messages of a queue; sends them back to where they came from, puts them aside, or throws them away.
+    /// Ends with 2 while there are any.
+    DeadLetters(dead_letters::Options),
+}
+
+/// Refuses a category that no aggregate has: it would find nothing, for ever.
+fn known_category<L: Aggregates>(category: Option<&str>) -> Result<()> {
+    let known = categories::<L>();
+    match category.filter(|category| !known.contains(category)) {
+        Some(category) => bail!("no aggregate has the category {category}; there are: {}", known.join(", ")),
+        None => Ok(()),
+    }
+}
+
+/// Whether the tool writes, and why.
+#[derive(Debug, Args)]
+struct Writing {
+    /// Do it, instead of saying what is there.
+    #[arg(long, requires = "why")]
+    write: bool,
+    /// Record this reason, of 1 to 500 characters, together with the operator.
+    #[arg(long)]
+    why: Option<Text<500>>,
+    /// Do not ask before writing.
+    #[arg(long)]
+    yes: bool,
+}
+
+impl Writing {
+    /// Why; empty if nothing is written.
+    fn why(&self) -> String {
+        self.why.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Asks, unless that is answered already.
+    fn is_agreed(&self, ask: &str) -> Result<bool> {
+        if self.yes {
+            return Ok(true);
+        }
+        if !std::io::stdin().is_terminal() {
+            bail!("{ask} Say --yes");
+        }
+        write!(std::io::stderr(), "{ask} [y/N] ")?;
+        let mut answer = String::new();
+        std::io::stdin().read_line(&mut answer)?;
+        Ok(["y", "yes"].contains(&answer.trim()))
+    }
+}
+
+/// The exit code of a comparison that found something.
+const FOUND: u8 = 2;
+
+/// Does what the command line says. `L` are the aggregates of the workspace.
+#[must_use]
+pub fn main<L: Aggregates>() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let done = runtime.context("no threads can be started").and_then(|runtime| {
+        let Ledger { stack, what } = Ledger::parse();
+        runtime.block_on(run::<L>(&stack, what))
+    });
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {}", plain(&format!("{error:#}")));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A text with its invisible characters escaped, line feeds left out: an error may quote a text of
+/// the stack, which must not steer a terminal.
+fn plain(text: &str) -> String {
+    let escaped = |c: char| match c {
+        '\n' => c.to_string(),
+        c if c.is_control() || ('\u{200b}'..='\u{206f}').contains(&c) || c == '\u{feff}' => {
+            c.escape_unicode().to_string()
+        }
+        c => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
+async fn run<L: Aggregates>(stack: &Stack, what: What) -> Result<ExitCode> {
+    let out = Out { json: stack.json };
+    let deployment = Deployment::find(stack).await?;
+    let is_well = match what {
+        What::Streams { category, find, from } => {
+            known_category::<L>(category.as_deref())?;
+            let mut rows = Vec::new();
+            let busy = out.busy("reading the keys of the whole log");
+            for (stream, head) in deployment.log()?.heads(deployment.parts()).await? {
+                let is_wanted = category.as_ref().is_none_or(|category| stream.category() == category)
+                    && find.as_ref().is_none_or(|text| stream.as_str().contains(text.as_str()))
+                    && head.version >= from;
+                if is_wanted {
+                    rows.push(
+                        serde_json::json!({ "stream": stream, "version": head.version, "at": head.at }),
+                    );
+                }
+            }
+            drop(busy);
+            out.rows(&["stream", "version", "at"], &rows);
+            true
+        }
+        What::Names { id } => {
+            names(&deployment, id.as_deref(), out)?;
+            true
+        }
+        What::Show { stream, at, payloads } => {
+            let stream = StreamId::try_from(stream).context("that is no name of a stream")?;
+            log::show::<L>(&deployment, &stream, at, payloads, out).await?;
+            true
+        }
+        What::Tail { category, from, payloads, once } => {
+            known_category::<L>(category.as_deref())?;
+            log::tail(&deployment, category, &from, payloads, once, out).await?;
+            true
+        }
+        What::Trace { correlation_id, payloads } => {
+            log::trace(&deployment, stack, &correlation_id, payloads, out).await?;
+            true
+        }
+        What::Reconcile(options) => reconcile::run(&deployment, stack, &options, out).await?,
+        What::Views => {
+            views::list(&deployment, stack, out).await?;
+            true
+        }
+        What::Lag(options) => views::lag(&deployment, stack, &options, out).await?,
+        What::Replay(options) => replay::run(&deployment, &options, out).await?,
+        What::Order(order) => order::run(&deployment, &order, out).await?,
+        What::Skip(options) => skip::run(&deployment, stack, &options, out).await?,
+        What::Command(options) => command::run(&deployment, stack, &options, out).await?,
+        What::Login(options) => {
+            login::run(&deployment, &options, out).await?;
+            true
+        }
+        What::Logs(options) => {
+            logs::run(&deployment, &options, out).await?;
+            true
+        }
+        What::Versions => {
+            versions::list(&deployment, out).await?;
+            true
+        }
+        What::GoBack(options) => versions::go_back(&deployment, &options, out).await?,
+        What::Concurrency(options) => concurrency::run(&deployment, &options, out).await?,
+        What::Publish(writing) => versions::publish(&deployment, &writing, out).await?,
+        What::Doctor(options) => doctor::run::<L>(&deployment, stack, &options, out).await?,
+        What::DeadLetters(options) => dead_letters::run(&deployment, &options, out).await?,
+        What::Rebuild(options) => rebuild::run(&deployment, stack, &options, out).await?,
+    };
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::from(FOUND) })
+}
+
+/// Prints the physical ids of resources: names, or the URLs of queues. Of one that is named, only that.
+fn names(deployment: &Deployment, id: Option<&str>, out: Out) -> Result<()> {
+    let row =
+        |(id, kind, name): (&str, &str, &str)| serde_json::json!({ "id": id, "type": kind, "name": name });
+    match id {
+        None => out.rows(&["id", "type", "name"], &deployment.resources().map(row).collect::<Vec<_>>()),
+        Some(id) => {
+            let found = deployment.resources().find(|(resource, ..)| *resource == id);
+            let found = found.with_context(|| format!("the stack has no {id}: `ledger names` lists all"))?;
+            out.line_or_note(&row(found), || found.2.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Prints for people or for programs.
+#[derive(Debug, Clone, Copy)]
+struct Out {
+    json: bool,
+}
+
+impl Out {
+    /// Prints rows, each an object, with these fields.
+    fn rows(self, fields: &[&str], rows: &[Value]) {
+        if self.json {
+            rows.iter().for_each(|row| self.line(&row.to_string()));
+            return;
+        }
+        let mut table = Table::new();
+        table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(fields);
+        for row in rows {
+            table.add_row(fields.iter().map(|field| match &row[field] {
+                Value::String(text) => text.clone(),
+                Value::Null => String::new(),
+                other @ (Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) => {
+                    other.to_string()
+                }
+            }));
+        }
+        self.line(&table.trim_fmt());
+    }
+
+    /// Prints a line. Who pipes the output into `head` wants no more of it: then the program ends.
+    fn line(self, text: &str) {
+        match writeln!(std::io::stdout(), "{text}") {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+            Err(error) => {
+                eprintln!("error: the output cannot be written: {error}");
+                std::process::exit(1);
+            }
+        }
+    }
+
+    /// A bar for people, which shows how far something is. It is not shown before a second has passed.
+    fn bar(self, length: u64, template: &str) -> ProgressBar {
+        if self.json {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(length);
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        bar.enable_steady_tick(Duration::from_secs(1));
+        bar
+    }
+
+    /// Shows people that something is under way, and for how long, until the value is dropped. It is not shown before a second has passed.
+    fn busy(self, what: &'static str) -> ProgressBar {
+        if self.json {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new_spinner().with_finish(ProgressFinish::AndClear).with_message(what);
+        bar.set_style(
+            ProgressStyle::with_template("{elapsed_precise} {spinner} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_spinner()),
+        );
+        bar.enable_steady_tick(Duration::from_secs(1));
+        bar
+    }
+
+    /// Prints a value for programs, or says it to people.
+    fn line_or_note(self, value: &Value, text: impl FnOnce() -> String) {
+        self.line(&if self.json { value.to_string() } else { text() });
+    }
+
+    /// Says something to people.
+    fn note(self, text: &str) {
+        if !self.json {
+            self.line(text);
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! A view made again, beside the rows that are read, by the function that writes it.
+//!
+//! Everything that is known of a rebuild stands in the view's table: its generations, and how far each part of the log is. So the tool can be ended at any time, and anybody can go on.
+
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, anyhow, bail};
+use aws_sdk_lambda::primitives::Blob;
+use backon::{ConstantBuilder, Retryable};
+use clap::{Args, value_parser};
+use futures::{StreamExt, TryStreamExt, stream};
+use indicatif::ProgressBar;
+use jiff::{SignedDuration, Timestamp};
+use ledgerline::{StreamId, manifest::SubscriberKind};
+use ledgerline_dynamodb::{
+    FRESH, Generations, InvalidTransition, Move, Phase, SWITCHING, SegmentProgress, ViewTable,
+};
+use ledgerline_lambda::rebuild::{RebuildRequest, RebuildResponse};
+use serde_json::json;
+
+use crate::{
+    Out, Stack, Writing,
+    deployment::Deployment,
+    subscribers::{Subscriber, named, subscribers},
+};
+
+/// Prices of a million read and write units, in US dollars (docs/costs.md).
+pub(crate) const READS: f64 = 0.125;
+const WRITES: f64 = 0.625;
+/// The number of times that a part is asked for again after a failure, such as a function that was killed.
+const MAX_FAILURES: usize = 20;
+/// The pause after each of them.
+const AGAIN: Duration = Duration::from_millis(500);
+/// The pause before a subscription is asked to go on, and before streams are compared again.
+const LATER: Duration = Duration::from_secs(1);
+/// The number of streams that are compared at once.
+const AT_ONCE: usize = 32;
+/// The number of streams that the function makes in one invocation.
+const STREAMS: usize = 20;
+/// The number of times in a row that the closing comparison asks for what is missing, and finds nothing that is nearer to the log than before.
+const ROUNDS: usize = 10;
+/// The most streams that a switch leaves out: the history of the view names them, in one item.
+const MAX_WITHOUT: usize = 100;
+/// The number of streams that are named to people.
+const NAMED: usize = 10;
+
+/// What is to be done with a view.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The logical id of the function that writes the view, or its beginning: Balances.
+    view: String,
+    #[command(flatten)]
+    writing: Writing,
+    /// Leave the reads where they are when the new rows are whole. The same command without this lets them go over.
+    #[arg(long, conflicts_with_all = ["back", "drop"])]
+    no_switch: bool,
+    /// Let the reads go back to the rows that were read before.
+    #[arg(long, conflicts_with = "drop")]
+    back: bool,
+    /// Delete the rows that are not read: the old ones, or those of a rebuild that is given up.
+    #[arg(long)]
+    drop: bool,
+    /// Switch without this stream, such as one with a damaged commit. The new generation lacks the
+    /// stream's missing rows. The view's history names the stream. Repeat the option per stream.
+    #[arg(long, value_name = "STREAM", conflicts_with_all = ["back", "drop", "no_switch"])]
+    without: Vec<String>,
+    /// The number of parts of the log: 64, or 1 on the local stack, whose database reads the log fastest as a whole. A rebuild that goes on has to have the same number.
+    #[arg(long, value_parser = value_parser!(i32).range(1..=1_000_000))]
+    parts: Option<i32>,
+    /// The number of parts that are worked on at once.
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u16).range(1..))]
+    workers: u16,
+    /// Write units a second at most, so that the rest of the table's writers are not throttled.
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
+    write_units: Option<u32>,
+}
+
+/// A view with what is done to it.
+struct View<'a> {
+    deployment: &'a Deployment,
+    subscriber: &'a Subscriber,
+    table: ViewTable,
+    out: Out,
+}
+
+/// Does it. Returns whether it came to its end.
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    if options.without.len() > MAX_WITHOUT {
+        bail!("--without names {} streams; name {MAX_WITHOUT} at most", options.without.len());
+    }
+    let all = subscribers(deployment, stack).await?;
+    let subscriber = named(&all, &options.view)?;
+    if !subscriber.can_be_made_again {
+        bail!(
+            "{} is not made of commits alone, and cannot be made again like this (docs/rebuild.md)",
+            subscriber.of_log.id
+        );
+    }
+    let view = View { deployment, subscriber, table: subscriber.of_log.table.at(0), out };
+    let generations = view.table.generations().await?;
+    if !options.writing.write {
+        return view.status(&generations, options).await.map(|()| true);
+    }
+    match (options.back, options.drop) {
+        (true, _) => view.go_back(&generations, &options.writing).await,
+        (_, true) => view.drop(generations, &options.writing).await,
+        (false, false) => view.rebuild(generations, options).await,
+    }
+}
+
+impl Options {
+    fn parts(&self, deployment: &Deployment) -> i32 {
+        self.parts.unwrap_or(if deployment.is_local { 1 } else { 64 })
+    }
+}
+
+impl View<'_> {
+    /// Prints the generations, how far a rebuild is, and what a new one would cost.
+    async fn status(&self, generations: &Generations, options: &Options) -> Result<()> {
+        let phase = |phase| match phase {
+            Phase::Building => "is being made, and is written",
+            Phase::Kept => "was read before, and is written",
+            Phase::Dropping => "is being deleted",
+        };
+        let read = generations.active;
+        let mut rows = vec![json!({ "generation": read, "is": "is read, and is written" })];
+        if let Some(before) = generations.previous.filter(|before| Timestamp::now() < before.until) {
+            rows = vec![
+                json!({ "generation": read, "is": "is read soon, and is written", "since": before.until }),
+            ];
+        }
+        if let Some(other) = &generations.standby {
+            rows.push(json!({ "generation": other.number, "is": phase(other.phase), "since": other.since }));
+        }
+        self.out.rows(&["generation", "is", "since"], &rows);
+        if let Some(number) = generations.in_phase(Phase::Building)
+            && self.subscriber.of_log.kind != SubscriberKind::Subscription
+        {
+            let mut sum = RebuildResponse::default();
+            let mut done = 0;
+            let parts = options.parts(self.deployment);
+            for part in 0..parts {
+                let part = self.table.at(number).part(&SegmentProgress::name(part, parts)).await?;
+                done += u32::from(part.is_done);
+                sum.add(&RebuildResponse {
+                    commits: part.commits,
+                    reads: part.reads,
+                    writes: part.writes,
+                    ..RebuildResponse::default()
+                });
+            }
+            self.out.note("");
+            let part = json!({
+                "parts": parts, "done": done, "commits": sum.commits, "reads": sum.reads, "writes": sum.writes,
+            });
+            self.out.rows(&["parts", "done", "commits", "reads", "writes"], &[part]);
+        }
+        if !generations.history.is_empty() {
+            self.out.note("");
+            let row = |by: &Move| json!({ "at": by.at, "what": by.what, "who": by.who, "why": by.why });
+            let rows: Vec<_> = generations.history.iter().map(row).collect();
+            self.out.rows(&["at", "what", "who", "why"], &rows);
+        }
+        self.out.note(&format!("\n{}", self.estimate().await?));
+        Ok(())
+    }
+
+    /// What a rebuild reads, in words.
+    async fn estimate(&self) -> Result<String> {
+        let (commits, bytes) = self.deployment.size_of_log().await?;
+        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+        let units = bytes as f64 / 8_192.0;
+        Ok(format!(
+            "a rebuild reads some {commits} commits, and then their keys again to compare: about {:.0} read units, {:.2} US$; a write unit for each KB of the rows that are left comes on top",
+            2.0 * units,
+            2.0 * units * READS / 1e6
+        ))
+    }
+
+    /// Changes the generations.
+    async fn change(
+        &self,
+        from: &Generations,
+        to: impl FnOnce(Timestamp) -> Result<Generations, InvalidTransition>,
+        what: &str,
+        why: &str,
+    ) -> Result<Generations> {
+        let who = self.deployment.operator().await?;
+        // After every question and every call: the time when reads go over counts from here, and everybody must know of it before.
+        let now = Timestamp::now();
+        let to = to(now)?;
+        let by = Move { at: now, what: what.to_owned(), who, why: why.to_owned() };
+        if !self.table.compare_and_set(from, to, by).await? {
+            bail!(
+                "somebody else changes the generations of {} at the same time: look again",
+                self.subscriber.of_log.id
+            );
+        }
+        Ok(self.table.generations().await?)
+    }
+
+    async fn go_back(&self, generations: &Generations, writing: &Writing) -> Result<bool> {
+        if generations.in_phase(Phase::Kept).is_none() {
+            bail!("the generation that is being made was never read: without --back, the rebuild goes on");
+        }
+        let ask = format!("let all reads of {} go back to the rows before them?", self.subscriber.of_log.id);
+        if !writing.is_agreed(&ask)? {
+            return Ok(false);
+        }
+        let to = self.change(generations, |now| generations.switched(now), "back", &writing.why()).await?;
+        self.out.note(&format!(
+            "in {} seconds, all reads go back to the generation {}",
+            SWITCHING.as_secs(),
+            to.active
+        ));
+        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
+        Ok(true)
+    }
+
+    /// Deletes the rows of the generation that is not read.
+    async fn drop(&self, generations: Generations, writing: &Writing) -> Result<bool> {
+        let Some(other) = generations.standby.clone() else {
+            bail!("{} has one generation only", self.subscriber.of_log.id)
+        };
+        let ask =
+            format!("delete the rows of the generation {} of {}?", other.number, self.subscriber.of_log.id);
+        if !writing.is_agreed(&ask)? {
+            return Ok(false);
+        }
+        let leaving = match other.phase {
+            Phase::Dropping => generations,
+            Phase::Building | Phase::Kept => {
+                self.change(&generations, |now| generations.dropping(now), "drop", &writing.why()).await?
+            }
+        };
+        self.until_everybody_knows(&leaving).await;
+        let table = self.table.at(other.number);
+        let mut after = None;
+        let mut deleted = 0;
+        let bar = self.out.bar(0, "{spinner} {pos} rows deleted, {per_sec}");
+        loop {
+            let page = table.clear(after).await?;
+            deleted += page.deleted;
+            bar.inc(page.deleted as u64);
+            after = page.after;
+            if after.is_none() {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        self.change(&leaving, |_| Ok(leaving.dropped()), "dropped", &writing.why()).await?;
+        self.out.rows(&["dropped", "rows"], &[json!({ "dropped": other.number, "rows": deleted })]);
+        Ok(true)
+    }
+
+    /// Waits until no function goes by what was read of the generations before they were changed.
+    async fn until_everybody_knows(&self, generations: &Generations) {
+        let Some(other) = &generations.standby else { return };
+        // What was read just before the change is gone by for so long, and an invocation that began at the end of that time goes on with it to its own end.
+        let invocation = SignedDuration::from_secs(i64::try_from(self.subscriber.timeout).unwrap_or(900));
+        let left = (other.since + FRESH + invocation).duration_since(Timestamp::now());
+        // A tool whose clock was in the future may have written `since`.
+        if let Ok(left) = Duration::try_from(left.min(FRESH + invocation)) {
+            self.out.note(&format!(
+                "waiting for {} seconds, until every function knows of it",
+                left.as_secs() + 1
+            ));
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    async fn rebuild(&self, generations: Generations, options: &Options) -> Result<bool> {
+        let why = &options.writing.why();
+        let building = match generations.standby.as_ref().map(|other| other.phase) {
+            Some(Phase::Building) => {
+                self.out.note("going on with the generation that is being made");
+                generations
+            }
+            Some(Phase::Kept) => {
+                bail!("the rows that were read before are still there: --drop them first, or go --back")
+            }
+            Some(Phase::Dropping) => bail!("rows are being deleted: finish that with --drop"),
+            None => {
+                let ask = format!("{}. Make {} again?", self.estimate().await?, self.subscriber.of_log.id);
+                if !options.writing.is_agreed(&ask)? {
+                    return Ok(false);
+                }
+                self.change(&generations, |now| generations.begun(now), "begin", why).await?
+            }
+        };
+        let number = building.in_phase(Phase::Building).context("nothing is being made")?;
+        let made = match self.subscriber.of_log.kind {
+            SubscriberKind::Subscription => self.in_one_order(number).await?,
+            SubscriberKind::StateProjector
+            | SubscriberKind::LogProjector
+            | SubscriberKind::ProcessManager => self.in_parts(number, options).await?,
+        };
+        // A subscription does not count what it takes.
+        if self.subscriber.of_log.kind != SubscriberKind::Subscription {
+            self.out.note(&format!("made of {} commits: {}", made.commits, cost(&made)));
+        }
+        // A stream that fails twice is shown once.
+        let failed: BTreeMap<_, _> =
+            made.failed.iter().map(|failed| (&failed.stream, &failed.reason)).collect();
+        for (stream, reason) in failed {
+            self.out.rows(&["stream", "reason"], &[json!({ "stream": stream, "reason": reason })]);
+        }
+        self.until_everybody_knows(&building).await;
+        let (mut missing, reasons) = self.close(number).await?;
+        let without: Vec<_> = missing
+            .keys()
+            .filter(|stream| options.without.iter().any(|without| without == stream.as_str()))
+            .cloned()
+            .collect();
+        missing.retain(|stream, _| !without.contains(stream));
+        if !missing.is_empty() {
+            let row = |(stream, (head, there)): (&StreamId, &(u64, u64))| {
+                let reason = reasons.get(stream);
+                json!({ "what": "missing", "stream": stream, "log": head, "there": there, "reason": reason })
+            };
+            let shown = if self.out.json { missing.len() } else { NAMED };
+            let rows: Vec<_> = missing.iter().take(shown).map(row).collect();
+            let fields = ["what", "stream", "log", "there", "reason"];
+            self.out.rows(if reasons.is_empty() { &fields[..4] } else { &fields }, &rows);
+            self.out.note(&format!(
+                "\n{} streams differ from the log, so all reads stay on the active generation. Repair these streams, or name each with --without",
+                missing.len()
+            ));
+            return Ok(false);
+        }
+        if options.no_switch {
+            self.out.note("every stream is as the log has it; all reads stay where they are");
+            return Ok(true);
+        }
+        let named: Vec<_> = without.iter().map(StreamId::as_str).collect();
+        let (what, of_all) = match named.as_slice() {
+            [] => ("switch".to_owned(), String::new()),
+            named => (format!("switch without {}", named.join(", ")), format!(" but {}", named.join(", "))),
+        };
+        let switched = self.change(&building, |now| building.switched(now), &what, why).await?;
+        self.out.note(&format!(
+            "every stream{of_all} is as the log has it. In {} seconds, all reads go over to the generation {}; the generation {} stays until --drop, and --back goes back to it",
+            SWITCHING.as_secs(),
+            switched.active,
+            building.active,
+        ));
+        tokio::time::sleep(SWITCHING.unsigned_abs()).await;
+        let units = json!({ "generation": switched.active, "commits": made.commits, "reads": made.reads, "writes": made.writes });
+        if self.out.json {
+            self.out.line(&units.to_string());
+        }
+        Ok(true)
+    }
+
+    /// Has the function make every part of the log, some at once.
+    async fn in_parts(&self, number: u32, options: &Options) -> Result<RebuildResponse> {
+        let (commits, _) = self.deployment.size_of_log().await?;
+        let bar = self.out.bar(commits, "{wide_bar} {pos} of {len} commits, {per_sec}, {eta} left; {msg}");
+        // Each worker may write its share.
+        let share = options.write_units.map(|units| f64::from(units) / f64::from(options.workers));
+        // The last answer for each part.
+        let answers = RefCell::new(BTreeMap::<i32, RebuildResponse>::new());
+        let sum = || {
+            let mut sum = RebuildResponse::default();
+            answers.borrow().values().for_each(|answer| sum.add(answer));
+            sum
+        };
+        let parts = options.parts(self.deployment);
+        let made = stream::iter(0..parts).map(|part| {
+            let (bar, answers, sum) = (&bar, &answers, &sum);
+            async move {
+                let asked = RebuildRequest {
+                    generation: number,
+                    part,
+                    parts,
+                    write_units: share,
+                    ..RebuildRequest::default()
+                };
+                let mut failed = Vec::new();
+                loop {
+                    let mut answer = self.ask_again(&asked, bar).await;
+                    let answer = answer
+                        .as_mut()
+                        .map_err(|error| anyhow!("part {part} of {parts} cannot be made: {error:#}"))?;
+                    failed.append(&mut answer.failed);
+                    answer.failed.clone_from(&failed);
+                    let is_done = answer.is_done;
+                    let pause = Duration::from_millis(answer.pause);
+                    answers.borrow_mut().insert(part, std::mem::take(answer));
+                    let sum = sum();
+                    bar.set_position(sum.commits);
+                    bar.set_message(cost(&sum));
+                    if is_done {
+                        return Ok::<_, anyhow::Error>(());
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        });
+        made.buffer_unordered(options.workers.into()).try_collect::<()>().await?;
+        bar.finish_and_clear();
+        Ok(sum())
+    }
+
+    /// Has a subscription go on from the beginning, until it is where the order ends.
+    async fn in_one_order(&self, number: u32) -> Result<RebuildResponse> {
+        let bar = self.out.bar(0, "{spinner} {elapsed} in one order, one after the other; {msg}");
+        // Somebody else is at it, or its time was over, as long as it is not done.
+        let asked = RebuildRequest { generation: number, ..RebuildRequest::default() };
+        while !self.ask_again(&asked, &bar).await?.is_done {
+            tokio::time::sleep(LATER).await;
+        }
+        bar.finish_and_clear();
+        Ok(RebuildResponse::default())
+    }
+
+    /// Compares every stream with the log, as that is now, and has the function make what is missing. Returns what is missing still: the last version in the log, and the one that is there; and the reasons that
+    /// the function gave for streams that it could not make.
+    ///
+    /// What is committed from now on is written into this generation by deliveries: so it is enough that each stream reaches the head that it has now.
+    async fn close(
+        &self,
+        number: u32,
+    ) -> Result<(BTreeMap<StreamId, (u64, u64)>, BTreeMap<StreamId, String>)> {
+        let (table, heads) =
+            (self.table.at(number), self.deployment.log()?.heads(self.deployment.parts()).await?);
+        let of_it = heads.into_iter().filter(|(stream, _)| self.subscriber.of_log.takes(stream));
+        let all = of_it.map(|(stream, head)| (stream, (head.version, 0))).collect();
+        let mut missing = self.behind(&table, all).await?;
+        let mut is_first = true;
+        let mut in_vain = 0;
+        let mut reasons = BTreeMap::new();
+        while !missing.is_empty() && in_vain < ROUNDS {
+            if self.subscriber.of_log.kind == SubscriberKind::Subscription {
+                self.in_one_order(number).await?;
+            } else if !is_first {
+                // What was on its way is there by now: the rest is made from the log.
+                let streams: Vec<_> = missing.keys().cloned().collect();
+                for streams in streams.chunks(STREAMS) {
+                    let streams = streams.to_vec();
+                    let asked = RebuildRequest { generation: number, streams, ..RebuildRequest::default() };
+                    match self.ask(&asked).await {
+                        Ok(made) => {
+                            let failed = made.failed.into_iter();
+                            reasons.extend(failed.map(|failed| (failed.stream, failed.reason)));
+                        }
+                        // It is seen by what is still missing.
+                        Err(error) => self.out.note(&format!("{error:#}")),
+                    }
+                }
+            }
+            // Rows are read eventually.
+            tokio::time::sleep(LATER).await;
+            let left = self.behind(&table, missing.clone()).await?;
+            // The versions that are there only grow, and those that should be there do not change, so this comes to an end.
+            in_vain = if left == missing { in_vain + 1 } else { 0 };
+            (missing, is_first) = (left, false);
+        }
+        Ok((missing, reasons))
+    }
+
+    /// Those of these streams that have not reached the version that they should.
+    async fn behind(
+        &self,
+        table: &ViewTable,
+        streams: BTreeMap<StreamId, (u64, u64)>,
+    ) -> Result<BTreeMap<StreamId, (u64, u64)>> {
+        let looked = stream::iter(streams).map(|(stream, (head, before))| async move {
+            let there = table.reached(&stream).await?;
+            // A row is read eventually, so that an older version may be read after a newer one.
+            Ok::<_, anyhow::Error>((stream, (head, there.max(before))))
+        });
+        let looked = looked.buffer_unordered(AT_ONCE);
+        looked.try_filter(|(_, (head, there))| std::future::ready(there < head)).try_collect().await
+    }
+
+    /// Asks the function, again and again if it fails.
+    async fn ask_again(&self, asked: &RebuildRequest, bar: &ProgressBar) -> Result<RebuildResponse> {
+        let again = ConstantBuilder::default().with_delay(AGAIN).with_max_times(MAX_FAILURES);
+        let ask = || self.ask(asked);
+        let failed = |error: &anyhow::Error, _| bar.set_message(format!("trying again: {error:#}"));
+        ask.retry(again).sleep(tokio::time::sleep).notify(failed).await
+    }
+
+    async fn ask(&self, asked: &RebuildRequest) -> Result<RebuildResponse> {
+        let payload = json!({ "rebuild": asked }).to_string();
+        let name = self.deployment.name(&self.subscriber.of_log.id)?;
+        let call = self.deployment.lambda.invoke().function_name(name).payload(Blob::new(payload));
+        let answer = call.send().await?;
+        let body = answer.payload.as_ref().map_or(&[][..], |payload| payload.as_ref());
+        if answer.function_error.is_some() {
+            bail!("{}: {}", self.subscriber.of_log.id, String::from_utf8_lossy(body));
+        }
+        serde_json::from_slice(body)
+            .context("the function does not know how to make its view again: deploy it first")
+    }
+}
+
+/// The units that it took, and their price.
+fn cost(made: &RebuildResponse) -> String {
+    let dollars = (made.reads * READS + made.writes * WRITES) / 1e6;
+    format!("{:.0} read units, {:.0} write units, {dollars:.4} US$", made.reads, made.writes)
+}

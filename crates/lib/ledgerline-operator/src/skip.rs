@@ -1,0 +1,80 @@
+//! A commit that a subscription cannot apply, passed over.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use jiff::Timestamp;
+use ledgerline::{StreamId, manifest::SubscriberKind};
+use ledgerline_dynamodb::Move;
+use serde_json::json;
+
+use crate::{
+    Out, Stack, Writing,
+    deployment::Deployment,
+    records::{self, Record},
+    subscribers::{named, subscribers},
+};
+
+/// The commit.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The logical id of the subscription, or its beginning: Bookings.
+    view: String,
+    /// The stream of the commit.
+    stream: String,
+    /// The version of the commit.
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    version: u64,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+/// Skips the commit with `--write`; without it, prints whether the commit is skipped. Returns
+/// `false` only if the operator does not agree.
+pub(crate) async fn run(deployment: &Deployment, stack: &Stack, options: &Options, out: Out) -> Result<bool> {
+    let Options { view, stream, version, writing } = options;
+    let stream =
+        StreamId::try_from(stream.clone()).with_context(|| format!("`{stream}` is no name of a stream"))?;
+    let all = subscribers(deployment, stack).await?;
+    let of_log = &named(&all, view)?.of_log;
+    if of_log.kind != SubscriberKind::Subscription {
+        bail!("{} is no subscription: a commit holds up its own stream only", of_log.id);
+    }
+    if !of_log.takes(&stream) {
+        bail!("{} takes no commits of the category {}", of_log.id, stream.category());
+    }
+    if !deployment.log()?.has(&stream, *version).await? {
+        bail!("the log has no version {version} of {stream}: see `ledger order void`");
+    }
+    let table = of_log.table.at(0);
+    let seen = table.generations().await?;
+    let is_skipped = seen.skips(&stream, *version);
+    let show = |is| {
+        let row = json!({ "view": of_log.id, "stream": stream, "version": version, "is": is });
+        out.rows(&["view", "stream", "version", "is"], &[row]);
+    };
+    if is_skipped || !writing.write {
+        show(if is_skipped {
+            "skipped already"
+        } else {
+            "not skipped: --write skips it if it cannot be applied"
+        });
+        return Ok(true);
+    }
+    let ask = format!("let {} pass over version {version} of {stream} if it cannot be applied?", of_log.id);
+    if !writing.is_agreed(&ask)? {
+        return Ok(false);
+    }
+    let skipping = seen.skipping(&stream, *version)?;
+    let what = format!("skip {stream} {version}");
+    let why = writing.why();
+    let detail = json!({ "view": of_log.id, "stream": stream, "version": version });
+    // The view keeps the last changes only: the record is for good.
+    let record = Record { kind: "subscriptions", what: what.clone(), why: why.clone(), detail };
+    records::keep(deployment, records::table(deployment)?, record).await?;
+    let by = Move { at: Timestamp::now(), what, who: deployment.operator().await?, why };
+    if !table.compare_and_set(&seen, skipping, by).await? {
+        bail!("the generations of `{}` changed meanwhile; run the command again", of_log.id);
+    }
+    show("skipped, if it cannot be applied");
+    Ok(true)
+}

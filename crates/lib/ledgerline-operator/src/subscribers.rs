@@ -1,0 +1,81 @@
+//! What follows the log: views, subscriptions and process managers, each a function with a table.
+
+use anyhow::{Context, Result, bail};
+use ledgerline::manifest::{Action, SubscriberKind};
+use ledgerline_dynamodb::reconcile;
+use ledgerline_sam::grants::{referred, resources};
+
+use crate::{
+    Stack,
+    deployed::Deployed,
+    deployment::{Deployment, Function},
+};
+
+/// Something that follows the log, and what the tool has to know of its function.
+#[derive(Debug, Clone)]
+pub(crate) struct Subscriber {
+    /// The function with its table, at the generation of its rows that was read when the tool began.
+    pub(crate) of_log: reconcile::Subscriber,
+    /// URL of the queue that it takes from, if there is one.
+    pub(crate) queue: Option<String>,
+    /// The seconds that an invocation of any function may take that reads or writes the table.
+    pub(crate) timeout: u64,
+    /// Whether its view can be made again from the log.
+    pub(crate) can_be_made_again: bool,
+}
+
+/// The subscribers of the stack, by the manifests of its functions.
+pub(crate) async fn subscribers(deployment: &Deployment, stack: &Stack) -> Result<Vec<Subscriber>> {
+    let Deployed { template, manifests } = Deployed::read(deployment, stack).await?;
+    let queues = deployment.queues();
+    let mut subscribers = Vec::new();
+    for (id, function) in resources(&template, &["AWS::Serverless::Function"]) {
+        let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().unwrap_or_default();
+        let Some(manifest) = manifests.get(binary) else { continue };
+        let Some(subscriber) = &manifest.subscriber else { continue };
+        let keys = manifest.table_of(&subscriber.table);
+        let keys = keys.with_context(|| format!("the manifest of {id} has no {}", subscriber.table))?;
+        let Ok(Function { name, variables, .. }) = deployment.function(id) else {
+            eprintln!("{id} is not deployed, and is not looked at");
+            continue;
+        };
+        let table = variables.get(&*subscriber.table);
+        let table = table.with_context(|| format!("{name} has no variable {}", subscriber.table))?;
+        let name_of_table = table;
+        let table = deployment.table(table, keys);
+        table.recent_generations().await?;
+        let events =
+            function["Properties"]["Events"].as_object().into_iter().flat_map(|events| events.values());
+        let queue = events
+            .filter(|event| event["Type"] == "SQS")
+            .find_map(|event| referred(&event["Properties"]["Queue"]));
+        let of_log = reconcile::Subscriber {
+            id: id.to_owned(),
+            kind: subscriber.kind,
+            of: manifest.categories().into_iter().map(ToOwned::to_owned).collect(),
+            table: table.at_active(),
+        };
+        subscribers.push(Subscriber {
+            queue: queue.and_then(|queue| queues.get(queue)).cloned(),
+            timeout: deployment.longest(name_of_table, &template),
+            can_be_made_again: subscriber.kind == SubscriberKind::Subscription
+                || manifest.takes(Action::Scan, "COMMITS_TABLE"),
+            of_log,
+        });
+    }
+    Ok(subscribers)
+}
+
+/// The one with this name: a logical id, or the beginning of one.
+pub(crate) fn named<'f>(subscribers: &'f [Subscriber], name: &str) -> Result<&'f Subscriber> {
+    let begins: Vec<_> =
+        subscribers.iter().filter(|subscriber| subscriber.of_log.id.starts_with(name)).collect();
+    let exact = begins.iter().find(|subscriber| subscriber.of_log.id == name).copied();
+    match (exact, begins.as_slice()) {
+        (Some(one), _) | (None, &[one]) => Ok(one),
+        (None, _) => {
+            let known: Vec<_> = subscribers.iter().map(|subscriber| subscriber.of_log.id.as_str()).collect();
+            bail!("{name} is no name, or no beginning, of exactly one of these: {}", known.join(", "))
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Two versions of every function at once, as while a deployment replaces them one after the other,
+//! or is rolled back. Commands, fanout and projectors of both, in any mixture, leave the rows that
+//! the version that stays would have left alone, and no dead letter.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use fastrand::Rng;
+use jiff::civil::Date;
+use ledgerline::{
+    Aggregate, Aggregates, Changes, ChangesError, Commit, Context, EventLog, EventTypes, LogView, Refusal,
+    StateView, StreamId, Visitor, Write, decode,
+    tank::{self, Command, Tank},
+};
+use ledgerline_lambda::{
+    commands::{Route, action, create, update},
+    http::HttpRequest,
+    stream::Handler,
+};
+use ledgerline_tank::{
+    commands::Install,
+    views::{FILLS, LEVELS, Level, fill, level},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use crate::{
+    Effort, Finding, Tried,
+    application::{Application, Instance},
+    files::Files,
+    pipeline::{Pipeline, message, record},
+    tank::{SITES, Sent, Site, application, site},
+    world::{World, each_seed},
+};
+
+// --- The next version -------------------------------------------------------------------------------------------
+
+/// A tank whose state counts the fills too. Only a fold knows that number, so older states cannot
+/// be brought up to date.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counted {
+    tank: tank::State,
+    fills: u32,
+}
+
+/// The events of a version, and how it writes and reads them.
+trait Events: std::fmt::Debug + Send + Sync + 'static {
+    type Event: EventTypes + Serialize + DeserializeOwned + Clone + std::fmt::Debug + PartialEq + Send + Sync;
+    fn write(event: tank::Event) -> Self::Event;
+    /// `None` for an event that changes nothing about the tank.
+    fn read(event: &Self::Event) -> Option<tank::Event>;
+}
+
+/// The events as they were before: this version can be rolled back.
+#[derive(Debug)]
+struct AsBefore;
+
+impl Events for AsBefore {
+    type Event = tank::Event;
+
+    fn write(event: tank::Event) -> tank::Event {
+        event
+    }
+
+    fn read(event: &tank::Event) -> Option<tank::Event> {
+        Some(event.clone())
+    }
+}
+
+ledgerline::events! {
+    /// Events that the version before cannot read: one has a field with another name, and one is
+    /// new.
+    pub enum NewEvent {
+        TankInstalled: 2 [|data| data] { site: String, liquid: String, installed_by: Option<String>, on: Date },
+        TankFilled: 2 [litres] { litres: i64, level: i64, note: Option<String>, on: Date },
+        TankDrawn: 1 { amount: i64, level: i64, note: Option<String>, on: Date },
+        TankMoved: 1 { site: String },
+        TankScrapped: 1 { on: Date },
+        TankEmptied: 1 { on: Date },
+    }
+}
+
+/// The upcaster of `TankFilled` from schema 1 to 2.
+fn litres(mut data: Value) -> Value {
+    let amount = data.as_object_mut().and_then(|fields| fields.remove("amount"));
+    data["litres"] = amount.unwrap_or_default();
+    data
+}
+
+#[derive(Debug)]
+struct Changed;
+
+impl Events for Changed {
+    type Event = NewEvent;
+
+    fn write(event: tank::Event) -> NewEvent {
+        match event {
+            tank::Event::TankInstalled { site, liquid, installed_by, on } => {
+                NewEvent::TankInstalled { site, liquid, installed_by, on }
+            }
+            tank::Event::TankFilled { amount, level, note, on } => {
+                NewEvent::TankFilled { litres: amount, level, note, on }
+            }
+            tank::Event::TankDrawn { level: 0, amount: _, note: _, on } => NewEvent::TankEmptied { on },
+            tank::Event::TankDrawn { amount, level, note, on } => {
+                NewEvent::TankDrawn { amount, level, note, on }
+            }
+            tank::Event::TankMoved { site } => NewEvent::TankMoved { site },
+            tank::Event::TankScrapped { on } => NewEvent::TankScrapped { on },
+        }
+    }
+
+    fn read(event: &NewEvent) -> Option<tank::Event> {
+        Some(match event.clone() {
+            NewEvent::TankInstalled { site, liquid, installed_by, on } => {
+                tank::Event::TankInstalled { site, liquid, installed_by, on }
+            }
+            NewEvent::TankFilled { litres, level, note, on } => {
+                tank::Event::TankFilled { amount: litres, level, note, on }
+            }
+            NewEvent::TankDrawn { amount, level, note, on } => {
+                tank::Event::TankDrawn { amount, level, note, on }
+            }
+            NewEvent::TankMoved { site } => tank::Event::TankMoved { site },
+            NewEvent::TankScrapped { on } => tank::Event::TankScrapped { on },
+            // The event has no amount, so that the list of fills has the amount 0 for it.
+            NewEvent::TankEmptied { on } => tank::Event::TankDrawn { amount: 0, level: 0, note: None, on },
+        })
+    }
+}
+
+/// The next version of the tank, with these events.
+#[derive(Debug)]
+struct Next<E>(std::marker::PhantomData<E>);
+
+impl<E: Events> Aggregate for Next<E> {
+    const CATEGORY: &'static str = Tank::CATEGORY;
+    const STATE_SCHEMA: u32 = Tank::STATE_SCHEMA + 1;
+    const REFUSALS: &'static [Refusal] = Tank::REFUSALS;
+
+    type State = Counted;
+    type Event = E::Event;
+    type Command = Command;
+
+    fn evolve(state: Counted, event: &E::Event) -> Counted {
+        let Some(event) = E::read(event) else { return state };
+        let fills = state.fills + u32::from(matches!(event, tank::Event::TankFilled { .. }));
+        Counted { tank: Tank::evolve(state.tank, &event), fills }
+    }
+
+    fn decide(state: &Counted, command: &Command, context: &Context) -> Result<Vec<E::Event>, Refusal> {
+        Ok(Tank::decide(&state.tank, command, context)?.into_iter().map(E::write).collect())
+    }
+}
+
+impl<E: Events> Aggregates for Next<E> {
+    fn visit(visitor: &mut impl Visitor) {
+        visitor.visit::<Self>();
+    }
+}
+
+fn next_fills<E: Events>(commit: &Commit) -> Result<Changes, ChangesError> {
+    let mut changes = Changes::new(FILLS);
+    for (place, event) in commit.events.iter().enumerate() {
+        if let Some(event) = E::read(&decode::<Next<E>>(event)?) {
+            fill(commit, place, &event, &mut changes)?;
+        }
+    }
+    Ok(changes)
+}
+
+fn next_routes<E: Events>() -> Vec<Route<Next<E>>> {
+    fn answer(_: &StreamId, state: &Counted, version: u64) -> Value {
+        json!({ "version": version, "level": state.tank.level(), "fills": state.fills })
+    }
+    vec![
+        create(
+            "POST /tanks",
+            |Install { tank_id, site, liquid }| (tank_id, Command::Install { site, liquid }),
+            answer,
+        ),
+        update("POST /tanks/{id}/fills", Command::Fill, answer),
+        update("POST /tanks/{id}/draws", Command::Draw, answer),
+        action("POST /tanks/{id}/scrap", || Command::Scrap, answer),
+    ]
+}
+
+fn next<E: Events>() -> Application {
+    fn next_level(id: &str, version: u64, state: Counted) -> Option<Level> {
+        level(id, version, state.tank)
+    }
+    fn next_site(id: &str, version: u64, state: Counted) -> Option<Site> {
+        site(id, version, state.tank)
+    }
+    let fills = LogView {
+        table: FILLS,
+        of: &[Tank::CATEGORY],
+        writes: &[Write::Put, Write::Update],
+        changes: next_fills::<E>,
+    };
+    Application::of::<Next<E>>(
+        "tanks, the next version",
+        Files::Embedded(&[]),
+        [Files::Embedded(&[]), Files::Embedded(&[])],
+    )
+    .commands::<Next<E>>("tank-commands", next_routes::<E>)
+    .state_projector("LevelsTable", StateView::<Next<E>, _> { table: LEVELS, row: next_level })
+    .state_projector("SitesTable", StateView::<Next<E>, _> { table: SITES.table, row: next_site })
+    .log_projector("FillsTable", fills)
+}
+
+// --- A rollout --------------------------------------------------------------------------------------------------
+
+/// The version that stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rollout {
+    /// The next version stays. The version before cannot read its events.
+    Forward,
+    /// The version before stays: the next one is rolled back. It had other states, but the same
+    /// events.
+    Back,
+}
+
+/// The counts of a rollout.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    commands: u64,
+    commits: u64,
+    /// The number of deliveries that failed and came again.
+    again: u64,
+}
+
+/// Plays rollouts.
+///
+/// # Errors
+/// When rows are not those of the fold by the version that stays, or a commit, state or message is
+/// never delivered.
+pub fn proof(effort: &Effort, _: &Application) -> Result<Tried, Finding> {
+    let runs = effort.runs(60, 2_000);
+    let mut sum = [Tally::default(); 2];
+    for (rollout, sum) in [Rollout::Forward, Rollout::Back].into_iter().zip(&mut sum) {
+        let world = || World::new(&application().tables());
+        let play = |world: &mut World, seed| {
+            let played = world.runtime.block_on(async {
+                let (before, next) = match rollout {
+                    Rollout::Forward => (application(), next::<Changed>()),
+                    Rollout::Back => (next::<AsBefore>(), application()),
+                };
+                Mixture::new(world, &before, &next, seed, rollout).play().await
+            });
+            played.map_err(|story| Finding { seed, story: format!("{rollout:?}: {story}") })
+        };
+        each_seed(effort.seed, runs, world, play, |tally: Tally| {
+            sum.commands += tally.commands;
+            sum.commits += tally.commits;
+            sum.again += tally.again;
+        })?;
+    }
+    let [forward, back] = sum;
+    if runs >= 60 && (forward.again == 0 || forward.commits == 0 || back.commits == 0) {
+        return Err(Finding { seed: effort.seed, story: format!("something was not tried: {sum:?}") });
+    }
+    let beside = format!(
+        "forward {} commands, {} commits, {} deliveries that came again; back {}, {} and {}",
+        forward.commands, forward.commits, forward.again, back.commands, back.commits, back.again
+    );
+    Ok(Tried::new(2 * runs, "rollouts", beside))
+}
+
+/// A message in a queue: its group and its body.
+type Message = (String, String);
+
+/// Functions of two versions, at the same tables and queues.
+struct Mixture<'a> {
+    world: &'a World,
+    rng: Rng,
+    rollout: Rollout,
+    /// The instances that take commands: of the version that goes, and of the one that stays.
+    instances: [Instance; 2],
+    pipelines: [Pipeline; 2],
+    tanks: Vec<String>,
+    log: BTreeMap<String, Vec<Commit>>,
+    pending: Vec<Commit>,
+    states: Vec<Value>,
+    queue: VecDeque<Message>,
+    /// The percentage of choices that fall on the version that stays.
+    replaced: u32,
+    tally: Tally,
+}
+
+impl<'a> Mixture<'a> {
+    fn new(world: &'a World, goes: &Application, stays: &Application, seed: u64, rollout: Rollout) -> Self {
+        fastrand::seed(seed);
+        let wire = &world.wire;
+        let instance = |application: &Application| (application.commands[0].instance)(Some(wire));
+        Self {
+            world,
+            rng: Rng::with_seed(seed),
+            // The ids have the form that the API demands.
+            tanks: (0..2).map(|number| format!("{number:08}-0000-4000-8000-{seed:012}")).collect(),
+            rollout,
+            instances: [instance(goes), instance(stays)],
+            pipelines: [goes.pipeline_at(wire), stays.pipeline_at(wire)],
+            log: BTreeMap::new(),
+            pending: Vec::new(),
+            states: Vec::new(),
+            queue: VecDeque::new(),
+            replaced: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The version that takes the next delivery, by chance: 0 goes, 1 stays.
+    fn version(&mut self) -> usize {
+        usize::from(self.rng.u32(0..100) < self.replaced)
+    }
+
+    async fn play(mut self) -> Result<Tally, String> {
+        let steps = self.rng.u32(20..80);
+        for step in 0..steps {
+            // At first no function is replaced, at the end all are.
+            self.replaced = (step * 150 / steps).min(100);
+            match self.rng.u32(0..8) {
+                0..=2 => self.command().await?,
+                3..=4 => self.pass_on().await,
+                5..=6 => self.project().await,
+                _ => self.consume().await,
+            }
+        }
+        self.replaced = 100;
+        for _ in 0..100 {
+            self.pass_on().await;
+            self.project().await;
+            self.consume().await;
+        }
+        let letters = self.world.wire.services().take_messages("http://wire.invalid/dead-letters").len();
+        let commits = self.pending.len();
+        let states = self.states.len();
+        let queue = self.queue.len();
+        if commits + states + queue + letters > 0 {
+            return Err(format!(
+                "{commits} commits, {states} states and {queue} messages do not get through, {letters} dead letters"
+            ));
+        }
+        let stays = &self.pipelines[1];
+        let streams: Vec<_> = self.log.values().cloned().collect();
+        let expected = stays.fold(&streams).map_err(|finding| finding.story)?;
+        let found = stays.take_rows(&self.world.wire.dynamodb()).await.map_err(|finding| finding.story)?;
+        if found != expected {
+            return Err(format!(
+                "rows differ from the fold\n  are       {found:?}\n  should be {expected:?}"
+            ));
+        }
+        Ok(self.tally)
+    }
+
+    /// Sends a command to one of the tanks. A command that is answered with success must be in the
+    /// log.
+    async fn command(&mut self) -> Result<(), String> {
+        let tank = self.tanks[self.rng.usize(0..self.tanks.len())].clone();
+        let amount = json!({ "amount": self.rng.i64(1..20) });
+        let (route, body) = match self.rng.u32(0..9) {
+            0..=1 => ("POST /tanks", json!({ "tankId": tank, "site": "North", "liquid": "water" })),
+            2..=5 => ("POST /tanks/{id}/fills", amount),
+            6..=7 => ("POST /tanks/{id}/draws", amount),
+            _ => ("POST /tanks/{id}/scrap", json!({})),
+        };
+        let version = self.version();
+        let sent = Sent {
+            route,
+            tank: tank.clone(),
+            body,
+            key: self.rng.bool().then(|| self.rng.u64(..).to_string()),
+        };
+        let request: HttpRequest = sent.request().map_err(|error| error.to_string())?;
+        let answer = (self.instances[version])(request).await;
+        self.tally.commands += 1;
+        match answer.status.as_u16() {
+            200..300 => {
+                let body: Value = answer
+                    .body
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .and_then(|body| serde_json::from_str(&body).ok())
+                    .unwrap_or_default();
+                let stream = Tank::stream(&tank).map_err(|error| error.to_string())?;
+                let version = body["version"].as_u64().unwrap_or_default();
+                let commits = self.log.entry(tank).or_default();
+                if version == commits.len() as u64 {
+                    // The command changed nothing.
+                    return Ok(());
+                }
+                let commit =
+                    self.world.store().get(&stream, version).await.map_err(|error| error.to_string())?;
+                let commit = commit.filter(|_| version == commits.len() as u64 + 1);
+                let commit =
+                    commit.ok_or_else(|| format!("told of version {version} after {}", commits.len()))?;
+                self.tally.commits += 1;
+                // Larger commits would have no states: each may come without it.
+                let state = commit.state.clone().filter(|_| self.rng.bool());
+                self.pending.push(Commit { state, ..commit.clone() });
+                commits.push(commit);
+                Ok(())
+            }
+            400..500 => Ok(()),
+            // The version that goes cannot read the events of the one that stays, and must say so.
+            500 if self.rollout == Rollout::Forward && version == 0 => Ok(()),
+            status => Err(format!("{status} for {sent:?}")),
+        }
+    }
+
+    async fn pass_on(&mut self) {
+        self.rng.shuffle(&mut self.pending);
+        let size = self.rng.usize(1..=10).min(self.pending.len());
+        let batch = self.pending.split_off(self.pending.len() - size);
+        if batch.is_empty() {
+            return;
+        }
+        let records: Vec<_> = batch.iter().enumerate().map(|(place, commit)| record(place, commit)).collect();
+        let version = self.version();
+        if let Some(failed) = self.pipelines[version].fanout.handle(&records).await {
+            self.tally.again += 1;
+            self.pending.extend_from_slice(&batch[failed..]);
+        }
+        let services = self.world.wire.services();
+        self.states.extend(services.take_states());
+        let url = &self.pipelines[version].logged[0].url;
+        self.queue.extend(services.take_messages(url).into_iter().map(|queued| (queued.group, queued.body)));
+    }
+
+    /// Lambda hands a state to each function that wants it. A state that failed comes again.
+    async fn project(&mut self) {
+        if self.states.is_empty() {
+            return;
+        }
+        let entry = self.states.swap_remove(self.rng.usize(0..self.states.len()));
+        let mut failed = false;
+        for rule in 0..self.pipelines[0].stateful.len() {
+            let version = self.version();
+            failed |= self.pipelines[version].stateful[rule].project(entry.clone()).await.is_err();
+        }
+        if failed {
+            self.tally.again += 1;
+            self.states.push(entry);
+        }
+    }
+
+    /// A queue hands over a batch. A message that failed is at the head of its group again.
+    async fn consume(&mut self) {
+        let taken: Vec<_> = self.queue.drain(..self.queue.len().min(10)).collect();
+        let messages: Vec<_> = taken
+            .iter()
+            .enumerate()
+            .map(|(place, (group, body))| message(&place.to_string(), group, body, 1))
+            .collect();
+        let version = self.version();
+        let response = self.pipelines[version].logged[0].runner.batch(&messages).await;
+        for failure in response.batch_item_failures.iter().rev() {
+            self.tally.again += 1;
+            let place: usize = failure.item_identifier.parse().unwrap_or_default();
+            self.queue.push_front(taken[place].clone());
+        }
+    }
+}

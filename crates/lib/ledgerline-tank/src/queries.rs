@@ -1,0 +1,111 @@
+//! The routes that answer from the views.
+
+use ledgerline::{
+    Aggregate, Id,
+    manifest::{Action, Scope, Table},
+    tank::{Liquid, Tank, UNKNOWN},
+};
+use ledgerline_dynamodb::PageQuery;
+use ledgerline_lambda::{
+    http::{HttpRequest, Problem, Response},
+    queries::{
+        KeyRange, PAGE, Query, Views, Visibility, VisibleTo, in_answers, limit, listed, page, problem, row,
+    },
+};
+use serde_json::{Value, json};
+
+use crate::views::{BOOK, LEVELS, Level, OF_INSTALLER, OF_LIQUID, READINGS, Reading, STOCK, Stock, StockRow};
+
+/// A tank is visible to the caller who installed it.
+const YOURS: VisibleTo<Level> = VisibleTo::Owner(|row| row.installed_by.as_deref());
+
+/// The routes of tanks.
+#[must_use]
+pub fn tanks() -> Vec<Query> {
+    let tables =
+        [Table::with(READINGS, [Action::GetItem, Action::Query]), Table::with(LEVELS, [Action::GetItem])];
+    let of_liquid = |request: &HttpRequest| {
+        let liquid = request.path_value::<Liquid>("liquid")?;
+        Ok(KeyRange::of(liquid.to_string()))
+    };
+    vec![
+        row::<Tank, _>("GET /tanks/{id}", LEVELS, UNKNOWN, YOURS, shown),
+        page("GET /tanks", "tanks", (LEVELS, OF_INSTALLER), KeyRange::own, shown),
+        page("GET /liquids/{liquid}/tanks", "tanks", (LEVELS, OF_LIQUID), of_liquid, shown),
+        Query::new("GET /tanks/{id}/readings", tables, readings).read_your_writes::<Tank>().parameters(PAGE),
+    ]
+}
+
+fn shown(row: &Level) -> Value {
+    let Level { tank_id, installed_by: _, site, liquid, level, version } = row;
+    json!({ "tankId": tank_id, "site": site, "liquid": liquid, "level": level, "version": version })
+}
+
+/// The readings of a tank, the newest first. The row of the level names the owner: without that
+/// row, none are shown.
+async fn readings(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+    let (id, actor) = (request.path_value::<Id>("id")?, request.actor()?);
+    let stream = Tank::stream(id.get()).map_err(|error| Problem::field("id", error.to_string()))?;
+    let rows = views.log_rows(READINGS)?;
+    let levels = views.state_rows(LEVELS)?;
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
+    // The position is read first: the rows, which a strongly consistent read returns after it, show
+    // at least this version.
+    let position = async || {
+        let (position, level) = tokio::join!(rows.position(&stream), levels.shown::<Level>(id.get()));
+        let shown = match level.map_err(problem)? {
+            (_, Some(row)) if row.installed_by.as_deref() == Some(actor) => {
+                Visibility::Version(position.map_err(problem)?)
+            }
+            (_, Some(_)) => Visibility::Hidden,
+            (_, None) => Visibility::Version(0),
+        };
+        Ok((shown, ()))
+    };
+    let (version, ()) = views.read(request, &stream, position).await?;
+    if version == 0 {
+        return Err(Problem::from(&UNKNOWN));
+    }
+    let query = PageQuery::of(id.get(), limit, cursor.as_deref());
+    let page = rows.page::<Reading>(&PageQuery { newest_first: true, ..query }).await.map_err(problem)?;
+    let shown = |row: &Reading| {
+        let Reading { tank_id: _, entry: _, version, amount, level, at } = row;
+        json!({ "version": version, "amount": amount, "level": level, "at": at })
+    };
+    Ok(Response::of_version(version, listed("readings", in_answers(page, shown))))
+}
+
+/// The routes of the stock.
+#[must_use]
+pub fn stock() -> Vec<Query> {
+    let table = Table::with(STOCK, [Action::GetItem, Action::Query]);
+    vec![Query::new("GET /stock", [table], rows_of_stock).parameters(PAGE).scope(Scope::Events)]
+}
+
+/// The rows of the stock, the oldest first, and the litres after the last one.
+async fn rows_of_stock(views: &Views, request: &HttpRequest) -> Result<Response, Problem> {
+    request.actor()?;
+    let limit = limit(request)?;
+    let cursor = request.query("cursor")?;
+    let table = views.log_rows(STOCK)?;
+    // The checkpoint is read first: the rows, which a strongly consistent read returns after it,
+    // have at least its number.
+    let checkpoint = table.checkpoint().await.map_err(problem)?;
+    let stock: Stock = match checkpoint.state.as_str() {
+        "" => Stock::default(),
+        state => serde_json::from_str(state).map_err(|_| {
+            tracing::error!("the stock in the checkpoint cannot be read");
+            Problem::internal()
+        })?,
+    };
+    let page = PageQuery::of(BOOK, limit, cursor.as_deref());
+    let page = table.page::<StockRow>(&page).await.map_err(problem)?;
+    let shown = |row: &StockRow| {
+        let StockRow { book: _, entry: _, tank_id, version, amount, level, stock } = row;
+        json!({ "tankId": tank_id, "version": version, "amount": amount, "level": level, "stock": stock })
+    };
+    let mut body = listed("rows", in_answers(page, shown));
+    body["stock"] = json!(stock);
+    Ok(Response::of_version(stock.number, body))
+}

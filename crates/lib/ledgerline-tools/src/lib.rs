@@ -1,0 +1,455 @@
+#![doc = include_str!("../README.md")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is a program for people")]
+
+mod e2e;
+mod lint;
+mod new;
+mod samples;
+mod sizes;
+mod tools;
+mod wire;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+};
+
+use anyhow::{Context, Result, bail};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, PackageId};
+use clap::Parser;
+use ledgerline::{Aggregate, Aggregates, Visitor, manifest::Manifests};
+use ledgerline_sam::{build::cargo, check, grants::resources, samples::EVENTS, template::Source};
+
+/// Checks of this workspace, and things that are laid down in it.
+#[derive(Debug, Parser)]
+#[command(name = "xtask")]
+enum Task {
+    /// Build the functions, write their manifests into `manifest.json`, and write the generated
+    /// blocks of `template.yaml` from them.
+    Wire {
+        /// Write nothing: fail if a function prints another manifest than `manifest.json` has, or
+        /// if a generated block is stale.
+        #[arg(long)]
+        check: bool,
+        /// Also write a sample event for each function and route that has none, with the answer
+        /// that it is likely to get. Nothing is overwritten.
+        #[arg(long, conflicts_with = "check")]
+        samples: bool,
+        /// The template. Its `manifest.json` is beside it.
+        #[arg(long, default_value = "template.yaml")]
+        template: PathBuf,
+    },
+    /// The check of the workspace: the pure crates reach no AWS and no runtime; the template gives
+    /// every function what its manifest declares, and no more; the aggregates read every shape that
+    /// was ever stored; everything that can fail has dead letters and alarms; the sample events are
+    /// there.
+    Check {
+        /// The template whose permissions and alarms are checked: the source, or the output of SAM.
+        #[arg(long, default_value = "template.yaml")]
+        template: PathBuf,
+    },
+    /// Lays down an aggregate, a projector, a subscription, a query or a process manager that
+    /// compiles, passes its tests and deploys, to go on from; or a workspace of its own, in a new
+    /// or empty folder.
+    New(new::Part),
+    /// The linters of the template and of the dependencies, installed on first use. Needs Python.
+    Lint,
+    /// Put load on a local stack of tanks for an hour, while functions are killed and services fail
+    /// for a while, and then check that nothing is lost or doubled. Only for work on ledgerline
+    /// itself.
+    Soak {
+        /// Arguments for the example `soak` of `ledgerline-testing`, such as --minutes.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// `sam local invoke` of every function with every sample event. Needs Docker.
+    Samples {
+        /// The address at which containers find the services of the local stack on this machine.
+        #[arg(long)]
+        address: Option<String>,
+        /// Invoke the result of the last `sam build` for this machine.
+        #[arg(long)]
+        no_build: bool,
+        /// Arguments that are passed on to `sam local invoke`, such as --skip-pull-image.
+        #[arg(last = true)]
+        sam_arguments: Vec<String>,
+    },
+    /// Prints the size and the time to start of every function, after `sam build` for this machine.
+    Sizes,
+    /// Deploys to an emulator of AWS, installed on first use, and tests the deployment. Needs
+    /// Python.
+    E2e {
+        /// Deploy the result of the last `sam build` for this machine.
+        #[arg(long)]
+        no_build: bool,
+    },
+}
+
+/// Whether a crate must reach no AWS, no Lambda and no async runtime, by itself or through its
+/// dependencies (rule 12). The library of the template is one: `cargo xtask` builds it in seconds.
+fn is_pure(package: &Package) -> bool {
+    let pure = ["crates/lib/ledgerline", "crates/lib/ledgerline-sam", "crates/applications"];
+    let folder = folder(package);
+    pure.iter().any(|pure| folder.ends_with(pure))
+        || folder.ends_with("model") && is_of_an_application(package)
+}
+
+/// The folder that a package is in.
+fn folder(package: &Package) -> &Path {
+    package.manifest_path.parent().map_or(Path::new(""), |folder| folder.as_std_path())
+}
+
+fn is_of_an_application(package: &Package) -> bool {
+    folder(package).parent().and_then(Path::parent).is_some_and(|apps| apps.ends_with("crates/apps"))
+}
+
+fn is_a_library(package: &Package) -> bool {
+    folder(package).parent().is_some_and(|libraries| libraries.ends_with("crates/lib"))
+}
+
+/// Does what the command line says, in the workspace of the current folder. `L` are the aggregates
+/// of the workspace.
+pub fn main<L: Aggregates>() -> ExitCode {
+    let task = Task::parse();
+    // The path of a new workspace is relative to the current folder, so that must not change.
+    let is_workspace = matches!(&task, Task::New(part) if part.kind == new::Kind::Workspace);
+    let entered = if is_workspace { Ok(()) } else { enter_workspace() };
+    let done = entered.and_then(|()| match task {
+        Task::Wire { check: true, template, .. } => wire::run(&template, wire::Mode::Check),
+        Task::Wire { samples: true, template, .. } => wire::run(&template, wire::Mode::WriteSamples),
+        Task::Wire { template, .. } => wire::run(&template, wire::Mode::Write),
+        Task::Check { template } => check::<L>(&template),
+        Task::New(part) => new::run::<L>(&part),
+        Task::Lint => lint::run::<L>(),
+        Task::E2e { no_build } => e2e::run(!no_build),
+        Task::Soak { arguments } => soak(&MetadataCommand::new().no_deps().exec()?, &arguments),
+        Task::Samples { address, no_build, sam_arguments } => {
+            samples::run(address.as_deref(), !no_build, &sam_arguments)
+        }
+        Task::Sizes => sizes::run(),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Lays down a workspace of its own, with a small application, in this folder, which must be new or
+/// empty. Its last part is the name of the application.
+///
+/// # Errors
+/// When the name is not allowed, the folder is not empty, or a file cannot be written.
+pub fn new_workspace(folder: &Path) -> Result<()> {
+    new::workspace::lay_down(folder)
+}
+
+/// The package whose example the soak is.
+const SOAKED: &str = "ledgerline-testing";
+
+/// Runs the soak. It runs the application on which the libraries are tested, which a workspace that
+/// uses the libraries does not have.
+fn soak(metadata: &Metadata, arguments: &[String]) -> Result<()> {
+    if !metadata.workspace_packages().iter().any(|package| package.name.as_str() == SOAKED) {
+        bail!(
+            "`{SOAKED}`, whose example is the soak, is no package of this workspace; \
+             run `cargo xtask soak` in a clone of ledgerline's own repository"
+        );
+    }
+    tools::run(cargo().args(["run", "--package", SOAKED, "--example", "soak", "--"]).args(arguments))
+}
+
+/// Goes to the folder with the workspace's manifest.
+fn enter_workspace() -> Result<()> {
+    let root = MetadataCommand::new().no_deps().exec()?.workspace_root;
+    std::env::set_current_dir(&root).with_context(|| root.to_string())
+}
+
+fn check<L: Aggregates>(template: &Path) -> Result<()> {
+    let metadata = MetadataCommand::new().exec()?;
+    let mut problems = impurities(&metadata);
+    problems.extend(emulated(&metadata));
+    problems.extend(upwards(&metadata));
+    problems.extend(mismatches(&metadata)?);
+    problems.extend(compiled_twice()?);
+    problems.extend(category_problems(&ledgerline::categories::<L>()));
+    problems.extend(shape_problems::<L>(metadata.workspace_root.as_std_path())?);
+    let source = Source::read(template)?;
+    // The output of SAM has Lambda's own functions instead of these, without what the checks of the
+    // wiring read.
+    let is_written = resources(&source.json(), &["AWS::Serverless::Function"]).next().is_some();
+    problems.extend(if is_written {
+        let root = metadata.workspace_root.as_std_path();
+        let manifests = ledgerline_sam::wire::read_file(template)?;
+        let runbook = root.join("docs/runbook.md");
+        let runbook = fs::read_to_string(&runbook).with_context(|| runbook.display().to_string())?;
+        let samples = sample_problems(&source, &manifests, root);
+        [check::problems(&source, &manifests, &runbook), samples].concat()
+    } else {
+        check::forbidden_rights(&source)
+    });
+    if !problems.is_empty() {
+        problems.iter().for_each(|problem| eprintln!("{problem}"));
+        bail!("{} problems", problems.len());
+    }
+    println!(
+        "xtask check: crates are pure; stored shapes are read; the template gives functions what they declare, and no more; samples and alarms are there"
+    );
+    Ok(())
+}
+
+fn category_problems(categories: &[&str]) -> Vec<String> {
+    let mut known = BTreeSet::new();
+    let twice = categories.iter().filter(|category| !known.insert(**category));
+    twice
+        .map(|category| format!("two aggregates have the category {category}, and would share streams"))
+        .collect()
+}
+
+/// Stored events and states that the aggregates cannot read, by the files in `model/shapes` of this
+/// workspace.
+fn shape_problems<L: Aggregates>(root: &Path) -> Result<Vec<String>> {
+    struct Check<'r> {
+        root: &'r Path,
+        folders: Vec<PathBuf>,
+        problems: Vec<String>,
+    }
+    impl Visitor for Check<'_> {
+        fn visit<A: Aggregate>(&mut self) {
+            let name = format!("model/shapes/{}.json", A::CATEGORY);
+            let Some(path) = self.folders.iter().map(|folder| folder.join(&name)).find(|path| path.exists())
+            else {
+                self.problems.push(format!(
+                    "there is no crates/apps/<application>/{name}, with the shapes that are stored"
+                ));
+                return;
+            };
+            let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+            if let Err(problem) = text.and_then(|text| ledgerline::shapes::check::<A>(&text)) {
+                let path = path.strip_prefix(self.root).unwrap_or(&path);
+                self.problems.push(format!("{}: {problem}", path.display()));
+            }
+        }
+    }
+    let applications = fs::read_dir(root.join("crates/apps")).context("crates/apps")?;
+    let folders = applications.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    let mut check = Check { root, folders, problems: Vec::new() };
+    L::visit(&mut check);
+    Ok(check.problems)
+}
+
+/// Routes that no sample event in this workspace shows, and samples that cannot be read.
+#[must_use]
+pub fn sample_problems(source: &Source, manifests: &Manifests, root: &Path) -> Vec<String> {
+    let samples = match ledgerline_sam::samples::of(source, root) {
+        Ok(samples) => samples,
+        Err(error) => return vec![format!("rule 13: {error:#}")],
+    };
+    let shown: BTreeSet<_> = samples.iter().filter_map(|sample| sample.event["routeKey"].as_str()).collect();
+    let routes = manifests.iter().flat_map(|(binary, manifest)| {
+        manifest.endpoints().iter().map(move |endpoint| (binary, &*endpoint.route))
+    });
+    routes
+        .filter(|(_, route)| !shown.contains(route))
+        .map(|(binary, route)| format!("rule 13: {EVENTS}/{binary}: no sample event shows {route}"))
+        .collect()
+}
+
+/// The paths from a pure crate to AWS or to a runtime.
+fn impurities(metadata: &Metadata) -> Vec<String> {
+    let is_impure = |name: &str| {
+        ["aws-", "aws_", "lambda-", "lambda_"].iter().any(|begin| name.starts_with(begin)) || name == "tokio"
+    };
+    reached(metadata, is_pure, is_impure, "rule 12")
+}
+
+/// The paths from programs for operators and developers to the emulator, which takes minutes to
+/// build.
+fn emulated(metadata: &Metadata) -> Vec<String> {
+    let small = ["ledger", "ledgerline-operator", "ledgerline-tools", "xtask"];
+    let is_small = |package: &Package| small.contains(&package.name.as_str());
+    reached(metadata, is_small, |name| name == "ledgerline-local", "no emulator")
+}
+
+/// The paths from these packages of the workspace to a package that they must not reach.
+fn reached(
+    metadata: &Metadata,
+    from: impl Fn(&Package) -> bool,
+    is_forbidden: impl Fn(&str) -> bool,
+    rule: &str,
+) -> Vec<String> {
+    let names: BTreeMap<&PackageId, &str> =
+        metadata.packages.iter().map(|package| (&package.id, package.name.as_str())).collect();
+    let dependencies: BTreeMap<&PackageId, Vec<&PackageId>> = metadata
+        .resolve
+        .iter()
+        .flat_map(|resolve| &resolve.nodes)
+        .map(|node| {
+            let normal = node.deps.iter().filter(|dependency| {
+                dependency.dep_kinds.iter().any(|kind| kind.kind == DependencyKind::Normal)
+            });
+            (&node.id, normal.map(|dependency| &dependency.pkg).collect())
+        })
+        .collect();
+    let mut problems = Vec::new();
+    for root in metadata.workspace_packages().into_iter().filter(|package| from(package)) {
+        let mut seen = BTreeSet::new();
+        let mut paths = vec![vec![&root.id]];
+        while let Some(path) = paths.pop() {
+            let Some(last) = path.last().copied().filter(|last| seen.insert(*last)) else { continue };
+            let name = names.get(last).copied().unwrap_or_default();
+            if is_forbidden(name) {
+                let path: Vec<_> = path.iter().filter_map(|id| names.get(id).copied()).collect();
+                problems.push(format!("{rule}: {} reaches {name}: {}", root.name, path.join(" -> ")));
+                continue;
+            }
+            for dependency in dependencies.get(last).into_iter().flatten().copied() {
+                paths.push([path.as_slice(), &[dependency]].concat());
+            }
+        }
+    }
+    problems
+}
+
+/// Dependencies of the libraries on applications, those of tests included: the libraries must work with any
+/// application.
+fn upwards(metadata: &Metadata) -> Vec<String> {
+    let packages = metadata.workspace_packages();
+    let applications: BTreeSet<&str> = packages
+        .iter()
+        .filter(|package| is_of_an_application(package) || package.name == "applications")
+        .map(|package| package.name.as_str())
+        .collect();
+    let libraries = packages.iter().filter(|package| is_a_library(package));
+    let upwards = libraries.flat_map(|package| {
+        let names = package.dependencies.iter().map(|dependency| dependency.name.as_str());
+        names.filter(|name| applications.contains(name)).map(move |name| (&package.name, name))
+    });
+    upwards
+        .map(|(library, application)| format!("{library} depends on {application}, which is no library"))
+        .collect()
+}
+
+/// Crates that the functions, `local` or `proofs` use with other features than the tests.
+/// Cargo compiles each of them, and all crates that depend on them, once for each set of features,
+/// which takes minutes of every first build. `xtask` is left out: it has few dependencies, and with
+/// the features of all others it would need theirs.
+fn compiled_twice() -> Result<Vec<String>> {
+    // A package may have several sets of features: build scripts and macros have one of their own.
+    let features = |arguments: &[&str]| -> Result<BTreeSet<(String, String)>> {
+        let mut cargo = cargo();
+        cargo
+            .args(["tree", "--quiet", "--locked", "--prefix", "none", "--format", "{p}\t{f}"])
+            .args(arguments);
+        let output = cargo.stderr(Stdio::inherit()).output()?;
+        if !output.status.success() {
+            bail!("cargo tree ended with {}", output.status);
+        }
+        let printed = String::from_utf8(output.stdout)?;
+        let package = |line: &str| {
+            let (package, features) = line.split_once('\t')?;
+            Some((package.to_owned(), features.trim_end_matches("(*)").trim().to_owned()))
+        };
+        Ok(printed.lines().filter_map(package).collect())
+    };
+    let everything = features(&["--workspace", "--edges", "normal,build,dev"])?;
+    let mut problems = Vec::new();
+    for (what, arguments) in [
+        ("the functions", &["--workspace", "--edges", "normal,build"][..]),
+        ("local", &["--package", "local", "--edges", "normal,build"]),
+        ("proofs", &["--package", "proofs", "--edges", "normal,build"]),
+    ] {
+        let others = features(arguments)?.difference(&everything).cloned().collect::<Vec<_>>();
+        problems.extend(others.into_iter().map(|(package, features)| {
+            format!("{package} is compiled twice: {what} has it with [{features}], the tests have not")
+        }));
+    }
+    Ok(problems)
+}
+
+/// Functions that lack their binary, their resource in the template, or their sample events (rule
+/// 13).
+fn mismatches(metadata: &Metadata) -> Result<Vec<String>> {
+    let root = metadata.workspace_root.as_std_path();
+    let binaries: BTreeSet<String> = metadata
+        .workspace_packages()
+        .into_iter()
+        .filter(|package| is_of_an_application(package) || package.name == "fanout")
+        .flat_map(|package| &package.targets)
+        .filter(|target| target.is_bin())
+        .map(|target| target.name.clone())
+        .collect();
+    let template =
+        ledgerline_sam::template::load(&root.join("template.yaml"), &BTreeMap::new(), "http://127.0.0.1")?;
+    let resources: BTreeSet<String> =
+        template.functions.iter().map(|function| function.binary.clone()).collect();
+    let samples = sample_folders(&root.join(EVENTS))?;
+
+    let mut problems = Vec::new();
+    for name in binaries.union(&resources).chain(&samples).collect::<BTreeSet<_>>() {
+        let places = [
+            (binaries.contains(name), "a binary"),
+            (resources.contains(name), "a function in template.yaml"),
+            (samples.contains(name), "a sample event in events/"),
+        ];
+        for (_, place) in places.iter().filter(|(present, _)| !present) {
+            problems.push(format!("rule 13: {name} has no {}", place.trim_start_matches("a ")));
+        }
+    }
+    Ok(problems)
+}
+
+/// Folders with at least one sample event.
+fn sample_folders(events: &Path) -> Result<BTreeSet<String>> {
+    let mut folders = BTreeSet::new();
+    for entry in fs::read_dir(events).with_context(|| events.display().to_string())? {
+        let entry = entry?;
+        let mut files = fs::read_dir(entry.path()).with_context(|| entry.path().display().to_string())?;
+        let is_sample =
+            |file: &fs::DirEntry| file.path().extension().is_some_and(|extension| extension == "json");
+        if files.any(|file| file.is_ok_and(|file| is_sample(&file))) {
+            folders.insert(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(folders)
+}
+
+#[cfg(test)]
+mod tests {
+    use ledgerline::tank::{SHAPES, Tanks};
+
+    use super::*;
+
+    #[test]
+    fn an_event_that_changed_under_its_old_number_is_a_problem() {
+        let root = tempfile::tempdir().unwrap();
+        let shapes = root.path().join("crates/apps/water/model/shapes");
+        fs::create_dir_all(&shapes).unwrap();
+        let problems = || shape_problems::<Tanks>(root.path()).unwrap().join("\n");
+        assert!(problems().contains("there is no crates/apps/<application>/model/shapes/tank.json"));
+        fs::write(shapes.join("tank.json"), SHAPES).unwrap();
+        assert_eq!(problems(), "");
+        // As if the code had renamed the field.
+        fs::write(shapes.join("tank.json"), SHAPES.replace(r#""amount": 5000"#, r#""litres": 5000"#))
+            .unwrap();
+        let found = problems();
+        assert!(found.starts_with("crates/apps/water/model/shapes/tank.json: event TankFilled"), "{found}");
+        assert!(found.contains("has the next schema number"), "{found}");
+    }
+
+    #[test]
+    fn a_workspace_without_the_application_of_tanks_has_no_soak() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("src")).unwrap();
+        fs::write(root.path().join("src/lib.rs"), "").unwrap();
+        let manifest = root.path().join("Cargo.toml");
+        fs::write(&manifest, "[package]\nname = \"water\"").unwrap();
+        let metadata = MetadataCommand::new().manifest_path(manifest).no_deps().exec().unwrap();
+        let refused = soak(&metadata, &[]).unwrap_err().to_string();
+        assert!(refused.starts_with("`ledgerline-testing`"), "{refused}");
+    }
+}

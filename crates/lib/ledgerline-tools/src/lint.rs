@@ -1,0 +1,71 @@
+//! The linters of others, for the template and the dependencies. The reason for each rule that is
+//! switched off is in `.cfn-lint-serverless.yaml`, `.checkov.yaml` and `deny.toml`.
+
+use std::{fs, path::Path, process::Command};
+
+use anyhow::{Result, bail};
+use ledgerline::Aggregates;
+
+use crate::{check, tools};
+
+/// SAM's own transformation, as a deployment does it.
+const PROCESS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/e2e/process.py");
+
+/// Fails if an advisory is about a dependency. The database of advisories is on the network: if it
+/// cannot be fetched, and was not fetched before, nothing is checked, and the output says so.
+fn advisories(deny: &Path) -> Result<()> {
+    let output = Command::new(deny).args(["check", "advisories"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        println!("no advisory is about a dependency");
+    } else if said.contains("failed to fetch advisory database") {
+        println!(
+            "NOT CHECKED: advisories about dependencies. Their database cannot be fetched here:\n{said}"
+        );
+    } else {
+        bail!("advisories are about dependencies:\n{said}");
+    }
+    Ok(())
+}
+
+/// The application on which the libraries are tested, where they are developed.
+const TANKS: &str = "crates/lib/ledgerline-tank/template.yaml";
+
+pub(crate) fn run<L: Aggregates>() -> Result<()> {
+    let sam = tools::sam()?;
+    let cfn_lint = tools::cfn_lint()?;
+    for template in ["template.yaml", TANKS] {
+        if !Path::new(template).exists() {
+            continue;
+        }
+        let mut validate = tools::program(&sam, "sam");
+        tools::run_silent(validate.args(["validate", "--lint", "--template", template]))?;
+        tools::run_silent(tools::program(&cfn_lint, "cfn-lint").args([
+            "--config-file",
+            ".cfn-lint-serverless.yaml",
+            // The list of rules in the template itself counts too.
+            "--merge-configs",
+            template,
+        ]))?;
+    }
+    // Checkov sees only the body of a loop, so it gets the template with the loops written out.
+    let expanded = "target/expanded.json";
+    let template = ledgerline_sam::template::tree(Path::new("template.yaml"))?;
+    fs::write(expanded, serde_json::to_string_pretty(&template)?)?;
+    let mut checkov = tools::program(&tools::checkov()?, "checkov");
+    let found = tools::output(checkov.args(["--config-file", ".checkov.yaml", "--file", expanded]))?;
+    print!("{found}");
+    // Checkov ends with success even if it cannot read the template.
+    if !found.contains("Passed checks: ") || found.contains("Passed checks: 0") {
+        bail!("checkov did not check anything");
+    }
+    let deny = tools::cargo_deny()?.join("cargo-deny");
+    tools::run_silent(Command::new(&deny).args(["check", "licenses", "bans", "sources"]))?;
+    advisories(&deny)?;
+
+    // The permissions are checked again, because SAM adds to them.
+    let processed = Path::new("target/processed.json");
+    let python = tools::output(tools::program(&sam, "python").args([PROCESS, "template.yaml", expanded]))?;
+    fs::write(processed, python)?;
+    check::<L>(processed)
+}

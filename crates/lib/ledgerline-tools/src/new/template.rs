@@ -1,0 +1,295 @@
+//! What is laid down in `template.yaml`: the texts of the starter, and their places.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use ledgerline_sam::wire;
+
+use super::starter;
+
+pub(crate) const TEMPLATE: &str = "template.yaml";
+
+/// What the headings of an application's part of the template begin with, and those of its sections.
+const PART: &str = "  # === ";
+const SECTION: &str = "  # --- ";
+/// The column in which each heading ends.
+const WIDTH: usize = 114;
+/// What comes before the clients of operators and readers of events.
+pub(super) const CLIENTS: &str = "  # For programs that read the events of everybody.";
+/// The section after them.
+pub(super) const AFTER_CLIENTS: &str = "  # --- What every function may do -";
+
+/// The template of the starter, with nothing in its generated blocks.
+fn ours() -> Result<String> {
+    Ok(wire::emptied(starter::file(TEMPLATE)?, Path::new(TEMPLATE))?)
+}
+
+/// A section of the starter's template, by its heading.
+pub(super) fn section(heading: &str) -> Result<String> {
+    part(&format!("{SECTION}{heading} -"), &[SECTION, PART, "Outputs:"])
+}
+
+/// A part of the starter's template, from a line that begins with one text to before a line that
+/// begins with one of the others.
+pub(super) fn part(begins: &str, ends: &[&str]) -> Result<String> {
+    let template = ours()?;
+    let part = starter::cut(&template, begins, ends);
+    Ok(part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned())
+}
+
+/// The text of the starter's template without its application, loops, operators and order of all
+/// commits.
+pub(super) fn without_parts() -> Result<String> {
+    let mut template = ours()?;
+    let parts = [
+        (format!("{SECTION}One order of everything -"), [SECTION, PART]),
+        (format!("{SECTION}Operators -"), [SECTION, PART]),
+        (format!("{SECTION}Reconciling -"), [SECTION, PART]),
+        ("  # Functions behind the HTTP API: a URL of each".to_owned(), [PART, "Outputs:"]),
+        (format!("{PART}{} =", starter::APPLICATION), [PART, "Outputs:"]),
+        (CLIENTS.to_owned(), [AFTER_CLIENTS, "Outputs:"]),
+        (PARAMETER.to_owned(), ["  ", "Outputs:"]),
+        (GROUP.to_owned(), ["      - ", "  Ledgerline:"]),
+        (SCOPES[0].to_owned(), ["          {", "        ]"]),
+        (SCOPES[1].to_owned(), ["          {", "        ]"]),
+        (AUDIENCES[0].to_owned(), ["                    ", "      "]),
+        (AUDIENCES[1].to_owned(), ["                    ", "      "]),
+    ];
+    for (begins, ends) in parts {
+        let part = starter::cut(&template, &begins, &ends);
+        let part = part.with_context(|| format!("the starter has no {}", begins.trim()))?.to_owned();
+        template = template.replacen(&part, "", 1);
+    }
+    Ok(template)
+}
+
+/// The parameter of the order of all commits, and its group.
+pub(super) const PARAMETER: &str = "  SequencePartitions:";
+pub(super) const GROUP: &str = "      - Label: { default: \"Order of all commits\" }";
+/// The scopes of readers of events and of operators.
+pub(super) const SCOPES: [&str; 2] = ["          { ScopeName: events,", "          { ScopeName: operate,"];
+/// Their clients, in the audience of the API.
+pub(super) const AUDIENCES: [&str; 2] = [
+    "                    !If [HasOwnUsers, !Ref EventsReaderClient,",
+    "                    !If [HasOwnUsers, !Ref OperatorClient,",
+];
+
+/// The text with headings that end in one column.
+pub(super) fn with_even_headings(text: &str) -> String {
+    let even = |line: &str| {
+        let dash = if line.starts_with(PART) { '=' } else { '-' };
+        let is_heading = line.starts_with(PART) || line.starts_with(SECTION);
+        if !is_heading || !line.ends_with(dash) {
+            return format!("{line}\n");
+        }
+        let heading = line.trim_end_matches(dash);
+        format!("{heading}{}\n", String::from(dash).repeat(WIDTH.saturating_sub(heading.chars().count())))
+    };
+    text.lines().map(even).collect()
+}
+
+/// A text with one more line in the list that follows the line `after`, in its alphabetical place.
+/// The list ends with the first line that is indented less.
+pub(super) fn with_listed(text: &str, after: &str, new: &str) -> Result<String> {
+    let begins = &new[..new.len() - new.trim_start().len()];
+    let mut lines: Vec<&str> = text.lines().collect();
+    let before = lines.iter().position(|line| *line == after);
+    let first = 1 + before.with_context(|| format!("it does not have the line `{}`", after.trim()))?;
+    let listed = lines[first..].iter().take_while(|line| line.starts_with(begins));
+    let place = first + listed.take_while(|line| **line < new).count();
+    lines.insert(place, new);
+    Ok(lines.join("\n") + "\n")
+}
+
+/// The template with one more section in the part of the application, in its alphabetical place, as the part is among the
+/// others.
+pub(super) fn with_section(template: &str, application: &str, section: &str) -> Result<String> {
+    let heading = |line: &str, begins: &str| {
+        let heading = line.strip_prefix(begins)?;
+        Some(heading.trim_end_matches(['-', '=']).trim_end().to_owned())
+    };
+    let title = section.lines().find_map(|line| heading(line, SECTION)).unwrap_or_default();
+    let lines: Vec<&str> = template.lines().collect();
+    let parts = || lines.iter().enumerate().filter_map(|(place, line)| Some((place, heading(line, PART)?)));
+    let outputs = lines.iter().position(|line| *line == "Outputs:");
+    let end = outputs.context("template.yaml has no Outputs")?;
+    let next = parts().find(|(_, name)| name.as_str() > application).map_or(end, |(place, _)| place);
+    let mut new = String::new();
+    let place = match parts().find(|(_, name)| name == application) {
+        None => {
+            let line = format!("{PART}{application} ");
+            new = format!("{line}{}\n\n", "=".repeat(WIDTH.saturating_sub(line.len())));
+            next
+        }
+        Some((start, _)) => {
+            let end = parts().find(|(place, _)| *place > start).map_or(end, |(place, _)| place);
+            let sections = (start..end).filter_map(|place| Some((place, heading(lines[place], SECTION)?)));
+            let mut later = sections.filter(|(_, name)| *name > title).map(|(place, _)| place);
+            later.next().unwrap_or(end)
+        }
+    };
+    let (before, after) = lines.split_at(place);
+    Ok(format!("{}\n{new}{section}{}\n", before.join("\n"), after.join("\n")))
+}
+
+/// The section of the template that the loops are in.
+const ALIKE: &str = "  # --- What is alike -";
+
+/// The template with this loop, which is laid down with an empty list if it is missing: no linter
+/// takes an empty list, so a loop goes with its last name. `cargo xtask wire` writes the list.
+pub(super) fn with_loop(template: &str, looped: &str) -> Result<String> {
+    let key = format!("  Fn::ForEach::{looped}:");
+    if template.lines().any(|line| line == key) {
+        return Ok(template.to_owned());
+    }
+    let loops = part(ALIKE, &[SECTION, PART])?;
+    let mut blocks = loops.split("\n\n");
+    let block = blocks.find(|block| block.lines().any(|line| line == key));
+    let block = block.with_context(|| format!("there is no loop {looped}"))?.trim_end();
+    let start = template.find(ALIKE).with_context(|| format!("template.yaml has no {}", ALIKE.trim()))?;
+    let rest = &template[start + ALIKE.len()..];
+    let end = [SECTION, PART, "Outputs:"].iter().filter_map(|next| rest.find(&format!("\n{next}"))).min();
+    let place = start + ALIKE.len() + end.context("template.yaml has no Outputs")?;
+    let (before, after) = template.split_at(place);
+    Ok(format!("{}\n\n{block}\n{after}", before.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_stands_in_its_alphabetical_place_in_the_part_of_its_application() {
+        let base = "Resources:\n  # --- The event store ---\n\n  A:\n\n";
+        let part = |name: &str| {
+            let line = format!("{PART}{name} ");
+            format!("{line}{}\n\n", "=".repeat(114 - line.len()))
+        };
+        let section = |name: &str| format!("  # --- {name} ---\n\n  {name}:\n\n");
+        let template = |sections: &[&str]| format!("{base}{}Outputs:\n  X:\n", sections.concat());
+        let depot = part("depot");
+        let yard = part("yard");
+        let one = template(&[&depot, &section("Fills"), &section("Sites")]);
+        for (application, name, expected) in [
+            ("depot", "Levels", vec![&*depot, &section("Fills"), &section("Levels"), &section("Sites")]),
+            ("depot", "Tanks", vec![&*depot, &section("Fills"), &section("Sites"), &section("Tanks")]),
+            (
+                "yard",
+                "Fences",
+                vec![&*depot, &section("Fills"), &section("Sites"), &yard, &section("Fences")],
+            ),
+            (
+                "barn",
+                "Doors",
+                vec![&*part("barn"), &section("Doors"), &depot, &section("Fills"), &section("Sites")],
+            ),
+        ] {
+            assert_eq!(with_section(&one, application, &section(name)).unwrap(), template(&expected));
+        }
+        let first = with_section(&template(&[]), "yard", &section("Fences")).unwrap();
+        assert_eq!(first, template(&[&yard, &section("Fences")]));
+    }
+
+    #[test]
+    fn a_line_of_a_list_in_the_template_stands_in_its_alphabetical_place() {
+        let list = |lines: &[&str]| format!("a\nqueues: |\n{}z\n", lines.concat());
+        for (line, expected) in [
+            ("  a", ["  a\n", "  b\n", "  d\n"]),
+            ("  c", ["  b\n", "  c\n", "  d\n"]),
+            ("  e", ["  b\n", "  d\n", "  e\n"]),
+        ] {
+            let listed = with_listed(&list(&["  b\n", "  d\n"]), "queues: |", line).unwrap();
+            assert_eq!(listed, list(&expected));
+        }
+        assert_eq!(with_listed(&list(&[]), "queues: |", "  a").unwrap(), list(&["  a\n"]));
+    }
+
+    #[test]
+    fn a_loop_is_laid_down_once_at_the_end_of_what_is_alike() {
+        let before = format!("Resources:\n{ALIKE}\n\n  # === depot ===\n\nOutputs:\n");
+        let after = with_loop(&before, "Queues").unwrap();
+        let after = with_loop(&after, "Commands").unwrap();
+        assert_eq!(with_loop(&after, "Queues").unwrap(), after);
+        assert!(with_loop(&after, "Windows").is_err());
+        let list = "    # <generated Queues>\n    - []\n    # </generated>\n";
+        assert!(after.contains(&format!("  Fn::ForEach::Queues:\n    - Consumer\n{list}")), "{after}");
+        let order = ["What is alike", "Queues of commits", "Functions that take the commands", "=== depot"];
+        let places: Vec<_> = order.map(|text| after.find(text).unwrap()).to_vec();
+        assert!(places.is_sorted(), "{after}");
+        assert!(after.contains(" } } }\n\n  # === depot"), "{after}");
+        assert!(after.contains("\n\n  # Functions that take the commands"), "{after}");
+    }
+
+    /// One more view costs a reader its section. What is elsewhere is generated.
+    #[test]
+    fn a_projector_costs_at_most_22_lines() {
+        for heading in ["Stock cards: a state projector", "Stock journal: a log projector"] {
+            let section = section(heading).unwrap();
+            let lines = section.lines().filter(|line| !line.trim().is_empty()).count();
+            assert!(lines <= 22, "{lines}");
+        }
+    }
+
+    /// What stands in the template of the workspace in which the libraries are developed, after one text and before another.
+    fn of_this_workspace(after: &str, before: &str) -> String {
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
+        let ours = std::fs::read_to_string(ours).unwrap();
+        let (_, rest) = ours.split_once(after).unwrap();
+        rest.split_once(before).unwrap().0.to_owned()
+    }
+
+    /// Where the libraries are developed: the order of everything is the one that a new subscription brings with it, but for the subscriptions in it.
+    #[test]
+    fn the_order_of_this_workspace_is_that_of_a_new_one() {
+        let order = of_ours(&section("One order of everything").unwrap());
+        let ours = of_this_workspace("  # --- One order of everything", "  # --- Operators -");
+        let (_, order) = order.split_once("  # --- One order of everything").unwrap();
+        assert_eq!(by_hand(&ours), by_hand(order));
+    }
+
+    /// A text for a new workspace, with the names of this one.
+    fn of_ours(text: &str) -> String {
+        text.replace("north-depot/${AWS::StackName}", "Ledgerline/${AWS::StackName}")
+            .replace("north-depot/", "ledgerline/")
+    }
+
+    /// Where the libraries are developed: what operators need is what a new workspace gets by its command, but for what follows the log.
+    #[test]
+    fn what_operators_need_in_this_workspace_is_that_of_a_new_one() {
+        let reconciling = section("Reconciling").unwrap();
+        let operators = of_ours(&(section("Operators").unwrap() + &reconciling));
+        let ours = of_this_workspace("  # --- Operators -", "  # --- Watching -");
+        let (_, operators) = operators.split_once("  # --- Operators -").unwrap();
+        assert_eq!(by_hand(&ours), by_hand(operators));
+    }
+
+    /// A part of a template without what is in its generated blocks.
+    fn by_hand(text: &str) -> String {
+        let mut is_generated = false;
+        let lines = text.lines().filter(|line| {
+            let was = is_generated;
+            is_generated = line.trim().starts_with("# <generated ") || was && line.trim() != "# </generated>";
+            !was
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Where the libraries are developed: the loops of the template there are those of a new workspace, with other names in their lists. One
+    /// whose list would be empty is not there.
+    #[test]
+    fn the_loops_of_this_workspace_are_those_of_a_new_one() {
+        let ours = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../template.yaml");
+        let ours = std::fs::read_to_string(ours).unwrap();
+        let mut known = 0;
+        let loops = part(ALIKE, &[SECTION, PART]).unwrap();
+        for block in loops.split("\n\n").filter(|block| block.contains("  Fn::ForEach::")) {
+            let (before, body) = block.split_once("    - []\n").unwrap();
+            let name = before.lines().find(|line| line.starts_with("  Fn::ForEach::")).unwrap();
+            if ours.contains(name) {
+                known += 1;
+                assert!(ours.contains(before) && ours.contains(body.trim_end()), "{block}");
+            }
+        }
+        assert_eq!(known, ours.matches("\n  Fn::ForEach::").count(), "each loop is known");
+    }
+}

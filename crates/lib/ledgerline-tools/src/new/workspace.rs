@@ -1,0 +1,300 @@
+//! A workspace of its own: the programs, the template, and one small application with an aggregate,
+//! a view of each kind and a query.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context, Result, bail};
+use ledgerline::manifest::Manifests;
+use ledgerline_sam::template::Source;
+
+use super::{
+    change::Change,
+    facts::Facts,
+    finish,
+    names::{self, Names},
+    parts,
+    starter::{self, AGGREGATE, APPLICATION, LOG, MODEL, STATES},
+    template::{TEMPLATE, with_even_headings},
+};
+use crate::wire;
+
+/// The packages of the libraries.
+const RAILS: [&str; 10] = [
+    "ledgerline",
+    "ledgerline-dynamodb",
+    "ledgerline-lambda",
+    "ledgerline-local",
+    "ledgerline-operator",
+    "ledgerline-proofs",
+    "ledgerline-sam",
+    "ledgerline-tank",
+    "ledgerline-testing",
+    "ledgerline-tools",
+];
+
+/// The functions of a new workspace.
+const FUNCTIONS: [&str; 5] = [
+    "fanout",
+    "stock-cards-projector",
+    "stock-cards-queries",
+    "stock-item-commands",
+    "stock-journal-projector",
+];
+
+/// Lays it down in this folder, which must be new or empty. Its last part is the name of the
+/// application.
+pub(crate) fn lay_down(folder: &Path) -> Result<()> {
+    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!("{} is there already: choose another folder", folder.display());
+    }
+    let application = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    if application.is_empty() {
+        bail!("name the folder: its last part becomes the name of the application");
+    }
+    names::check(&application)?;
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let folder = folder.canonicalize()?;
+    let names = Names::default()
+        .name(APPLICATION, &application)
+        .aggregate(AGGREGATE, "item", "Item", "item")
+        .name(STATES, "items")
+        .name(LOG, "item-history");
+    small(&folder, &names)?;
+    finish(&folder)?;
+    let folder = folder.display();
+    println!(
+        "\nLaid down in {folder}, with one application, {application}. Next:
+  run it          cd {folder} && cargo run -p local
+  test it         cargo test --workspace
+  go on           README.md"
+    );
+    Ok(())
+}
+
+/// Lays down a small workspace: an aggregate, a view of states with a query, a view of the log.
+fn small(folder: &Path, names: &Names) -> Result<()> {
+    base(folder, names)?;
+    let mut change = Change::new(folder, names.clone());
+    parts::aggregate(&mut change)?;
+    let shapes = format!("{MODEL}/shapes/stockitem.json");
+    let facts = Facts::of(&names.rename("stockitem"), &names.rename(starter::file(&shapes)?))?;
+    parts::state_projector(&mut change, &facts)?;
+    parts::log_projector(&mut change, &facts)?;
+    change.make()?;
+    let mut change = Change::new(folder, names.clone());
+    parts::state_query(&mut change)?;
+    change.make()?;
+    // To build the functions takes minutes in a new workspace. A test compares these manifests
+    // with what they print.
+    let manifests: Manifests = serde_json::from_str(starter::file("manifest.json")?)?;
+    let manifests: Manifests =
+        manifests.into_iter().filter(|(name, _)| FUNCTIONS.contains(&name.as_str())).collect();
+    let manifests = ledgerline_sam::wire::read(&names.rename(&ledgerline_sam::wire::text(&manifests)))?;
+    let template = folder.join(TEMPLATE);
+    wire::write(&template, &Source::read(&template)?, &manifests)?;
+    Ok(())
+}
+
+/// Lays down what every workspace has.
+fn base(folder: &Path, names: &Names) -> Result<()> {
+    let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    for (path, text) in starter::base()? {
+        let file = folder.join(names.rename(&path));
+        let text = match path.as_str() {
+            "Cargo.toml" => with_libraries(&text, libraries, folder),
+            TEMPLATE => with_even_headings(&text),
+            _ => text,
+        };
+        fs::create_dir_all(file.parent().unwrap_or(folder))?;
+        fs::write(&file, names.rename(&text)).with_context(|| file.display().to_string())?;
+    }
+    make_executable(&folder.join(".ci/run"))?;
+    // The same versions of dependencies as those that the libraries were tested with.
+    let lock = libraries.join("../../Cargo.lock");
+    if lock.exists() {
+        fs::copy(lock, folder.join("Cargo.lock"))?;
+    }
+    Ok(())
+}
+
+/// The manifest with the dependencies on the libraries: by path where their sources are beside this
+/// one's, else by version.
+fn with_libraries(manifest: &str, libraries: &Path, folder: &Path) -> String {
+    let beside = libraries.join("ledgerline/Cargo.toml").exists();
+    let line = |line: &str| {
+        let name = RAILS.iter().find(|name| line.starts_with(&format!("{name} = ")));
+        let Some(name) = name else { return format!("{line}\n") };
+        if beside {
+            let path = libraries.join(name);
+            let path = path.canonicalize().unwrap_or(path);
+            // No path leads from one drive to another.
+            let path = pathdiff::diff_paths(&path, folder).unwrap_or(path);
+            format!("{name} = {{ path = {:?} }}\n", path.display().to_string())
+        } else {
+            format!("{name} = \"{}\"\n", env!("CARGO_PKG_VERSION"))
+        }
+    };
+    manifest.lines().map(line).collect()
+}
+
+#[cfg(unix)]
+fn make_executable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+}
+
+#[cfg(not(unix))]
+fn make_executable(_: &Path) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::{path::PathBuf, sync::LazyLock};
+
+    use super::{super::Kind, *};
+
+    /// A new workspace, for the tests of checks.
+    pub(crate) static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().unwrap().keep().join("shop");
+        lay_down(&folder).unwrap();
+        folder
+    });
+
+    /// Operators and a first subscription bring the order of all commits with them, whichever comes
+    /// first.
+    #[test]
+    fn operators_and_subscriptions_bring_the_order_with_them() {
+        let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
+        let facts = &Facts::of("stockitem", shapes).unwrap();
+        let laid_down = |kinds: [Kind; 2]| -> Vec<String> {
+            let folder = tempfile::tempdir().unwrap();
+            small(folder.path(), &Names::default()).unwrap();
+            for kind in kinds {
+                let mut change = Change::new(folder.path(), Names::default());
+                if kind == Kind::Operators {
+                    parts::operators(&mut change).unwrap();
+                } else {
+                    parts::subscription(&mut change, facts).unwrap();
+                }
+                change.make().unwrap();
+            }
+            let files = ["template.yaml", "crates/fanout/src/lib.rs", "docs/runbook.md"];
+            files.map(|file| fs::read_to_string(folder.path().join(file)).unwrap()).to_vec()
+        };
+        let first = laid_down([Kind::Operators, Kind::Subscription]);
+        assert_eq!(first, laid_down([Kind::Subscription, Kind::Operators]));
+    }
+
+    /// The starter is what its parts come to, so that what is laid down is what is compiled and
+    /// tested there.
+    #[test]
+    fn the_parts_of_the_starter_make_the_starter() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let names = Names::default();
+        base(folder, &names).unwrap();
+        let shapes = starter::file(&format!("{MODEL}/shapes/stockitem.json")).unwrap();
+        let facts = &Facts::of("stockitem", shapes).unwrap();
+        let lay_down = |part: &dyn Fn(&mut Change) -> Result<()>| {
+            let mut change = Change::new(folder, names.clone());
+            part(&mut change).unwrap();
+            change.make().unwrap();
+        };
+        lay_down(&parts::aggregate);
+        lay_down(&|change| parts::state_projector(change, facts));
+        lay_down(&|change| parts::log_projector(change, facts));
+        lay_down(&|change| parts::sums_projector(change, facts));
+        lay_down(&parts::state_query);
+        lay_down(&parts::log_query);
+        // The view that is listed begins as any other view of states.
+        let mut listed = Change::new(folder, names.clone().name(STATES, starter::LISTED));
+        parts::state_projector(&mut listed, facts).unwrap();
+        listed.make().unwrap();
+        lay_down(&|change| parts::listed_query(change, "createdBy"));
+        // So does the view on the bus.
+        let mut on_bus = Change::new(folder, names.clone().name(STATES, starter::ON_BUS));
+        parts::bus_projector(&mut on_bus, facts).unwrap();
+        on_bus.make().unwrap();
+        lay_down(&|change| parts::process_manager(change, facts));
+        // The aggregate that only a process manager sends commands to is laid down by nothing.
+        let commanded = [format!("{MODEL}/src/price_tag.rs"), format!("{MODEL}/shapes/pricetag.json")];
+        lay_down(&|change| change.copy(&commanded));
+        lay_down(&|change| parts::commanding(change, facts));
+        lay_down(&|change| parts::subscription(change, facts));
+        lay_down(&parts::operators);
+        let manifests = ledgerline_sam::wire::read(starter::file("manifest.json").unwrap()).unwrap();
+        let template = folder.join(TEMPLATE);
+        wire::write(&template, &Source::read(&template).unwrap(), &manifests).unwrap();
+        finish(folder).unwrap();
+
+        let of_commanded =
+            |line: &&str| !line.contains("price_tag::PriceTag") && *line != "pub mod price_tag;";
+        for path in starter::paths() {
+            let laid_down = fs::read_to_string(folder.join(&path)).expect(&path);
+            let mut expected = starter::file(&path).unwrap().to_owned();
+            if path == "Cargo.toml" {
+                let libraries = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+                expected = with_libraries(&expected, libraries, folder);
+            }
+            if path.ends_with("proofs.rs") {
+                let history = starter::cut(&expected, "/// Price tag: ", &["/// Stock item: "]).unwrap();
+                expected = expected.replace(history, "");
+            }
+            let expected: Vec<_> = expected.lines().filter(of_commanded).collect();
+            let laid_down: Vec<_> = laid_down.lines().collect();
+            let differ = laid_down.iter().zip(&expected).find(|(laid_down, expected)| laid_down != expected);
+            assert_eq!((differ, laid_down.len()), (None, expected.len()), "{path}");
+        }
+    }
+
+    /// Where the libraries are developed: what this workspace has is what a new one begins with.
+    #[test]
+    fn what_a_new_workspace_has_of_this_one_is_the_same() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+        for path in [
+            ".gitignore",
+            ".clippy.toml",
+            ".rustfmt.toml",
+            ".cfn-lint-serverless.yaml",
+            ".checkov.yaml",
+            ".cargo/config.toml",
+            "crates/fanout/src/main.rs",
+            "crates/local/src/main.rs",
+            "crates/local/tests/samples.rs",
+            "crates/proofs/src/main.rs",
+            "crates/xtask/src/main.rs",
+        ] {
+            let read = |root: &Path| fs::read_to_string(root.join(path)).unwrap();
+            assert_eq!(read(&WORKSPACE), read(&here), "{path}");
+        }
+        // The lists name the applications of each.
+        for (path, listed) in [
+            ("crates/applications/src/lib.rs", "::All::visit(visitor);"),
+            ("crates/handlers/src/main.rs", "::HANDLERS,"),
+        ] {
+            let read = |root: &Path| fs::read_to_string(root.join(path)).unwrap();
+            let without = |text: String| -> Vec<String> {
+                text.lines().filter(|line| !line.ends_with(listed)).map(ToOwned::to_owned).collect()
+            };
+            assert_eq!(without(read(&WORKSPACE)), without(read(&here)), "{path}");
+            assert!(read(&WORKSPACE).contains("    shop"), "{path}");
+        }
+        // Each dependency, lint and profile is one of ours.
+        let ours = fs::read_to_string(here.join("Cargo.toml")).unwrap();
+        let theirs = fs::read_to_string(WORKSPACE.join("Cargo.toml")).unwrap();
+        let rest = theirs.split_once("applications = ").unwrap().1;
+        for line in rest.lines() {
+            assert!(ours.contains(line), "{line}");
+        }
+        let profiles = |manifest: &str| manifest.split_once("[profile.dev]").unwrap().1.to_owned();
+        assert_eq!(profiles(&theirs), profiles(&ours));
+        // And each entry of the runbook, but for names.
+        let runbook = |root: &Path| fs::read_to_string(root.join("docs/runbook.md")).unwrap();
+        let headings = |text: &str| -> Vec<String> {
+            text.lines().filter(|line| line.starts_with("## ")).map(ToOwned::to_owned).collect()
+        };
+        let ours = headings(&runbook(&here));
+        assert!(headings(&runbook(&WORKSPACE)).iter().all(|heading| ours.contains(heading)));
+    }
+}

@@ -1,0 +1,35 @@
+//! The routes of stock items.
+
+use ledgerline::{Id, StreamId};
+use ledgerline_lambda::commands::{Route, create, update};
+use north_depot::stock_item::{Command, State, StockItem, StockItemName};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// What creates one. Without an id, it gets a new one.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Create {
+    #[serde(default)]
+    id: Option<Id>,
+    name: StockItemName,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rename {
+    name: StockItemName,
+}
+
+/// The routes.
+#[must_use]
+pub fn routes() -> Vec<Route<StockItem>> {
+    vec![
+        create("POST /stock-items", |Create { id, name }| (id, Command::Create(name)), changed),
+        update("POST /stock-items/{id}/name", |Rename { name }| Command::Rename(name), changed),
+    ]
+}
+
+fn changed(stream: &StreamId, _: &State, version: u64) -> Value {
+    json!({ "id": stream.id(), "version": version })
+}

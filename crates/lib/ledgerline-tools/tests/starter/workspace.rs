@@ -1,0 +1,159 @@
+//! A workspace in the target folder, and what is done in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+pub(super) struct Workspace {
+    pub(super) root: PathBuf,
+    pub(super) target: PathBuf,
+}
+
+impl Workspace {
+    /// Lays a workspace down under the target folder, with `cargo ledgerline new`, which needs no
+    /// clone.
+    pub(super) fn new(name: &str) -> Self {
+        let here = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../..")).canonicalize().unwrap();
+        // The dependencies are built already in this target folder. Only the packages of the
+        // workspace are built.
+        let target = here.join("target");
+        let root = target.join(name).join("shop");
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(target.join(name)).unwrap();
+        let cargo_ledgerline = Command::new(env!("CARGO_BIN_EXE_cargo-ledgerline"))
+            .current_dir(target.join(name))
+            .args(["ledgerline", "new", "shop"])
+            .output()
+            .unwrap();
+        assert!(cargo_ledgerline.status.success(), "{cargo_ledgerline:?}");
+        let this = Self { root, target };
+        this.set_version(name);
+        this.git(&["init", "--quiet"]);
+        this.commit();
+        this
+    }
+
+    /// The workspace in this folder of the package, copied into the target folder. `libraries` is where
+    /// its manifest says that the libraries are.
+    pub(super) fn copied(name: &str, folder: &str, libraries: &str) -> Self {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).canonicalize().unwrap();
+        let workspace = here.join("../../..").canonicalize().unwrap();
+        let this = Self { root: workspace.join("target").join(name), target: workspace.join("target") };
+        let _ = fs::remove_dir_all(&this.root);
+        copy(&here.join(folder), &this.root);
+        let manifest = this.root.join("Cargo.toml");
+        let text = fs::read_to_string(&manifest).unwrap();
+        let beside = format!("path = \"{}/", here.parent().unwrap().display());
+        fs::write(&manifest, text.replace(&format!("path = \"{libraries}"), &beside)).unwrap();
+        fs::copy(workspace.join("Cargo.lock"), this.root.join("Cargo.lock")).unwrap();
+        this.set_version(name);
+        this
+    }
+
+    fn set_version(&self, name: &str) {
+        // The workspace gets a version of its own, so that what is compiled of it does not replace
+        // what is compiled of this repository and of other workspaces.
+        let manifest = self.root.join("Cargo.toml");
+        let laid_down = fs::read_to_string(&manifest).unwrap();
+        let versioned =
+            laid_down.replacen("\nversion = \"0.1.0\"", &format!("\nversion = \"0.1.0-{name}\""), 1);
+        assert_ne!(versioned, laid_down);
+        fs::write(&manifest, versioned).unwrap();
+    }
+
+    pub(super) fn git(&self, arguments: &[&str]) -> String {
+        let identity = ["-c", "user.name=test", "-c", "user.email=test@example.com"];
+        run(Command::new("git").current_dir(&self.root).args(identity).args(arguments))
+    }
+
+    pub(super) fn commit(&self) {
+        self.git(&["add", "--all"]);
+        self.git(&["commit", "--quiet", "--message", "before"]);
+    }
+
+    pub(super) fn cargo(&self, arguments: &[&str]) -> String {
+        run(Command::new(env!("CARGO"))
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .args(arguments))
+    }
+
+    /// The command `cargo xtask new`, of the program that was built last. It is built again only
+    /// after a new aggregate: of all that it lays down, only aggregates are compiled into it.
+    pub(super) fn xtask_new(&self, arguments: &[&str]) -> Command {
+        let mut xtask = Command::new(self.target.join("debug/xtask"));
+        // What operators need depends on what the functions say, which are built for it.
+        xtask.current_dir(&self.root).env("CARGO_TARGET_DIR", &self.target).arg("new").args(arguments);
+        xtask
+    }
+
+    /// Lays something down. The result is the changed files, without new ones: the numbers of added
+    /// and removed lines, and the path.
+    pub(super) fn lay_down(&self, arguments: &[&str]) -> Vec<String> {
+        let before = self.written_by_hand();
+        run(&mut self.xtask_new(arguments));
+        let after = self.written_by_hand();
+        let mut rest = after.iter();
+        let lost = before.iter().find(|line| !rest.any(|kept| kept == *line));
+        assert_eq!(lost, None, "lines are only added to what is written by hand in the template");
+        self.git(&["add", "--all"]);
+        let changed = self.git(&["diff", "--cached", "--numstat", "--diff-filter=M"]);
+        let changed = changed.lines().map(|line| line.replace('\t', " ")).collect();
+        self.commit();
+        changed
+    }
+
+    /// The lines of the template outside of its generated blocks.
+    pub(super) fn written_by_hand(&self) -> Vec<String> {
+        let template = fs::read_to_string(self.root.join("template.yaml")).unwrap();
+        let mut parts = template.split("# <generated ");
+        let first = parts.next().unwrap();
+        let rest = parts.map(|part| part.split_once("# </generated>").unwrap().1);
+        [first].into_iter().chain(rest).flat_map(str::lines).map(ToOwned::to_owned).collect()
+    }
+
+    /// Applies the changes in a document, one after the other. The result is their number.
+    pub(super) fn apply(&self, document: &Path) -> usize {
+        let text = fs::read_to_string(document).unwrap();
+        let blocks = text.split("```diff\n").skip(1).map(|block| block.split("```").next().unwrap());
+        let patch = self.root.with_extension("patch");
+        let applied = blocks.map(|block| {
+            fs::write(&patch, block).unwrap();
+            self.git(&["apply", &patch.display().to_string()]);
+        });
+        applied.count()
+    }
+
+    /// Runs the commands that the README of the workspace names, and that its CI runs.
+    pub(super) fn passes(&self) -> String {
+        self.cargo(&["fmt", "--check"]);
+        self.cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"]);
+        self.cargo(&["xtask", "check"]);
+        self.cargo(&["xtask", "wire", "--check"]);
+        self.cargo(&["test", "--workspace"])
+    }
+}
+
+/// Copies a folder. The manifests of the starter are not named as cargo names them.
+pub(super) fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (entry, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();
+        let to = to.join(if name == "_Cargo.toml" { "Cargo.toml".into() } else { name });
+        if entry.is_dir() {
+            copy(&entry, &to);
+        } else {
+            fs::copy(entry, to).unwrap();
+        }
+    }
+}
+
+pub(super) fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let (printed, errors) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}\n{printed}\n{errors}");
+    printed.into_owned()
+}

@@ -1,0 +1,531 @@
+//! From commits to states: one reverse query at any length of the stream.
+
+use crate::{
+    Aggregate, Commit, Consistency, DecodeError, EventLog, FoldedCommit, Range, RecordedEvent, RecordedState,
+    SnapshotStore, StoreError, StreamId, decode, decode_state, encode_state, fold,
+};
+
+/// After this many commits without a state, the kept state is looked for. With a smaller number, a few missing states would already cost one more
+/// read.
+const FEW: usize = 50;
+
+/// About this many commits, or this many pages, are read back and held in memory in search of a state. If they have none, the stream is folded
+/// forward, page by page.
+const NEAR: u32 = 1_000;
+const NEAR_PAGES: usize = 4;
+
+/// After each of this many commits of a forward fold, its state is kept, so that the next invocation goes on from there. They take some seconds with
+/// the least memory that Lambda gives.
+const SNAPSHOT_INTERVAL: u64 = 2_000;
+
+/// A state and the version that it shows.
+#[derive(Debug)]
+pub struct Loaded<A: Aggregate> {
+    /// The last version folded into the state; 0 for a stream without commits.
+    pub version: u64,
+    /// The state after that version.
+    pub state: A::State,
+    /// The last version known to embed a state; 0 if none. The snapshot policy counts from it.
+    pub embedded: u64,
+}
+
+impl<A: Aggregate> Clone for Loaded<A> {
+    fn clone(&self) -> Self {
+        Self { version: self.version, state: self.state.clone(), embedded: self.embedded }
+    }
+}
+
+impl<A: Aggregate> Loaded<A> {
+    /// A stream without commits.
+    #[must_use]
+    pub fn nothing() -> Self {
+        Self { version: 0, state: A::initial(), embedded: 0 }
+    }
+
+    /// The state after the last of these commits, which follow each other in their stream, if they alone are enough for it: the stream begins with them, or one of
+    /// them embeds a state.
+    ///
+    /// # Errors
+    /// When an event cannot be read, or a commit between them is missing.
+    pub fn after(commits: &[Commit]) -> Result<Option<Self>, LoadError> {
+        let embedded = |commit: &Commit| commit.state.as_ref().and_then(decode_state::<A>);
+        let newest =
+            commits.iter().enumerate().rev().find_map(|(place, commit)| Some((place, embedded(commit)?)));
+        let (mut loaded, rest) = match newest {
+            Some((place, state)) => {
+                let version = commits[place].version;
+                (Self { version, state, embedded: version }, &commits[place + 1..])
+            }
+            None if commits.first().is_some_and(|first| first.version == 1) => (Self::nothing(), commits),
+            None => return Ok(None),
+        };
+        rest.iter().try_for_each(|commit| loaded.apply(commit))?;
+        Ok(Some(loaded))
+    }
+
+    /// Folds one more commit.
+    ///
+    /// # Errors
+    /// When the commit is not the next one (rule 2), or an event of it cannot be read.
+    pub fn apply(&mut self, commit: &Commit) -> Result<(), LoadError> {
+        let Commit { stream, version, events, state, .. } = commit;
+        self.fold(stream, *version, events, state.as_ref())
+    }
+
+    /// Folds one more commit of this stream.
+    ///
+    /// # Errors
+    /// See [`apply`](Self::apply).
+    pub fn step(&mut self, stream: &StreamId, step: &FoldedCommit) -> Result<(), LoadError> {
+        let FoldedCommit { version, events, state } = step;
+        self.fold(stream, *version, events, state.as_ref())
+    }
+
+    fn fold(
+        &mut self,
+        stream: &StreamId,
+        version: u64,
+        events: &[RecordedEvent],
+        state: Option<&RecordedState>,
+    ) -> Result<(), LoadError> {
+        if version != self.version + 1 {
+            return Err(LoadError::Store(StoreError::Corrupt {
+                stream: stream.to_string(),
+                version: self.version + 1,
+                reason: format!("it is missing, the next one is {version}"),
+            }));
+        }
+        // All events are decoded before the first one changes the state: an error must not leave half a commit in it.
+        // Most commits have one, for which no memory is taken.
+        let unreadable = |source| LoadError::Decode { stream: stream.clone(), version, source };
+        let (one, some);
+        let events: &[A::Event] = if let [event] = events {
+            one = [decode::<A>(event).map_err(unreadable)?];
+            &one
+        } else {
+            some = events.iter().map(decode::<A>).collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+            &some
+        };
+        let before = std::mem::replace(&mut self.state, A::initial());
+        self.state = fold::<A>(before, events);
+        self.version = version;
+        if state.is_some_and(|state| state.schema == A::STATE_SCHEMA) {
+            self.embedded = version;
+        }
+        Ok(())
+    }
+}
+
+/// The reason why a state could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The commit was written by a newer program, or it is damaged.
+    #[error("commit {version} of {stream} cannot be read")]
+    Decode {
+        /// The stream.
+        stream: StreamId,
+        /// The version.
+        version: u64,
+        /// The error of the event.
+        source: DecodeError,
+    },
+}
+
+/// A state, and the commits that follow it.
+#[derive(Debug)]
+pub struct History<A: Aggregate> {
+    /// The stream.
+    pub stream: StreamId,
+    /// The state that the fold starts from.
+    pub base: Loaded<A>,
+    /// What the commits after it did, oldest first.
+    pub steps: Vec<FoldedCommit>,
+}
+
+impl<A: Aggregate> History<A> {
+    /// Folds everything.
+    ///
+    /// # Errors
+    /// When an event cannot be read, or a commit is missing.
+    pub fn fold(self) -> Result<Loaded<A>, LoadError> {
+        let mut loaded = self.base;
+        for step in &self.steps {
+            loaded.step(&self.stream, step)?;
+        }
+        Ok(loaded)
+    }
+}
+
+/// Loads the state of a stream: from the newest embedded state, or from `known` if that is newer.
+///
+/// The first page holds as many commits as the snapshot policy allows without a state, so that one query is enough at any length of the stream.
+/// Further pages are read only if states are missing (rule 5). A fold of many commits keeps its state on the way, and the next load goes on from
+/// there.
+///
+/// ```
+/// use ledgerline::{Aggregate, Consistency, MemoryStore, load, tank::Tank};
+///
+/// # let done = async {
+/// let store = MemoryStore::default();
+/// let stream = Tank::stream("north")?;
+/// let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await?;
+/// assert_eq!((loaded.version, loaded.state.level()), (0, 0), "nothing happened yet");
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # };
+/// # futures::executor::block_on(done).unwrap();
+/// ```
+///
+/// # Errors
+/// When the store fails or an event cannot be read.
+pub async fn load<A: Aggregate>(
+    store: &(impl EventLog + SnapshotStore),
+    stream: &StreamId,
+    known: Option<Loaded<A>>,
+    consistency: Consistency,
+) -> Result<Loaded<A>, LoadError> {
+    history(store, stream, known, u64::MAX, u64::MAX, consistency).await?.fold()
+}
+
+/// Reads the commits up to version `up_to`, and a state to fold them onto, the base.
+///
+/// The base is the newest of these: a state that a commit embeds, or a snapshot, at or below version
+/// `base_at_most`; `known`, which is not above it; the beginning of the stream. If more commits would have to be
+/// held in memory than `NEAR`, the older ones are folded into the base, from the oldest one on.
+///
+/// # Errors
+/// When the store fails.
+pub async fn history<A: Aggregate>(
+    store: &(impl EventLog + SnapshotStore),
+    stream: &StreamId,
+    known: Option<Loaded<A>>,
+    base_at_most: u64,
+    up_to: u64,
+    consistency: Consistency,
+) -> Result<History<A>, LoadError> {
+    let mut known = known.unwrap_or_else(Loaded::nothing);
+    let mut newest_first: Vec<FoldedCommit> = Vec::new();
+    let mut consistency = consistency;
+    let mut range = Range {
+        after: known.version,
+        up_to,
+        limit: Some(u32::try_from(A::SNAPSHOT_EVERY).unwrap_or(u32::MAX)),
+    };
+    let (mut pages, mut may_have_snapshot) = (0, true);
+    let base = 'search: loop {
+        pages += 1;
+        let page = store.read_for_fold(stream, range, consistency).await?;
+        for step in page.commits {
+            let state = step.state.as_ref().filter(|_| step.version <= base_at_most);
+            if let Some(state) = state.and_then(decode_state::<A>) {
+                break 'search Loaded { version: step.version, state, embedded: step.version };
+            }
+            newest_first.push(step);
+        }
+        if page.complete {
+            break known;
+        }
+        if let Some(oldest) = newest_first.last() {
+            range.up_to = oldest.version - 1;
+        }
+        // No state was found within the commits that the policy allows without one. The next pages are large, and read strongly: otherwise a replica
+        // that lags behind the one of the first page would show a hole that the log does not have.
+        range.limit = Some(NEAR);
+        consistency = Consistency::Strong;
+        if newest_first.len() >= FEW
+            && std::mem::take(&mut may_have_snapshot)
+            && let Some(snapshot) = snapshot::<A>(store, stream).await?
+            // A snapshot that is ahead of the log is not used: a log that was restored from a backup has lost its newest commits.
+            && let Some(newest) = newest_first.first().map(|step| step.version)
+            && (known.version + 1..=base_at_most.min(newest)).contains(&snapshot.version)
+        {
+            newest_first.retain(|step| step.version > snapshot.version);
+            range.after = snapshot.version;
+            known = snapshot;
+            if range.after >= range.up_to {
+                break known;
+            }
+        }
+        if (newest_first.len() >= NEAR as usize || pages >= NEAR_PAGES) && range.up_to <= base_at_most {
+            break fold_forward(store, stream, known, range.up_to).await?;
+        }
+    };
+    newest_first.reverse();
+    Ok(History { stream: stream.clone(), base, steps: newest_first })
+}
+
+/// The snapshot of the stream. One that this code cannot read is ignored (rule 5).
+async fn snapshot<A: Aggregate>(
+    store: &impl SnapshotStore,
+    stream: &StreamId,
+) -> Result<Option<Loaded<A>>, StoreError> {
+    let kept = store.load_snapshot(stream, A::STATE_SCHEMA).await?;
+    Ok(kept.and_then(|(version, state)| {
+        // It is 0 because no commit of the log is known to embed a state.
+        Some(Loaded { version, state: decode_state::<A>(&state)?, embedded: 0 })
+    }))
+}
+
+/// Folds on from `loaded` to version `up_to`, with one page in memory at a time, and keeps the state on the way.
+async fn fold_forward<A: Aggregate>(
+    store: &(impl EventLog + SnapshotStore),
+    stream: &StreamId,
+    mut loaded: Loaded<A>,
+    up_to: u64,
+) -> Result<Loaded<A>, LoadError> {
+    let mut kept = loaded.version;
+    while loaded.version < up_to {
+        let page = store.read_forwards_for_fold(stream, loaded.version, up_to).await?;
+        for step in &page.commits {
+            loaded.step(stream, step)?;
+        }
+        if page.complete && loaded.version < up_to {
+            let version = loaded.version + 1;
+            let stream = stream.to_string();
+            let reason = format!("it is missing, and {up_to} is there");
+            return Err(StoreError::Corrupt { stream, version, reason }.into());
+        }
+        if loaded.version - kept >= SNAPSHOT_INTERVAL || loaded.version == up_to {
+            // A state that cannot be encoded is not kept. The load goes on: the error comes when a commit is to embed such a state.
+            if let Ok(state) = encode_state::<A>(&loaded.state) {
+                store.save_snapshot(stream, loaded.version, &state).await?;
+            }
+            kept = loaded.version;
+        }
+    }
+    Ok(loaded)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::{
+        AppendError, IdempotencyRecord, IdempotencyStore, MemoryStore, Page, RecordedEvent, RecordedState,
+        contract::commit, tank::Tank,
+    };
+
+    fn closed(version: u64, state_schema: Option<u32>) -> Commit {
+        let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
+        Commit {
+            events: vec![RecordedEvent {
+                event_type: "TankScrapped".into(),
+                schema: 1,
+                data: r#"{"on":"2026-11-21"}"#.into(),
+            }],
+            state: state_schema.map(|schema| RecordedState { schema, data: "{}".into() }),
+            ..commit(&stream, version)
+        }
+    }
+
+    #[test]
+    fn rule_2_a_hole_is_named() {
+        let mut loaded = Loaded::<Tank> { version: 4, ..Loaded::nothing() };
+        let hole = loaded.apply(&closed(7, None));
+        assert!(matches!(hole, Err(LoadError::Store(StoreError::Corrupt { version: 5, .. }))), "{hole:?}");
+        assert_eq!(loaded.version, 4);
+    }
+
+    #[test]
+    fn some_commits_are_enough_if_the_stream_begins_with_them_or_one_embeds_a_state() {
+        let state = encode_state::<Tank>(&Tank::initial()).unwrap();
+        let with_state = |version| Commit { state: Some(state.clone()), ..closed(version, None) };
+        for (commits, expected) in [
+            (vec![closed(1, None), closed(2, None)], Some(2)),
+            (vec![closed(3, None), with_state(4), closed(5, None)], Some(5)),
+            (vec![closed(3, None), closed(4, Some(Tank::STATE_SCHEMA + 1))], None),
+            (vec![], None),
+        ] {
+            let loaded = Loaded::<Tank>::after(&commits).unwrap();
+            assert_eq!(loaded.map(|loaded| loaded.version), expected, "{commits:?}");
+        }
+        assert!(Loaded::<Tank>::after(&[closed(1, None), closed(3, None)]).is_err(), "there is a hole");
+    }
+
+    #[test]
+    fn rule_5_a_state_counts_as_embedded_only_in_the_readers_schema() {
+        let mut loaded = Loaded::<Tank>::nothing();
+        for (version, schema, embedded) in
+            [(1, None, 0), (2, Some(Tank::STATE_SCHEMA), 2), (3, Some(Tank::STATE_SCHEMA + 1), 2)]
+        {
+            assert!(loaded.apply(&closed(version, schema)).is_ok());
+            assert_eq!(loaded.embedded, embedded, "version {version}");
+        }
+    }
+
+    /// A store that removes embedded states, as if the schema had been changed, and fails after this many pages.
+    struct Long {
+        inner: MemoryStore,
+        pages: AtomicUsize,
+        /// The most commits that were in one page.
+        most: AtomicUsize,
+    }
+
+    impl Long {
+        fn page(&self, page: Page) -> Result<Page, StoreError> {
+            let left = self.pages.load(Ordering::Relaxed).checked_sub(1);
+            self.pages.store(
+                left.ok_or_else(|| StoreError::Throttled("no page is left".into()))?,
+                Ordering::Relaxed,
+            );
+            self.most.fetch_max(page.commits.len(), Ordering::Relaxed);
+            let commits = page.commits.into_iter().map(|commit| Commit { state: None, ..commit }).collect();
+            Ok(Page { commits, ..page })
+        }
+    }
+
+    impl EventLog for Long {
+        async fn read(
+            &self,
+            stream: &StreamId,
+            range: Range,
+            consistency: Consistency,
+        ) -> Result<Page, StoreError> {
+            self.page(self.inner.read(stream, range, consistency).await?)
+        }
+
+        async fn read_forwards(&self, stream: &StreamId, after: u64, up_to: u64) -> Result<Page, StoreError> {
+            self.page(self.inner.read_forwards(stream, after, up_to).await?)
+        }
+
+        async fn get(&self, stream: &StreamId, version: u64) -> Result<Option<Commit>, StoreError> {
+            self.inner.get(stream, version).await
+        }
+
+        async fn append(
+            &self,
+            commit: &Commit,
+            request: Option<&IdempotencyRecord>,
+        ) -> Result<(), AppendError> {
+            self.inner.append(commit, request).await
+        }
+
+        async fn append_all(
+            &self,
+            commits: &[Commit],
+            request: Option<&IdempotencyRecord>,
+        ) -> Result<(), AppendError> {
+            self.inner.append_all(commits, request).await
+        }
+    }
+
+    impl SnapshotStore for Long {
+        async fn load_snapshot(
+            &self,
+            stream: &StreamId,
+            schema: u32,
+        ) -> Result<Option<(u64, RecordedState)>, StoreError> {
+            self.inner.load_snapshot(stream, schema).await
+        }
+
+        async fn save_snapshot(
+            &self,
+            stream: &StreamId,
+            version: u64,
+            state: &RecordedState,
+        ) -> Result<(), StoreError> {
+            self.inner.save_snapshot(stream, version, state).await
+        }
+    }
+
+    impl IdempotencyStore for Long {
+        async fn record_response(&self, request: &IdempotencyRecord) -> Result<(), AppendError> {
+            self.inner.record_response(request).await
+        }
+
+        async fn find_response(&self, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
+            self.inner.find_response(key).await
+        }
+    }
+
+    /// A store with a stream of this many commits, and no states that can be read.
+    async fn long(commits: u64) -> (Long, StreamId) {
+        let stream = StreamId::new("tank", "1").unwrap_or_else(|error| unreachable!("{error}"));
+        let inner = MemoryStore::default();
+        for version in 1..=commits {
+            let data = match version {
+                1 => r#"{"site":"North","liquid":"water","installedBy":null,"on":"2026-11-21"}"#.to_owned(),
+                _ => format!(r#"{{"amount":1,"level":{version},"on":"2026-11-21"}}"#),
+            };
+            let (event_type, schema) = if version == 1 { ("TankInstalled", 2) } else { ("TankFilled", 1) };
+            let event = RecordedEvent { event_type: event_type.into(), schema, data };
+            let appended =
+                inner.append(&Commit { events: vec![event], ..commit(&stream, version) }, None).await;
+            assert!(appended.is_ok());
+        }
+        (Long { inner, pages: AtomicUsize::new(0), most: AtomicUsize::new(0) }, stream)
+    }
+
+    /// Each try ends after fifty pages of a hundred commits, like an invocation whose time is over.
+    #[tokio::test]
+    async fn a_fold_that_does_not_finish_goes_on_where_it_stopped() {
+        let (store, stream) = long(12_345).await;
+        let (mut tries, mut pages) = (0, 0);
+        let loaded = loop {
+            tries += 1;
+            assert!(tries < 10, "it starts over each time");
+            store.pages.store(50, Ordering::Relaxed);
+            let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
+            pages += 50 - store.pages.load(Ordering::Relaxed);
+            match loaded {
+                Ok(loaded) => break loaded,
+                Err(error) => assert!(matches!(error, LoadError::Store(StoreError::Throttled(_)))),
+            }
+        };
+        assert_eq!((loaded.version, loaded.state.level()), (12_345, 12_345));
+        assert!(pages < 2 * 124, "{pages} pages of 124 that there are, in {tries} tries");
+        assert!(store.most.load(Ordering::Relaxed) <= 100);
+
+        // The next load finds the kept state at once: it reads only the newest commits, the kept state and the commits after it.
+        store.pages.store(12, Ordering::Relaxed);
+        let again = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
+        assert_eq!(again.map(|loaded| loaded.state.level()).ok(), Some(12_345));
+    }
+
+    /// The state of an older commit is the state after that commit, even if a state of a newer one is kept.
+    #[tokio::test]
+    async fn what_is_kept_of_newer_commits_is_not_taken_for_an_older_one() {
+        let (store, stream) = long(3_000).await;
+        store.pages.store(1_000, Ordering::Relaxed);
+        assert!(load::<Tank>(&store, &stream, None, Consistency::Strong).await.is_ok());
+        for (asked, at_most) in [(1_500, 1_499), (3_000, 2_999), (2, 1)] {
+            let history = history::<Tank>(&store, &stream, None, at_most, asked, Consistency::Strong).await;
+            let history = history.unwrap_or_else(|error| unreachable!("{error}"));
+            assert!(history.base.version <= at_most, "{asked}");
+            assert_eq!(
+                history.fold().map(|loaded| loaded.state.level()).ok(),
+                Some(asked.try_into().unwrap_or(0))
+            );
+        }
+    }
+
+    /// After the log was restored from a backup, a state may be kept of a version that the log does not have: to use it would make a hole.
+    #[tokio::test]
+    async fn rule_2_what_is_kept_is_never_ahead_of_the_log() {
+        let (store, stream) = long(100).await;
+        let state = Loaded::<Tank>::nothing().state;
+        let state = encode_state::<Tank>(&state).unwrap_or_else(|error| unreachable!("{error}"));
+        assert!(store.save_snapshot(&stream, 101, &state).await.is_ok());
+        store.pages.store(100, Ordering::Relaxed);
+        let loaded = load::<Tank>(&store, &stream, None, Consistency::Eventual).await;
+        assert_eq!(loaded.map(|loaded| (loaded.version, loaded.state.level())).ok(), Some((100, 100)));
+    }
+
+    /// A kept state of another schema, or one that cannot be read, is ignored.
+    #[tokio::test]
+    async fn rule_5_what_is_kept_is_a_cache() {
+        let (store, stream) = long(100).await;
+        let kept = |schema, data: &str| RecordedState { schema, data: data.into() };
+        for (version, state) in
+            [(99, kept(Tank::STATE_SCHEMA + 1, "{}")), (99, kept(Tank::STATE_SCHEMA, "not JSON"))]
+        {
+            assert!(store.save_snapshot(&stream, version, &state).await.is_ok());
+            store.pages.store(100, Ordering::Relaxed);
+            let loaded = load::<Tank>(&store, &stream, None, Consistency::Strong).await;
+            assert_eq!(loaded.map(|loaded| loaded.state.level()).ok(), Some(100));
+        }
+    }
+}
